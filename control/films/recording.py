@@ -24,6 +24,8 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # of an episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # for which the last frame of an episode is shown
+_FRAMES_PER_SECOND = 150.0  # that are drawn and encoded, for estimates
+_PAUSE_FRAMES = 90  # at the end of an episode, for estimates
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,13 @@ def new_film(checkpoint: Path, stem: str) -> Path:
     run_dir = home(checkpoint)  # the folder of the checkpoint if it is outside of a run
     folder = run_dir if run_dir == checkpoint.parent else run_dir / "videos"
     return next(path for number in itertools.count() if not (path := folder / f"{stem}_{number}.mp4").exists())
+
+
+def film_seconds(run: RunConfig, length: float | None) -> float:
+    """Return the estimated seconds to film a run whose episodes have ``length`` steps (None: unknown); 0 unless
+    ``run.record``."""
+    frames = (length or 0) + _PAUSE_FRAMES
+    return run.record * run.record_episodes * frames / _FRAMES_PER_SECOND
 
 
 def film(

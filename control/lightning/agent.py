@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
+from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_lacks
 from control.loops.loop import Loop, as_observations, first_member_actions
@@ -208,6 +209,11 @@ class AgentModule(RunModule):
     def _return_tag(self) -> str:
         """Return the tag of the training return: the running mean if the run has one, otherwise the epoch's mean."""
         return tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
+
+    def seconds_after(self) -> float:
+        """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
+        limit = self.loop.agents[0].spaces.max_episode_steps
+        return film_seconds(self.settings.run, self.means().get(tags.LENGTH, limit))
 
     def close(self) -> None:
         self.loop.close()

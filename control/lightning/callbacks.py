@@ -117,14 +117,15 @@ class Progress(Callback):
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule) -> str:
-        """Return the time left to the last epoch. It is unknown before the first update, because epochs without updates
-        are several times faster."""
+        """Return the time left, including the work after the last epoch. It is unknown before the first update, because
+        epochs without updates are several times faster."""
         share = module.share()
         if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
             return "unknown"
         remaining_share = 0.0 if module.stop_reason() else 1 - share
         seconds_so_far, share_so_far = time.perf_counter() - self._start_time, share - self._start_share
-        return str(tqdm.format_interval(seconds_so_far / share_so_far * remaining_share))
+        seconds_left = seconds_so_far / share_so_far * remaining_share
+        return str(tqdm.format_interval(seconds_left + module.seconds_after()))
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

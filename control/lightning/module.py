@@ -115,6 +115,10 @@ class RunModule(pl.LightningModule, ABC):
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}
 
+    def seconds_after(self) -> float:
+        """Return the estimated seconds of work after the last epoch."""
+        return 0.0
+
     def close(self) -> None:
         """Close the module's environments and end its processes."""
 

@@ -22,6 +22,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import check_teacher, is_teacher
+from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -268,6 +269,14 @@ class ProxyModule(RunModule):
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
         return seconds * agents * self.config.steps_in_use / self.config.inner_steps
+
+    def seconds_after(self) -> float:
+        """Estimate the seconds to evaluate the best means again, and the winner on held-out agents, and to film it."""
+        run, outcome = self.settings.run, self.outcome
+        num_means = len(self.archive.entries) + int(not self.has_solved())  # also the last mean, which may be another
+        num_agents = num_means * self.config.retest_agents + self.config.report_agents + run.record
+        episode_length = None if outcome is None else outcome.test_steps / outcome.returns.numel()
+        return self.seconds_of(num_agents) + film_seconds(run, episode_length)
 
     def close(self) -> None:
         self.workers.close()
