@@ -135,7 +135,7 @@ def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, mo
     logged = [row["rollout/return_mean"] for row, _ in rows]
     assert np.allclose(logged, metrics["rollout/return_mean"])
     monkeypatch.setitem(sys.modules, "trackio", None)
-    assert "'trackio' is not installed" in refused(trainer.main, flags(logdir, logger="trackio"), "logger is", capsys)
+    assert "'trackio' is not installed" in refused(trainer.main, flags(logdir, logger="trackio"), "module", capsys)
 
 
 # -- Lightning's Trainer -----------------------------------------------------------------------------------------------
