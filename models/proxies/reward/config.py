@@ -103,9 +103,14 @@ _TEACHER: dict[str, object] = {
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 65_536, "center_agents": 4,
     "report_agents": 16, "test_every": 8192, "objective": "average",
 }  # fmt: skip
-# The potential has the returns, so policy gradients need to look only a few steps ahead. Tables average random events.
+# The potential has the returns, so advantages need few rewards. Its discount is the agents', so the best policies are the
+# task's. Tables average random events.
 _LEARN_FROM_RETURNS: dict[str, dict[str, object]] = {
-    "PPO": {"discount": 0.95, "gae_lambda": 0.9}, "A2C": {"discount": 0.95, "gae_lambda": 0.9},
+    "PPO": {
+        "num_envs": 4, "rollout_steps": 512, "batch_size": 64, "ppo_epochs": 10, "lr": 5e-4, "anneal_lr": True,
+        "discount": 0.99, "gae_lambda": 0.9,
+    },
+    "A2C": {"discount": 0.95, "gae_lambda": 0.9},
     "QLearning": {"lr": 0.2, "discount": 0.99}, "SARSA": {"lr": 0.2, "discount": 0.99},
 }  # fmt: skip
 _TABULAR: dict[str, object] = {"QLearning_lr": 1.0, "discount": 0.8, "eps_init": 0.1, "eps_min": 0.1, "eps_decay": 1.0}
