@@ -50,6 +50,7 @@ html_title = "Understudy"
 html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs/search.js")
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {
@@ -120,6 +121,41 @@ def _signature(app, what, name, thing, options, signature, returns):
     return readable(signature or "") or signature, readable(returns or "") or returns
 
 
+def unbroken(body: str) -> str:
+    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value."""
+    body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
+    flag = r"-[^\s<]*<span class=\"w\"> </span>[^\s<-][^\s<]*"
+    word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
+    return re.sub(
+        r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S
+    )
+
+
+def _link_settings(app, document):
+    """Give each setting in the lists of docs/settings* an anchor such as ``ppo-clip-range``, and a link to it."""
+    from docutils import nodes
+
+    name = app.env.docname
+    if not name.startswith("docs/settings"):
+        return
+    slugs = app.env.metadata[name].setdefault("myst_slugs", {})
+    for item in document.findall(nodes.list_item):
+        names = [part for part in item[0] if part.astext()][:1]  # its first words
+        if not (isinstance(names[0], nodes.strong) and isinstance(names[0].children[-1], nodes.literal)):
+            continue
+        anchor = f"{Path(name).name}-{names[0].astext()}".replace("_", "-")
+        anchor += "" if anchor not in slugs else f"-{sum(slug.startswith(anchor) for slug in slugs)}"
+        slugs[anchor] = (item.line, anchor, names[0].astext())
+        item["ids"].append(anchor)
+        link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
+        item[0] += nodes.raw("", link, format="html")
+
+
+def _page(app, name, template, context, document):
+    if "body" in context:
+        context["body"] = unbroken(context["body"])
+
+
 def _read(app, name, source):
     source[0] = as_on_the_site(source[0], (ROOT / name).parent)
 
@@ -139,6 +175,8 @@ def _extra_files(app, error):
 
 def setup(app):
     app.connect("source-read", _read)
+    app.connect("doctree-read", _link_settings)
+    app.connect("html-page-context", _page)
     app.connect("autodoc-process-docstring", _document)
     app.connect("build-finished", _extra_files)
     app.connect("autodoc-process-signature", _signature)
