@@ -114,7 +114,19 @@ def live_script() -> str:
 def readable(signature: str) -> str:
     """A signature with the names of NumPy's types in place of their definitions."""
     signature = re.sub(r"~[\w.]+\._Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", signature)
-    return re.sub(r"~numpy\.ndarray\[tuple\[~typing\.Any, \.\.\.\], ~numpy\.dtype\[~[\w.]+\]\]", "ndarray", signature)
+    return re.sub(
+        r"~?(numpy\.)?ndarray\[tuple\[~?(typing\.)?Any, \.\.\.\], ~?(numpy\.)?dtype\[[~\w.]+\]\]", "ndarray", signature
+    )
+
+
+def _shorten_types(app, document):
+    """Write the types of attributes as those of signatures."""
+    from docutils import nodes
+    from sphinx import addnodes
+
+    for annotation in document.findall(addnodes.desc_annotation):
+        if "ndarray[" in (text := annotation.astext()):
+            annotation.children = [nodes.Text(readable(text))]
 
 
 def _signature(app, what, name, thing, options, signature, returns):
@@ -176,6 +188,7 @@ def _extra_files(app, error):
 def setup(app):
     app.connect("source-read", _read)
     app.connect("doctree-read", _link_settings)
+    app.connect("doctree-read", _shorten_types)
     app.connect("html-page-context", _page)
     app.connect("autodoc-process-docstring", _document)
     app.connect("build-finished", _extra_files)
