@@ -136,7 +136,7 @@ def _signature(app, what, name, thing, options, signature, returns):
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value."""
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
-    flag = r"-[^\s<]*<span class=\"w\"> </span>[^\s<-][^\s<]*"
+    flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
     return re.sub(
         r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S

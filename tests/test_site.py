@@ -58,7 +58,7 @@ def test_signatures_are_readable(conf: ModuleType) -> None:
 
 def test_flags_remain_whole(conf: ModuleType) -> None:
     space = '<span class="w"> </span>'
-    flags = (f"--lr{space}1e-3", "--record")
+    flags = (f"--lr{space}1e-3", f'--seed{space}<span class="m">0</span>', "--record")
     line = f"<pre>python{space}trainer.py{space}{space.join(flags)}\n</pre>"
     words = space.join(f'<span class="word">{flag}</span>' for flag in flags)
     shown = f"<pre>python{space}trainer.py{space}{words}\n</pre>"
