@@ -50,6 +50,7 @@ html_title = "Understudy"
 html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs/search.js")
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {
@@ -113,11 +114,58 @@ def live_script() -> str:
 def readable(signature: str) -> str:
     """A signature with the names of NumPy's types in place of their definitions."""
     signature = re.sub(r"~[\w.]+\._Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", signature)
-    return re.sub(r"~numpy\.ndarray\[tuple\[~typing\.Any, \.\.\.\], ~numpy\.dtype\[~[\w.]+\]\]", "ndarray", signature)
+    return re.sub(
+        r"~?(numpy\.)?ndarray\[tuple\[~?(typing\.)?Any, \.\.\.\], ~?(numpy\.)?dtype\[[~\w.]+\]\]", "ndarray", signature
+    )
+
+
+def _shorten_types(app, document):
+    """Write the types of attributes as those of signatures."""
+    from docutils import nodes
+    from sphinx import addnodes
+
+    for annotation in document.findall(addnodes.desc_annotation):
+        if "ndarray[" in (text := annotation.astext()):
+            annotation.children = [nodes.Text(readable(text))]
 
 
 def _signature(app, what, name, thing, options, signature, returns):
     return readable(signature or "") or signature, readable(returns or "") or returns
+
+
+def unbroken(body: str) -> str:
+    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value."""
+    body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
+    flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
+    word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
+    return re.sub(
+        r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S
+    )
+
+
+def _link_settings(app, document):
+    """Give each setting in the lists of docs/settings* an anchor such as ``ppo-clip-range``, and a link to it."""
+    from docutils import nodes
+
+    name = app.env.docname
+    if not name.startswith("docs/settings"):
+        return
+    slugs = app.env.metadata[name].setdefault("myst_slugs", {})
+    for item in document.findall(nodes.list_item):
+        names = [part for part in item[0] if part.astext()][:1]  # its first words
+        if not (isinstance(names[0], nodes.strong) and isinstance(names[0].children[-1], nodes.literal)):
+            continue
+        anchor = f"{Path(name).name}-{names[0].astext()}".replace("_", "-")
+        anchor += "" if anchor not in slugs else f"-{sum(slug.startswith(anchor) for slug in slugs)}"
+        slugs[anchor] = (item.line, anchor, names[0].astext())
+        item["ids"].append(anchor)
+        link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
+        item[0] += nodes.raw("", link, format="html")
+
+
+def _page(app, name, template, context, document):
+    if "body" in context:
+        context["body"] = unbroken(context["body"])
 
 
 def _read(app, name, source):
@@ -139,6 +187,9 @@ def _extra_files(app, error):
 
 def setup(app):
     app.connect("source-read", _read)
+    app.connect("doctree-read", _link_settings)
+    app.connect("doctree-read", _shorten_types)
+    app.connect("html-page-context", _page)
     app.connect("autodoc-process-docstring", _document)
     app.connect("build-finished", _extra_files)
     app.connect("autodoc-process-signature", _signature)

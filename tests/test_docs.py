@@ -68,7 +68,7 @@ every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page:
 # The quick suite only parses the commands of these pages: reference pages, with commands of other pages, and long ones.
 SLOW_PAGES = (
     "docs/model_generalisation.md", "docs/originals.md", "docs/paper.md", "docs/results/",
-    "docs/synthetic_environments.md", "docs/what_is_it_worth.md", "experiments/", "understudy/",
+    "docs/synthetic_environments", "docs/what_is_it_worth.md", "experiments/", "understudy/",
 )  # fmt: skip
 
 

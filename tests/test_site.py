@@ -56,6 +56,15 @@ def test_signatures_are_readable(conf: ModuleType) -> None:
     assert conf.readable(f"dict[str, {numbers}]") == "dict[str, ndarray]"
 
 
+def test_flags_remain_whole(conf: ModuleType) -> None:
+    space = '<span class="w"> </span>'
+    flags = (f"--lr{space}1e-3", f'--seed{space}<span class="m">0</span>', "--record")
+    line = f"<pre>python{space}trainer.py{space}{space.join(flags)}\n</pre>"
+    words = space.join(f'<span class="word">{flag}</span>' for flag in flags)
+    shown = f"<pre>python{space}trainer.py{space}{words}\n</pre>"
+    assert conf.unbroken(line) == shown and conf.unbroken("<p>a-b</p>") == "<p>a-b</p>"
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "furo", "myst_parser", "sphinx_copybutton"):
@@ -70,6 +79,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "docs/index.html" in (tmp_path / "site/index.html").read_text()
     assert all(f"how_to/{page.stem}.html" in start for page in ROOT.glob("docs/how_to/*.md"))
     assert "logo.svg" in start and "copybutton" in start
+    assert 'id="ppo-clip-range"' in (tmp_path / "site/docs/settings/ppo.html").read_text()
+    assert "score - 100" in (tmp_path / "site/_static/language_data.js").read_text()
     api = (tmp_path / "site/docs/api.html").read_text()
     assert "_SupportsArray" not in api
     assert all(

@@ -7,12 +7,7 @@
     env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
 
 Importing the package registers the ids. ``proxy`` is a file, the folder of a search, or the name of a shipped
-environment or reward (`pretrained`). SyntheticCartPole-v0 and SyntheticAcrobot-v0 are contextual bandits, on which any
-agent can train. So are SyntheticAcrobotTarget-v0, SyntheticLunarLander-v0, SyntheticLunarLanderContinuous-v0,
-SyntheticFrozenLake8x8-v0, SyntheticTaxi-v0, SyntheticMountainCar-v0, SyntheticMountainCarContinuous-v0,
-SyntheticPendulum-v0, SyntheticSwimmer-v0, SyntheticHopper-v0 and SyntheticHalfCheetah-v0, whose rewards contain a
-policy. Episodes of SyntheticCartPoleMDP-v0 have up to 200 steps; only value-based agents learn well on it. Episodes of
-SyntheticCartPoleMDPBroad-v0 have ten steps, and policy-based agents learn well on it too.
+environment or reward (`pretrained`).
 """
 
 from gymnasium.envs.registration import register, registry

@@ -30,7 +30,7 @@ keyword in Python (`lr=1e-3`), by the same name.
 
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
 `--help WORD` those with a word, `--plot --help` those of a command. *Also* are other names that are accepted.
-Letters in brackets are sources, named at the head of each family. These pages are made by
+Letters in brackets are sources, named at the end of each page. These pages are made by
 `python -m control.cli.reference`.
 
 Searches and each family have a page:
@@ -109,8 +109,6 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
     implementations, presets and environments."""
     folder = family.package.rpartition(".")[2]
     yield f"## {', '.join(names)}\n"
-    if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
-        yield _wrap(sources[1]) + "\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
     changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
@@ -124,6 +122,9 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
             pairs = ", ".join(f"`{name}` {word(value, ',')}" for name, value in values.items())
             yield _wrap(f"- {title}: {pairs}", "  ")
         yield ""
+    if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
+        yield "### sources\n"
+        yield _wrap(sources[1])
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:

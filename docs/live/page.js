@@ -245,8 +245,8 @@ let search = null; // its workers, timer, start, and best bandit so far
 
 /* Evolve a bandit, with agents that train in workers: one for each processor core but this page's. */
 async function runSearch() {
-  if (search) return;
   const seed = ++searches;
+  setSearching(true);
   // From file:// a worker may load no file, so it gets the text of the program.
   const source =
     `const understudy = (${createUnderstudy})(${JSON.stringify(understudyWeights)});` +
@@ -301,7 +301,8 @@ function showProgress({ phase, generation, score, vector }) {
   searchCurve.push([generation, score]);
   const scores = searchCurve.map((point) => `generation ${point[0]}: ${number(point[1])}`);
   describe(element("search"), scores.join(", "));
-  say("search-status", `Generation ${generation}: 16 new agents reach ${number(score)} on average.`);
+  const kept = score < search.best ? ` A noisy step made it worse; the best, ${number(search.best)}, is kept.` : "";
+  say("search-status", `Generation ${generation}: 16 new agents reach ${number(score)} on average.${kept}`);
   drawCharts();
 }
 
@@ -316,9 +317,13 @@ function endSearch(reason) {
     addChoice(title, TASKS.cartpole, understudy.banditOf(search.vector));
     text += ` 16 new agents reached ${number(search.best)} on average. The menu of tasks has "${title}" now.`;
   }
+  say("progress-text", reason);
   search = null;
+  setSearching(false);
   say("search-status", text);
 }
+
+const setSearching = (now) => ([element("evolve").disabled, element("stop").disabled] = [now, !now]);
 
 // Controls
 

@@ -1,0 +1,107 @@
+"""The film at the top of the README: DDQN that trained on `cartpole-bandit` balances the pole for 500 steps. Beside it,
+DDQN that trained on CartPole plays as many episodes as fit into this time.
+
+    python experiments/synthetic_environments/beside.py --out exp_dir/beside.mp4
+
+The agents equal those of ``--film cartpole-bandit real --seed 0``. A GIF is written beside the mp4.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+from control.commands.evaluate import agent_settings
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.films.encoding import gif, mp4
+from control.films.pictures import Frame, captioned, side_by_side
+from control.reports.sheets import check_writable
+from envs.make import make_environment
+from experiments.comparison import run_script, script_flags
+from experiments.proxies import load_proxy
+from models.contract import Policy
+from models.streams import Streams
+
+STEPS = 500  # of the film
+FALLEN = 14  # frames for which a fallen pole is shown
+LETTERS = 30  # height in pixels
+FRAME_RATE = 50.0  # CartPole's steps in a second
+
+
+def trained(on_proxy: bool) -> Policy:
+    """Train DDQN for as many steps on the shipped bandit or on CartPole, and return its greedy policy."""
+    proxy = load_proxy("cartpole-bandit", "synthetic environment")
+    config = dataclasses.replace(
+        proxy.config, inner_steps=proxy.config.steps_in_use, inner_rule="budget", test_every=None
+    )
+    loop = InnerLoop(config, "DDQN", agent_settings(proxy, "DDQN", {}), proxy.game)
+    training = loop.begin(proxy.parameters[None] if on_proxy else None, fresh_seeds(0, "evaluation", count=1))
+    return loop.finish(training).policy
+
+
+class Half:
+    """A half of the film: the episodes of ``policy``, one after another."""
+
+    def __init__(self, policy: Policy, caption: str):
+        self.policy, self.caption = policy, caption
+        self.environment: Any = make_environment("cartpole", 1, 1, render=True)
+        self.seeds = Streams.from_name([0], "film").episode_seeds(STEPS)[0]
+        self.episode = self.waits = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the next episode."""
+        self.obs, self.step = self.environment.reset(self.seeds[self.episode].view(1, 1)), 0
+        self.episode += 1
+
+    def advance(self) -> None:
+        """Make a step, or wait after a fall."""
+        if self.waits:
+            self.waits -= 1
+            if not self.waits:
+                self.start()
+            return
+        step = self.environment.step(self.policy.act(self.obs))
+        self.obs, self.step = step.obs, self.step + 1
+        self.waits = FALLEN if step.done.item() else 0
+
+    def picture(self) -> Frame:
+        """Return the current frame with two lines of text."""
+        frame = self.environment.frame(0, 0)
+        steps = f"episode {self.episode}: {self.step} step{'s' * (self.step != 1)}"
+        return captioned(frame, [[self.caption], [steps]], LETTERS)
+
+
+def film(out: Path) -> None:
+    """Write the film as ``out`` with the suffix .mp4, and a GIF beside it."""
+    out = out.with_suffix(".mp4")
+    check_writable("out", out, out.with_suffix(".gif"))
+    halves = [
+        Half(trained(on_proxy), f"trained on {where}")
+        for on_proxy, where in ((True, "the network"), (False, "CartPole"))
+    ]
+    with mp4(out, FRAME_RATE) as add_frame:
+        for _ in range(STEPS):
+            add_frame(side_by_side([half.picture() for half in halves]))
+            for half in halves:
+                half.advance()
+        for _ in range(round(FRAME_RATE)):  # a second for the last frame
+            add_frame(side_by_side([half.picture() for half in halves]))
+    print(out, gif(out), *(f"{half.caption}: {half.episode} episodes" for half in halves), sep="\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = script_flags(__doc__)
+    flags.add_argument("--out", type=Path, required=True)
+    options = flags.parse_args(argv)
+    torch.set_num_threads(1)
+    return run_script(lambda: film(options.out))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
