@@ -216,7 +216,7 @@ def test_a_search_solves_cartpole(script: Path) -> None:
 
 def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
     controls = (ROOT / "docs/live/controls.html").read_text()
-    assert len(script.read_bytes()) + len(controls.encode()) <= 41 * 1024
+    assert len(script.read_bytes()) + len(controls.encode()) <= 40 * 1024
     sources = [(ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js")]
     assert sum(source.count("\n") for source in sources) <= 900
     used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', sources[1])) | {"learned", "real"}

@@ -103,8 +103,8 @@ _TEACHER: dict[str, object] = {
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 65_536, "center_agents": 4,
     "report_agents": 16, "test_every": 8192, "objective": "average",
 }  # fmt: skip
-# The potential has the returns, so advantages need few rewards. Its discount is the agents', so the best policies are the
-# task's. Tables average random events.
+# The potential has the returns, so advantages need few rewards. Agents have its discount, so the best policies do not
+# change. Tables average random events.
 _LEARN_FROM_RETURNS: dict[str, dict[str, object]] = {
     "PPO": {
         "num_envs": 4, "rollout_steps": 512, "batch_size": 64, "ppo_epochs": 10, "lr": 5e-4, "anneal_lr": True,
