@@ -18,6 +18,7 @@ from typing import Any
 from models.settings import (
     INTEGER,
     SettingError,
+    allowed_clause,
     check,
     check_value,
     closest,
@@ -437,9 +438,9 @@ def _unknown(name: str) -> SettingError:
         example = package_ids[0] if package_ids else "MyEnv-v0"
         line = f"that is a module; allowed: an id that it registers, as {name}:{example}"
         return SettingError(f"gamename is {format_value(name)}: {line}", "gamename")
-    hint = f"; did you mean '{suggestion}'? Allowed:" if suggestion else "; allowed:"
-    listed = ", ".join([*(game.name for game in _TABLE), *declared_games()])
-    return SettingError(f"gamename is {format_value(name)}{hint} {listed}, or any Gymnasium id", "gamename")
+    hint = f"; did you mean '{suggestion}'?" if suggestion else ""
+    listed = ", ".join([*(game.name for game in _TABLE), *declared_games(), "or any Gymnasium id"])
+    return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
 
 
 def first_line(error: BaseException) -> str:

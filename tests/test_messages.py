@@ -36,10 +36,10 @@ train -> 'train' is not a flag; flags start with --
 --hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1, each at most 65536
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
---implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? Allowed: UDRL, RCP-R, RCP-A, DDQN, ... SE
---algo dqn -> implementation is 'dqn'; did you mean 'DDQN'? Allowed: ...
---algo actor-critic -> implementation is 'actor-critic'; did you mean 'A2C'? Allowed: ...
---algo SoftActorCritic -> implementation is 'SoftActorCritic'; did you mean 'SAC'? Allowed: ...
+--implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
+--algo dqn -> implementation is 'dqn'; did you mean 'DDQN'? All: --help
+--algo actor-critic -> implementation is 'actor-critic'; did you mean 'A2C'? All: --help
+--algo SoftActorCritic -> implementation is 'SoftActorCritic'; did you mean 'SAC'? All: --help
 --algo muzero -> implementation is 'muzero'; allowed: ...
 --implementation DDQN --gamename cartpole --feature_dim 9 -> --feature_dim has no effect: head is 'plain'
 --implementation UDRL --gamename cartpole --hidden_sizes 16 --activation tanh
@@ -59,7 +59,7 @@ train -> 'train' is not a flag; flags start with --
 --gamename ALE/Breakout-v5
     -> gamename is 'ALE/Breakout-v5': no module that was imported registers ids of ALE; give --import and the one ...
 --gamename filecmp -> gamename is 'filecmp': that is a module; allowed: an id that it registers, as filecmp:MyEnv-v0
---gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? Allowed: ...
+--gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? All: --help
 --config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --resume --use_tune -> --use_tune and --resume exclude each other
@@ -159,7 +159,7 @@ COMMANDS = """
 --implementation TD3 --gamename pendulum --noise_type ornstein-uhlenbeck --action_std 0
     -> --noise_type has no effect: action_std is 0
 --implementation DDQN --gamename pendulum
-    -> gamename is 'pendulum', whose actions are continuous; DDQN takes discrete actions
+    -> gamename is 'pendulum', whose actions are continuous; DDQN takes discrete actions; try PPO or SAC
 --implementation QLearning --gamename cartpole
     -> gamename is 'cartpole', whose observations are no cells; QLearning takes one-hot observations...
 --record_episodes 2 -> --record_episodes has no effect without --record or --film
