@@ -21,8 +21,8 @@ def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "") -> str
     if not stream.isatty():
         return text
     width = max(40, shutil.get_terminal_size().columns) - len(end)
-    breaks = {"break_long_words": False, "break_on_hyphens": False}
-    return f"{end}\n".join(textwrap.wrap(text, width, subsequent_indent=indent, **breaks))
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return f"{end}\n".join(wrapper.wrap(text))
 
 
 def print_wrapped(text: str) -> None:

@@ -32,7 +32,7 @@ def shown(value: object, folder: Path | None = None) -> str:
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
     """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
-    begins with ``tensorboard``, or is the words after ``python``. Paths are `shown`, in lines relative to ``folder``."""
+    begins with ``tensorboard``, or is the words after ``python``. Paths are `shown`, in lines within ``folder``."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
         line = wrapped(f"  {name:<{width}}{shown(value, folder)}", sys.stdout, " " * (width + 2))
