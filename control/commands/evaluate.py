@@ -142,14 +142,17 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         trajectories: list[Trajectory] = []
+        verdicts: list[str] = []
+        solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         if options.save_dataset is not None:
             loop.trajectories = trajectories
         for mode in modes:
-            table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
-        print(Table(table))
-        if (solved := solved_return(game)) is not None:
-            _, _, mean, *_ = table[-1]
-            print(f"\n{modes[-1]} mean {mean}: {solved_verdict(float(mean), solved)}")
+            results = loop.evaluate(episodes, sample=mode == "sampled")
+            table += _rows(mode, loop.seeds, results)
+            mean = float(results.returns.double().mean())
+            if solved is not None:
+                verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
+        print(Table(table), *verdicts, sep="\n")
         if options.save_dataset is not None:
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
