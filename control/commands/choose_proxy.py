@@ -303,11 +303,11 @@ def _outcome(
 
 
 @contextlib.contextmanager
-def _announced(module: ProxyModule, doing: str, agents: int, drawn: bool = False) -> Iterator[Watch | None]:
+def _announced(module: ProxyModule, doing: str, agents: int, sample_all: bool = False) -> Iterator[Watch | None]:
     """Context manager that prints ``doing`` with the estimated time for this number of ``agents``, and shows the
-    progress. Neither if ``doing`` is empty. ``drawn`` is as in `ProxyModule.seconds_of`."""
+    progress. Neither if ``doing`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
     if doing:
-        print_wrapped(f"{doing} (about {time_in_words(module.seconds_of(agents, drawn))})")
+        print_wrapped(f"{doing} (about {time_in_words(module.seconds_of(agents, sample_all))})")
     with progress("agents trained and tested", bool(doing)) as watch:
         yield watch
 

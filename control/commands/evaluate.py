@@ -22,7 +22,7 @@ from control.cli.words import command_line
 from control.commands.process import prepare
 from control.commands.push import check_hub, push
 from control.commands.run import elsewhere, export_policy, to_play, with_weights
-from control.commands.summary import shown
+from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
@@ -134,7 +134,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         if options.export is not None:
             export_policy(loop.agents[0], trained_settings, Path(options.export))
-        print_wrapped(f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {shown(checkpoint.path)}")
+        print_wrapped(
+            f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {path_text(checkpoint.path)}"
+        )
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, play_settings.command)
@@ -287,7 +289,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     kind = KINDS[config.proxy]
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
-    print_wrapped(f"{proxy.game} by a {kind.noun}: {shown(proxy.path)}")
+    print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     agents_text = f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}"

@@ -22,7 +22,7 @@ def command(settings: Settings, *words: object) -> Command:
     return (TRAINER, *import_words, *words)
 
 
-def shown(value: object, folder: Path | None = None) -> str:
+def path_text(value: object, folder: Path | None = None) -> str:
     """Return ``value`` as text. A path in ``folder`` or in the working directory is relative to it."""
     for base in (folder, Path.cwd()):
         if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
@@ -32,17 +32,19 @@ def shown(value: object, folder: Path | None = None) -> str:
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
     """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
-    begins with ``tensorboard``, or is the words after ``python``. Paths are `shown`, in lines within ``folder``."""
+    begins with ``tensorboard``, or is the words after ``python``. Paths are relative (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
-        line = wrapped(f"  {name:<{width}}{shown(value, folder)}", sys.stdout, " " * (width + 2))
+        line = wrapped(f"  {name:<{width}}{path_text(value, folder)}", sys.stdout, " " * (width + 2))
         print(f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width + 2 :]}")
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
         # No argument has a NUL, so it can stand for a blank at which the line may not break.
-        line = " ".join(shlex.quote(shown(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments))
+        line = " ".join(
+            shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
+        )
         print(wrapped(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
 
 

@@ -19,7 +19,7 @@ from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, plain_agents_text, say_if
 from control.commands.process import prepare
-from control.commands.summary import Command, command, show_next, shown
+from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.board import show_film
@@ -96,7 +96,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         state = "nothing is left to train" if module.is_over() else "resuming"
         hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
-        print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {shown(folder)}{hint}")
+        print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
         is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
         if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
             # A given start already shows that there is something to learn.
@@ -227,7 +227,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
     """Make the results of a run after its last epoch, and print the summary: results, time since ``started``, paths,
     and commands to type next. Return False if Ctrl-C interrupted it."""
-    lines: list[tuple[str, object]] = [("run", shown(folder))]
+    lines: list[tuple[str, object]] = [("run", path_text(folder))]
     finished, trained = True, time.monotonic()
     try:
         if module.epoch > 0:
@@ -334,6 +334,6 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
                 module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch
             )
         show_film(module, folder, video)
-        yield "video", f"{shown(video, folder)}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
+        yield "video", f"{path_text(video, folder)}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
     except UserError as error:
         warning(f"no video: {error}")

@@ -267,15 +267,15 @@ class ProxyModule(RunModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
-    def seconds_of(self, agents: int, drawn: bool = False) -> float:
-        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. Agents
-        with ``drawn`` hyperparameters train for longer, in proportion to their batches and weights."""
+    def seconds_of(self, agents: int, sample_all: bool = False) -> float:
+        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. With
+        ``sample_all``, all hyperparameters are sampled, and the time grows with the batches and the weights."""
         if self.outcome is None:
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
         seconds *= agents * self.config.steps_in_use / self.config.inner_steps
         kind = config_of(self.settings.agent, self.agents[0], self.agents)
-        if not (drawn and {"vary_hp", "batch_size", "hidden_sizes"} <= kinds(type(kind)).keys()):
+        if not (sample_all and {"vary_hp", "batch_size", "hidden_sizes"} <= kinds(type(kind)).keys()):
             return seconds
         varied = dataclasses.replace(kind, vary_hp=True, vary=type(kind)().vary)
         seeds = self.seeds_of("second test", 16)
