@@ -18,6 +18,7 @@ from typing import Any
 from models.settings import (
     INTEGER,
     SettingError,
+    allowed_clause,
     check,
     check_value,
     closest,
@@ -414,9 +415,9 @@ def _unknown(name: str) -> SettingError:
         suggestion = f"{module}:{suggestion}"
     else:
         suggestion = closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
-    hint = f"; did you mean '{suggestion}'? Allowed:" if suggestion else "; allowed:"
-    listed = ", ".join([*(game.name for game in _TABLE), *declared_games()])
-    return SettingError(f"gamename is {format_value(name)}{hint} {listed}, or any Gymnasium id", "gamename")
+    hint = f"; did you mean '{suggestion}'?" if suggestion else ""
+    listed = ", ".join([*(game.name for game in _TABLE), *declared_games(), "or any Gymnasium id"])
+    return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
 
 
 def first_line(error: BaseException) -> str:

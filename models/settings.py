@@ -310,7 +310,10 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def allowed_clause(hint: str, allowed_text: str, where: str = "") -> str:
     """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the allowed
-    values. ``where`` follows "allowed", such as " for PPO"."""
+    values. ``where`` follows "allowed", such as " for PPO". After a suggestion, a list of more than `LONGEST` is left
+    out."""
+    if hint and allowed_text.count(",") >= LONGEST:
+        return f"{hint} All{where}: --help"
     return f"{hint} Allowed{where}: {allowed_text}" if hint else f"; allowed{where}: {allowed_text}"
 
 

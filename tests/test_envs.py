@@ -222,10 +222,12 @@ def test_misspelled_names(wrong, suggestion):
     with pytest.raises(SettingError) as caught:
         resolve(wrong)
     message = str(caught.value)
-    assert message.startswith(f"gamename is {wrong!r}; did you mean '{suggestion}") and message.endswith(
-        "panflute, or any Gymnasium id"
-    )
-    assert "lowed: lunarlander, " in message and "\n" not in message
+    assert message == f"gamename is {wrong!r}; did you mean '{suggestion}'? All: --help"
+
+
+def test_unknown_name_lists_all():
+    with pytest.raises(SettingError, match=r"'qqqq'; allowed: lunarlander, .*panflute, or any Gymnasium id$"):
+        resolve("qqqq")
 
 
 def test_is_continuous():

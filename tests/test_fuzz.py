@@ -177,7 +177,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "reward": (_SEARCH | {"implementation": "RN", "proxy": "reward"}, {"generations": 3}),
 }  # fmt: skip
 PROXIES = ["bandit", "mdp", "reward"]
-_CLOCK = re.compile(r"^.*(: \S*(ckpt|safetensors)$|steps/s).*$|[\d.]+ seconds.*", re.MULTILINE)
+_CLOCK = re.compile(r"^.*(: \S*(ckpt|safetensors)$|steps/s).*$| in (\d+ min )?\d+ s\b.*", re.MULTILINE)
 
 
 class IntactRun:
@@ -225,9 +225,7 @@ class IntactRun:
     def _numbers(mode: str, result: Ended, folder: Path) -> object:
         """Output without paths and times, or everything the run has learned."""
         if mode == "eval_agent":
-            rows = [re.sub(r" +[\d.]+$", "", line) if re.match("synthetic |real |reward network ", line) else line
-                    for line in result.out.splitlines()]  # fmt: skip
-            return _CLOCK.sub("", "\n".join(rows))
+            return _CLOCK.sub("", result.out)
         run = run_folder(folder / "exp_dir")
         values: dict[str, Any] = {tag: torch.tensor(np.array(column)) for tag, column in learned(run).items()}
         for path in sorted(run.glob("checkpoints/*.ckpt")):

@@ -58,8 +58,8 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     generation = scores["generation"]  # the first one that would train on the winner
     assert f"({f'mean after generation {generation - 1}' if generation > 1 else 'first mean'})" in output
     assert "proxy.safetensors" in output and "--eval_agent" in output and "tensorboard" in output
-    for line in ("re-evaluating 3 means with 2 fresh agents each", "winner with 3 fresh agents"):
-        assert re.search(rf"{line}( \(about \d+ minutes\))?\n", output)
+    for line in ("second test of the 3 best networks, 2 new agents each", "winner with 3 fresh agents"):
+        assert re.search(rf"{line} \(about (\d+ min )?\d+ s\)\n", output)
 
 
 def test_two_stage_search_scores_targets_then_agents(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_evaluation_compares_with_the_real_environment(tmp_path: Path, capsys) -
         capsys.readouterr()
         assert trainer.main(["--eval_agent", str(where), "--num_agents", "3", "--agent", agent]) in SEARCHED
         lines = capsys.readouterr().out.splitlines()
-        assert {len(line) for line in lines if line.startswith(("trained on", "synthetic ", "real "))} == {80}
+        assert {len(line) for line in lines if line.startswith(("trained on", "synthetic ", "real "))} == {71}
         rows = {line.split()[0]: line.split() for line in lines if line.strip()}
         assert float(rows["synthetic"][1]) > 0 and float(rows["real"][1]) > 0
     assert trainer.main(["--eval_agent", str(folder), "--num_agents", "2", "--real_steps", "33"]) in SEARCHED
@@ -242,5 +242,5 @@ def test_inner_rule_does_not_end_an_evaluation(tmp_path: Path, capsys) -> None:
     argv = ["--eval_agent", str(path), "--num_agents", "2", "--no_real_baseline", "--time_limit", "12"]
     assert trainer.main(argv) in SEARCHED
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synthetic")]
-    assert row[-2] == "77"
+    assert row[-1] == "77"
     assert "%" not in row  # these tests are no whole episodes

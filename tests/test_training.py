@@ -104,6 +104,16 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
 
 
+@pytest.mark.parametrize(("best", "verdict"), [(475.0, "solved (475 or more)"), (474.9, "not solved (475 or more)")])
+def test_summary_says_whether_the_environment_is_solved(
+    best: float, verdict: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AgentModule, "score", lambda self: best)
+    monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
+    trained(logdir, implementation="DDQN", epochs=2)
+    assert f"mean greedy return {best} in two tests after epoch 1, {verdict}\n" in capsys.readouterr().out
+
+
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its score is the mean of both evaluations. Metrics do not depend on the second one."""
     changes = {"eval_every": 1, "num_seeds": 2}
@@ -288,9 +298,9 @@ def test_printed_commands_are_quoted_for_the_shell(
     monkeypatch.setattr("sys.executable", str(python))
     show_next([("run", odd)], [(TRAINER, "--eval_agent", odd, "--num_agents", 10), ("-m", "a.b")])
     first, head, *commands = capsys.readouterr().out.splitlines()
-    assert (first, head) == (f"  run         {odd}", "next:")
-    shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {commands[0]}"], capture_output=True, text=True, check=True)
     relative_path = str(odd.relative_to(tmp_path))
+    assert (first, head) == (f"  run         {relative_path}", "next:")
+    shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {commands[0]}"], capture_output=True, text=True, check=True)
     assert shell.stdout.splitlines() == ["a python", str(TRAINER), "--eval_agent", relative_path, "--num_agents", "10"]
     assert commands[1] == "  'a python' -m a.b"
     monkeypatch.setattr("shutil.which", lambda name: str(python))

@@ -1,7 +1,9 @@
-"""Coloured text, only on terminals that show colours. Imports nothing slow."""
+"""Coloured text and broken lines, only on terminals. Imports nothing slow."""
 
 import os
+import shutil
 import sys
+import textwrap
 from typing import TextIO
 
 _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
@@ -13,9 +15,24 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows_colours and text else text
 
 
+def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "") -> str:
+    """Return ``text`` broken at words to the width of the terminal, unchanged unless ``stream`` is one. Lines after the
+    first begin with ``indent``, lines before the last end with ``end``."""
+    if not stream.isatty():
+        return text
+    width = max(40, shutil.get_terminal_size().columns) - len(end)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return f"{end}\n".join(wrapper.wrap(text))
+
+
+def print_wrapped(text: str) -> None:
+    """Print ``text``, `wrapped`."""
+    print(wrapped(text, sys.stdout), flush=True)
+
+
 def note(text: str, kind: str = "note") -> None:
     """Print ``note: text``, with ``kind`` as its first word, yellow on a terminal."""
-    print(paint(f"{kind}: {text}", "yellow", sys.stdout), flush=True)
+    print(paint(wrapped(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout), flush=True)
 
 
 def warning(text: str) -> None:

@@ -5,7 +5,7 @@ import errno
 import os
 import sys
 
-from control.cli.colour import paint
+from control.cli.colour import paint, wrapped
 from models.settings import SettingErrors, UserError, shorten
 
 OURS = ("control", "envs", "models", "trainer", "understudy")
@@ -87,4 +87,4 @@ def absent(path: str | os.PathLike[str]) -> str:
 
 def show(line: str) -> None:
     """Print ``error: line`` on stderr, red on a terminal."""
-    print(paint(f"error: {line}", "red", sys.stderr), file=sys.stderr)
+    print(paint(wrapped(f"error: {line}", sys.stderr), "red", sys.stderr), file=sys.stderr)

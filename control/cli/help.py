@@ -4,12 +4,14 @@ the chosen run, settings of one command (``--plot --help``), settings that conta
 
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from control.cli.options import Flag
-from control.cli.run_settings import COMMANDS
+from control.cli.colour import wrapped
+from control.cli.options import Flag, flags
+from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
 from control.cli.words import word
 from models.registry import families_of, family, implementations
@@ -28,7 +30,7 @@ learn an environment for CartPole, on which new agents train:
   python trainer.py --implementation SE --gamename cartpole --proxy bandit
 
 More: README.md, docs/which_agent.md, docs/index.md (all pages); below,
-the settings of {implementation} that act by default.
+settings of {subject}.
 
 implementations (--help --algo PPO shows the settings of PPO):
 {implementations}
@@ -74,11 +76,16 @@ _NOTES = {
 
 
 def help_text(
-    valid_flags: Mapping[str, Flag], choices: Mapping[str, str], words: Sequence[str], command: str | None = None
+    valid_flags: Mapping[str, Flag],
+    choices: Mapping[str, str],
+    words: Sequence[str],
+    command: str | None = None,
+    is_default: bool = False,
 ) -> str:
     """Return the help page. ``valid_flags`` are all flags by name, commands included. ``choices`` are the run's
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
-    than training, such as ``plot``. Raises SettingError if no setting contains the words."""
+    than training, such as ``plot``. If the implementation ``is_default``, the page has no hyperparameters. Raises
+    SettingError if no setting contains the words."""
     implementation = choices["implementation"]
     width = max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
     families = families_of(implementation, valid_flags["agent"].default)
@@ -92,21 +99,27 @@ def help_text(
         )
     notes = _notes_without_effect(valid_flags, choices)
     if searches_text:
-        matches = _matching(valid_flags, " ".join(words).lower(), families)
-        heading = f"settings of {implementation} with {' '.join(words)!r}:"
+        text = " ".join(words)
+        heading = f"settings of {implementation} with {text!r}:"
+        if not (matches := _matching(valid_flags, text.lower(), families)):
+            heading = f"{implementation} has no setting with {text!r}, but others have:"
+            matches, notes = _matching_elsewhere(valid_flags, text.lower())
         return "\n".join([heading, *_entries(matches, notes, families, width)])
     # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
     of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
     short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
+    if is_default:
+        short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
     listed = [*valid_flags.values()] if shows_all else short_list
-    parts = [*_head(implementation, width), *_groups(listed, choices, notes, families, width)]
+    subject = "every run" if is_default else f"{implementation} that act by default"
+    parts = [*_head(subject, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
-        line = f"{hidden} more settings belong to these commands, to the environment, or have no effect with this "
+        line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this "
         line += "choice; --help all lists them, and --help WORD finds them."
         parts += ["", _wrap(line, width)]
-    return "\n".join([*parts, ""])
+    return _with_broken_commands("\n".join([*parts, ""]))
 
 
 def _wrap(text: str, width: int, indent: str = "") -> str:
@@ -114,14 +127,14 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
     return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
 
-def _head(implementation: str, width: int) -> list[str]:
+def _head(subject: str, width: int) -> list[str]:
     """Return the parts of the page before the settings: usage, implementations, environments and options."""
     from envs.names import GAMES, declared_games
 
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
     wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
     options = [_entry(term, text, width) for term, text in OPTIONS]
-    head = HEAD.format(implementation=implementation, **wrapped_lists)
+    head = HEAD.format(subject=subject, **wrapped_lists)
     return [head, _wrap(WORDS, width), "", "options:", *options, ""]
 
 
@@ -164,7 +177,7 @@ def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str,
 
 def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
     """Return the settings with ``text`` in their name, section, help text or aliases; matches in names are first.
-    Raises SettingError if there are none."""
+    Empty if there are none."""
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
@@ -172,25 +185,37 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
         return text in " ".join(words).lower()
 
     matches = [flag for flag in valid_flags.values() if contains(flag)]
+    return sorted(matches, key=lambda flag: text not in flag.name)
+
+
+def _matching_elsewhere(valid_flags: Mapping[str, Flag], text: str) -> tuple[list[Flag], dict[str, str]]:
+    """Return `_matching` settings of all implementations, and setting -> note with the implementations that have it.
+    Raises SettingError if there are none, which suggests one of ``valid_flags``."""
+    matches: dict[str, Flag] = {}
+    owners: dict[str, list[str]] = {}
+    for implementation in implementations():
+        for flag in _matching(flags(implementation, ""), text, families_of(implementation, RunConfig.agent)):
+            matches.setdefault(flag.name, flag)
+            owners.setdefault(flag.name, []).append(implementation)
     if not matches:
         hint = nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    return sorted(matches, key=lambda flag: text not in flag.name)
+    return [*matches.values()], {name: f"of {', '.join(names)}" for name, names in owners.items()}
 
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
     """Return the settings of a command other than training: first its flag, then its other settings, then the settings
     of a run that it uses."""
-    flags = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
+    settings = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
-        flags += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
-    return [valid_flags[command], *flags]
+        settings += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
+    return [valid_flags[command], *settings]
 
 
-def _entries(flags: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
-    """Return help entries for ``flags``. ``notes`` (setting -> note) follow in brackets."""
+def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
+    """Return help entries for ``listed`` settings. ``notes`` (setting -> note) follow in brackets."""
     entries = []
-    for flag in flags:
+    for flag in listed:
         note = f" [{notes[flag.name]}]" if flag.name in notes else ""
         entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explain(flag, families)}{note}", width))
     return entries
@@ -231,7 +256,13 @@ def _explain(flag: Flag, families: Sequence[str]) -> str:
 def first_commands() -> str:
     """Return some commands to begin with, for calls without flags. The times are of one core."""
     examples = [f"{aim} ({time}):\n  python trainer.py {words}" for words, aim, time in FIRST_COMMANDS]
-    return "\n".join(["Without flags nothing is trained. Some commands to begin with:", *examples, "All flags: --help"])
+    head = "Without flags nothing is trained. Some commands to begin with:"
+    return _with_broken_commands("\n".join([head, *examples, "All flags: --help"]))
+
+
+def _with_broken_commands(page: str) -> str:
+    """Return ``page`` with its long commands broken to the width of the terminal, as a shell takes them."""
+    return re.sub("^  python .*", lambda line: wrapped(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
 
 
 def version() -> str:

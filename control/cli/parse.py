@@ -90,7 +90,7 @@ def _parse(
         choices = {name: one_word(name, words[name]) for name in choosing}
         choices |= {"implementation": choice.implementation, "gamename": choice.game}
         command = next((name for name in COMMANDS if name in words), None)
-        print(help_text(choice.valid_flags, choices, words["help"], command))
+        print(help_text(choice.valid_flags, choices, words["help"], command, "implementation" not in words))
         sys.exit(0)
     if file:
         file_words, _ = _without_aliases(file_words, choice, {})

@@ -79,6 +79,12 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
         yield lambda share: lines.show(label, share)
 
 
+def time_in_words(seconds: float) -> str:
+    """Return a time such as ``9 s`` or ``2 min 6 s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:
     """Return a function that shows the progress of a part of the work, in the range of ``watch`` from ``first`` to
     ``first + size``. None if ``watch`` is None."""

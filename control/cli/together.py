@@ -1,5 +1,6 @@
 """Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
+import glob
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from control.cli.options import Flag, for_evaluation
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
 from control.cli.words import WORDS
-from models.settings import SettingError, kinds, names_with, nearest, raise_all
+from models.settings import SettingError, closest, kinds, names_with, nearest, raise_all
 
 ONE_THREAD_EACH = " with --num_workers {}, whose processes have a thread each"
 
@@ -49,7 +50,12 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
                 words = [*pretrained(), *(WORDS if name == "film" else ())]
             if path not in words:
-                yield SettingError(f"{name} is {path!r}: {absent(path)}{nearest(path, words)}", name)
+                folder, base = os.path.split(path)
+                siblings = glob.glob(os.path.join(glob.escape(folder), "*"))
+                similar = closest(base, [os.path.basename(file) for file in siblings if os.path.exists(file)])
+                hint = nearest(path, words) if not folder else ""
+                hint = hint or (f"; did you mean {os.path.join(folder, similar)!r}?" if similar else "")
+                yield SettingError(f"{name} is {path!r}: {absent(path)}{hint}", name)
 
 
 def _flags_without_effect(

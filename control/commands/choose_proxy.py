@@ -5,6 +5,7 @@ The best fitness of a search is a selected maximum, so it overestimates. Therefo
 new agents, which choose the winner. A held-out evaluation with further agents then gives the winner's score.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.progress import progress
+from control.cli.colour import print_wrapped
+from control.cli.progress import Watch, part, progress, time_in_words
 from control.cli.settings import Settings, acting
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
@@ -30,6 +32,7 @@ from control.loops.build import spaces_of
 from control.reports.curves import learning_curve
 from control.reports.search import describe, fit_figure, iqm_text, speed_text
 from control.reports.sheets import look_of
+from control.reports.tables import solved_verdict
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
 from models.proxies import files
@@ -91,7 +94,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     path = folder / IN_RUN
     write_proxy(path, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
-    yield "proxy", f"{path} ({origin})"
+    yield "proxy", f"{IN_RUN} ({origin})"
     yield from _score_lines(module, summary)
     yield "verdict", verdict.sentence
     show_held_out(module, folder, summary["mean"])
@@ -113,7 +116,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     several kinds of agents, ``each`` has the mean return of each kind."""
     count = module.config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    outcome = _outcome(module, winner[None], "report", count, doing)  # [1, D]: one proxy
+    with _announced(module, doing, count) as watch:
+        outcome = _outcome(module, winner[None], "report", count, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.kinds > 1:
         summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
@@ -186,14 +190,16 @@ def write_proxy(
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield lines for the summary of a search about the evaluation of its winner."""
-    score = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}"
+    score, solved = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}", module.config.solved_reward
+    if solved is not None:
+        score = f"{solved_verdict(summary['mean'], solved)}: {score}"
     diverged = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     place = "in machine code" if module.settings.proxy.compiled else "in torch"
     yield "its score", f"{score} of {summary['agents']} fresh agents, trained {place}{diverged}"
     if "each" in summary:
         yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in summary["each"].items())
     if "stays" in summary:
-        yield "solved", speed_text(summary)
+        yield "speed", f"solved {speed_text(summary)}"
 
 
 def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
@@ -210,7 +216,7 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
             (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True, watch=watch)
     except UserError as error:
         return f"none: {error}"
-    return f"{path}, .gif (an agent trained on the proxy only, in the real environment: {returns_text(returns)})"
+    return f"videos/{path.name}, .gif (an agent trained on the proxy, in the real environment: {returns_text(returns)})"
 
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
@@ -222,19 +228,21 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    doing = f"re-evaluating {len(entries)} means with {count} fresh agents each" if verbose else ""
+    doing = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
+    with _announced(module, doing, len(entries) * count, module.config.retest_drawn) as watch:
+        if module.config.choose_by == "stays":
+            outcome = _outcome(module, means, "second test", count, watch, module.config.retest_drawn)
+        else:
+            scores, agent_counts = _returns(module, means, count, watch)
     if module.config.choose_by == "stays":
         assert module.config.solved_reward is not None
-        outcome = _outcome(module, means, "second test", count, doing, module.config.retest_drawn)
         shape = (len(entries), count)  # outcomes have one row for each agent of each mean
         share = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
         height = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], of the curve
         rank = height.argsort().argsort()  # 0 is the lowest
         scores = share + rank / (len(entries) * count)  # the rank only breaks ties: it weighs less than one agent
         agent_counts = [count] * len(entries)
-    else:
-        scores, agent_counts = _returns(module, means, count, doing)
     rows, eligible_scores = [], []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
         rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
@@ -244,16 +252,17 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     return generation, winner, rows
 
 
-def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tuple[Tensor, list[int]]:
+def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None) -> tuple[Tensor, list[int]]:
     """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. It
     is ``count``, or fewer if the mean cannot exceed the first mean any more, because no return exceeds the
     environment's ``max_return``. Diverged agents have the return ``-inf``."""
     sample_all = module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _outcome(module, means, "second test", count, doing, sample_all)
+        outcome = _outcome(module, means, "second test", count, watch, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
-    outcome = _outcome(module, means[:1], "second test", count, doing, sample_all)
+    size = 1 / len(means)  # of the share of the work for each mean
+    outcome = _outcome(module, means[:1], "second test", count, part(watch, 0, size), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
@@ -262,9 +271,9 @@ def _returns(module: ProxyModule, means: Tensor, count: int, doing: str) -> tupl
         if not candidates:
             break
         end = min(first + _ROUND, count)
-        other_means = "mean" if len(candidates) == 1 else f"{len(candidates)} means"
-        also = f"the other {other_means} with agents {first + 1} to {end}" if doing else ""  # counted from 1
-        outcome = _outcome(module, means[candidates], "second test", count, also, sample_all, (first, end))
+        done = size + (1 - size) * first / count
+        watch_round = part(watch, done, (1 - size) * (end - first) / count)
+        outcome = _outcome(module, means[candidates], "second test", count, watch_round, sample_all, (first, end))
         returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
             agent_counts[index] = end
@@ -279,24 +288,30 @@ def _outcome(
     means: Tensor,
     name: str,
     count: int,
-    doing: str,
+    watch: Watch | None,
     sample_all: bool = False,
     agent_range: tuple[int, int] | None = None,
 ) -> Outcome:
     """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means, which ``name``
     determines. With ``agent_range = (first, end)``, only this slice of the agents. They train for ``steps_in_use``
-    steps. If ``doing`` is not empty, it is printed with the estimated minutes, and progress is shown."""
+    steps. ``watch`` receives the progress."""
     steps = module.config.steps_in_use
     first, end = agent_range or (0, count)
     agent_seeds = module.seeds_of(name, count)[first:end]
-    if doing:
-        minutes = module.seconds_of(len(agent_seeds) * len(means)) / 60
-        print(f"{doing} (about {minutes:.0f} minutes)" if minutes >= 1 else doing, flush=True)
     proxies, seeds = means.repeat_interleave(len(agent_seeds), 0), agent_seeds * len(means)
-    with progress("agents trained and tested", bool(doing)) as watch:
-        outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
+    outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
     module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
+
+
+@contextlib.contextmanager
+def _announced(module: ProxyModule, doing: str, agents: int, sample_all: bool = False) -> Iterator[Watch | None]:
+    """Context manager that prints ``doing`` with the estimated time for this number of ``agents``, and shows the
+    progress. Neither if ``doing`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
+    if doing:
+        print_wrapped(f"{doing} (about {time_in_words(module.seconds_of(agents, sample_all))})")
+    with progress("agents trained and tested", bool(doing)) as watch:
+        yield watch
 
 
 def say_if(verbose: bool, doing: str) -> None:

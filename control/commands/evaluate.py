@@ -5,7 +5,6 @@ compared with agents that train in the real environment."""
 import contextlib
 import dataclasses
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
+from control.cli.colour import print_wrapped
 from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
 from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
@@ -22,6 +22,7 @@ from control.cli.words import command_line
 from control.commands.process import prepare
 from control.commands.push import check_hub, push
 from control.commands.run import elsewhere, export_policy, to_play, with_weights
+from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
@@ -30,10 +31,11 @@ from control.loops.build import check_spaces, spaces_of, with_lacks
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from control.reports import obedience
+from control.reports.curves import solved_return
 from control.reports.runs import note_version
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
-from control.reports.tables import Table, with_interval
+from control.reports.tables import Table, solved_verdict, with_interval
 from control.reports.verdict import Baselines, Verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -64,8 +66,8 @@ _OF_CHECKPOINTS = (
     "accelerator",
 )
 _MAX_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
-HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps", "seconds")
-WIDTHS = (14, 7, 5, 22, 6, 7, 7)  # 80 columns with the gaps
+HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
+WIDTHS = (14, 7, 5, 22, 6, 7)
 REAL_STEPS = 50_000  # default limit for agents that train on the real environment
 
 
@@ -131,7 +133,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         if options.export is not None:
             export_policy(loop.agents[0], trained_settings, Path(options.export))
-        print(f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {checkpoint.path}")
+        print_wrapped(
+            f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {path_text(checkpoint.path)}"
+        )
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, play_settings.command)
@@ -139,11 +143,17 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
         table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         trajectories: list[Trajectory] = []
+        verdicts: list[str] = []
+        solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         if options.save_dataset is not None:
             loop.trajectories = trajectories
         for mode in modes:
-            table += _rows(mode, loop.seeds, loop.evaluate(episodes, sample=mode == "sampled"))
-        print(Table(table))
+            results = loop.evaluate(episodes, sample=mode == "sampled")
+            table += _rows(mode, loop.seeds, results)
+            mean = float(results.returns.double().mean())
+            if solved is not None:
+                verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
+        print(Table(table), *verdicts, sep="\n")
         if options.save_dataset is not None:
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
@@ -161,7 +171,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 stem += f"_{run_dir.safe_name(game)}"
             sample = modes == ("sampled",)
             line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
-            print(f"\n{line}")
+            print()
+            for part_of_line in line.splitlines():
+                print_wrapped(part_of_line)
 
 
 def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:
@@ -276,17 +288,17 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     kind = KINDS[config.proxy]
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
-    print(f"{proxy.game} by a {kind.noun}: {proxy.path}")
+    print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     agents_text = f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}"
-    print(f"{agents_text}; {tests_per_agent} real test episodes per agent\n")
+    print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
+    print()
 
     def print_results(row_name: str, configs: dict[str, Any], on_proxy: bool, steps: int, rule: str) -> Tensor:
         """Train agents with these ``configs`` for at most ``steps`` on the proxy or on the real environment, test them,
         print their row and return their returns ``[N]``. ``rule`` (`inner_rule`) says when an agent ends its
         training."""
-        started = time.perf_counter()
         limits: dict[str, Any] = {
             "inner_steps": steps,
             "inner_rule": rule,
@@ -306,7 +318,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         outcome = Outcome.joined([*outcomes.values()])
         # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
         judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-        _print_row(row_name, describe(outcome, judged), outcomes, time.perf_counter() - started)
+        _print_row(row_name, describe(outcome, judged), outcomes)
         return outcome.scores
 
     print(*Table([HEADER]).lines(WIDTHS))
@@ -317,8 +329,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         footer = ""
     elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
         print_results(real_name, agents, False, config.steps_in_use, rule)
-        hint = "--real_steps N trains agents on the real environment for longer, as suits it"
-        footer = "" if is_reward_network else f"both trainings are alike; {hint}"
+        hint = "--real_steps N sets the steps on the real one"
+        footer = "" if is_reward_network else f"agents make as many steps and updates on both; {hint}"
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
@@ -331,7 +343,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     if config.solved_reward is not None and not run.time_limit:
         goal = config.solved_reward
     verdict = Baselines.measure(proxy.game, run.seed, limit).judge(returns.numpy(), goal=goal)
-    print("", *filter(None, [footer, verdict.sentence]), sep="\n")
+    print()
+    for line in filter(None, [footer, verdict.sentence]):
+        print_wrapped(line)
     return verdict
 
 
@@ -350,7 +364,7 @@ def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "real_steps", " with --no_real_baseline"
 
 
-def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome], seconds: float) -> None:
+def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
     """Print the results of agents (`describe`) as a row of the table, below `HEADER`. Further lines have the mean
     return of each implementation in ``outcomes`` if there are several, and how soon agents solve the game if they were
     tested during training."""
@@ -361,16 +375,15 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome], 
         iqm_text(row),
         "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
         f"{row['steps']:,.0f}",
-        f"{seconds:.1f}",
     )
     print(*Table([cells]).lines(WIDTHS), flush=True)
     finite = {name: outcome.scores for name, outcome in outcomes.items() if outcome.scores.isfinite().any()}
     if len(outcomes) > 1 and finite:
         print(f"  {', '.join(f'{name} {float(scores.nanmean()):.1f}' for name, scores in finite.items())}")
     if row["failed"]:
-        print(f"  {row['failed']} of these agents diverged and count in nothing")
+        print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
     if "stays" in row:
-        print(f"  solved {speed_text(row)}")
+        print_wrapped(f"  solved {speed_text(row)}")
 
 
 def _for_real_environment(agent: Any) -> Any:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from control.cli.colour import paint
+from control.cli.colour import paint, wrapped
 from control.cli.settings import Settings
 
 Command = Sequence[object]  # the words after the interpreter
@@ -22,20 +22,30 @@ def command(settings: Settings, *words: object) -> Command:
     return (TRAINER, *import_words, *words)
 
 
-def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command]) -> None:
+def path_text(value: object, folder: Path | None = None) -> str:
+    """Return ``value`` as text. A path in ``folder`` or in the working directory is relative to it."""
+    for base in (folder, Path.cwd()):
+        if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
+            value = value.relative_to(base)
+    return str(value)
+
+
+def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
     """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
-    begins with ``tensorboard``, or is the words after ``python``. Paths in this folder are printed relative to it."""
+    begins with ``tensorboard``, or is the words after ``python``. Paths are relative (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
-    summary_lines = (f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{value}" for name, value in lines)
-    print(*summary_lines, *([paint("next:", "bold", sys.stdout)] if commands else []), sep="\n")
-    working_dir = Path.cwd()
+    for name, value in lines:
+        line = wrapped(f"  {name:<{width}}{path_text(value, folder)}", sys.stdout, " " * (width + 2))
+        print(f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width + 2 :]}")
+    if commands:
+        print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        command_words = [
-            word.relative_to(working_dir) if isinstance(word, Path) and word.is_relative_to(working_dir) else word
-            for word in (_program(str(program)), *arguments)
-        ]
-        print(f"  {shlex.join(map(str, command_words))}", flush=True)
+        # No argument has a NUL, so it can stand for a blank at which the line may not break.
+        line = " ".join(
+            shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
+        )
+        print(wrapped(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
 
 
 def _program(name: str) -> str | Path:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
-from control.cli.colour import note, paint, warning
+from control.cli.colour import note, paint, print_wrapped, warning
 from control.cli.ending import ending, say
-from control.cli.progress import progress
+from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, plain_agents_text, say_if
 from control.commands.process import prepare
-from control.commands.summary import Command, command, show_next
+from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.board import show_image
@@ -33,7 +33,8 @@ from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_version
 from control.reports.sheets import look_of
-from control.reports.tables import solved_text
+from control.reports.tables import solved_verdict
+from control.reports.tags import GREEDY, TRAINING
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -94,12 +95,12 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
         state = "nothing is left to train" if module.is_over() else "resuming"
         hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
-        print(f"{run.implementation} on {run.gamename}, {seeds}: {folder}{hint}", flush=True)
+        print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
         is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
         if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
             # A given start already shows that there is something to learn.
             if module.config.start_from is None:
-                print(plain_agents_text(module), flush=True)
+                print_wrapped(plain_agents_text(module))
     started = time.monotonic()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
@@ -221,8 +222,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
     """Make the results of a run after its last epoch, and print the summary: results, time since ``started``, paths,
     and commands to type next. Return False if Ctrl-C interrupted it."""
-    lines: list[tuple[str, object]] = [("run", folder)]
-    finished = True
+    lines: list[tuple[str, object]] = [("run", path_text(folder))]
+    finished, trained = True, time.monotonic()
     try:
         if module.epoch > 0:
             for line in _results(module, folder, verbose):
@@ -231,10 +232,10 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         finished = False
     if not verbose:
         return finished
-    print(paint(f"\n{_spent(module, time.monotonic() - started)}", "bold", sys.stdout))
+    print(paint(f"\n{_spent(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            lines.append(("best", f"{module.loop.score_name} {module.best:.1f}{_judged(module)}"))
+            lines.append(("best", _judged(module, folder)))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -242,7 +243,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")
     if checkpoint_path:
         lines.append(("checkpoint", checkpoint_path))
-    show_next(lines, _next_commands(module, folder, checkpoint_path))
+    show_next(lines, _next_commands(module, folder, checkpoint_path), folder)
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
@@ -250,19 +251,34 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _judged(module: AgentModule) -> str:
-    """Return whether the best score solves the environment, such as ``, solved (475 or more)``. Empty for scores
-    that are no returns, and for environments without such a threshold."""
-    solved = solved_return(module.settings.run.gamename)
-    if solved is None or "return" not in module.loop.score_name:
-        return ""
-    return f", {solved_text(module.best, solved)} ({solved:g} or more)"
+def _judged(module: AgentModule, folder: Path) -> str:
+    """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
+    more)``. Without such a threshold it is compared with the first return in training. Scores of training are followed
+    by the best evaluation."""
+    loop, path = module.loop, folder / "checkpoints" / "best.ckpt"
+    text, solved = f"{loop.score_name} {module.best:.1f}", solved_return(module.settings.run.gamename)
+    if loop.score_tag == GREEDY and loop.varies and path.exists():
+        text += f" in two tests after epoch {checkpoints.load(path).run_state['epoch']}"
+    if "return" not in loop.score_name:
+        return text
+    metrics = run_dir.read_metrics(folder / "metrics.csv")
+    if solved is not None:
+        text += f", {solved_verdict(module.best, solved)}"
+    elif first := [value for value in metrics.get(TRAINING, []) if math.isfinite(value)][: len(module.seeds)]:
+        start = sum(first) / len(first)
+        text += f", {'better' if module.best > start else 'no better'} than the first in training ({start:.1f})"
+    tests = [value for value in metrics.get(GREEDY, []) if math.isfinite(value)]
+    is_best_test = loop.score_tag == GREEDY or not tests or len(module.seeds) > 1
+    return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 
 
-def _spent(module: RunModule, seconds: float) -> str:
-    """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2.1
-    minutes``."""
-    time_text = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.1f} seconds"
+def _spent(module: RunModule, seconds: float, seconds_after: float) -> str:
+    """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
+    filmed in 9 s``. ``seconds_after`` is the time of the work after training."""
+    afterwards = "evaluated" if isinstance(module, ProxyModule) else "filmed" if module.settings.run.record else ""
+    time_text = time_in_words(seconds)
+    if afterwards and seconds_after >= 1:
+        time_text += f", {afterwards} in {time_in_words(seconds_after)}"
     plural = "" if module.epoch == 1 else "s"
     epochs = f"{module.epoch} {module.unit}{plural}"
     steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
@@ -280,10 +296,9 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", settings.run.logdir))
     if isinstance(module, AgentModule) and checkpoint_path:
-        commands += [command(settings, "--eval_agent", checkpoint_path), command(settings, "--report", folder)]
+        commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
     elif proxy.exists():
-        evaluation = command(settings, "--eval_agent", proxy, "--agent", settings.run.agent, "--num_agents", 10)
-        commands += [evaluation, (*evaluation, "--vary_hp")]
+        commands += [command(settings, "--eval_agent", folder)]
     return commands
 
 
@@ -314,6 +329,6 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
                 module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch
             )
         show_image(module, folder, "film", video.with_suffix(".gif"))
-        yield "video", f"{video}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
+        yield "video", f"{path_text(video, folder)}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
     except UserError as error:
         warning(f"no video: {error}")

@@ -24,7 +24,7 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # of an episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # for which the last frame of an episode is shown
-_FRAMES_PER_SECOND = 150.0  # that are drawn and encoded, for estimates
+_FRAMES_PER_SECOND = 60.0  # that are drawn and encoded, for estimates
 _PAUSE_FRAMES = 90  # at the end of an episode, for estimates
 
 
@@ -128,7 +128,7 @@ def record(
     """Film ``actors`` side by side as ``path`` (mp4), and if ``small`` as a GIF beside it.
 
     The film has one episode for each of ``seeds``, with the same seed for all actors. Actors whose episode has ended
-    wait for the others. ``watch`` receives the progress after each episode. Returns a list of returns for each actor.
+    wait for the others. ``watch`` receives the progress. Returns a list of returns for each actor.
     Raises UserError if ffmpeg is missing or the environment cannot be rendered.
     """
     with contextlib.ExitStack() as stack:
@@ -147,8 +147,8 @@ def record(
                     for stage in stages:
                         stage.advance()
                     add_frame(side_by_side([stage.picture() for stage in stages]))
-                if watch is not None:
-                    watch((number + 1) / len(seeds))
+                    if watch is not None:
+                        watch((number + min(stage.share for stage in stages)) / len(seeds))
     if small:
         gif(path)
     return [stage.returns for stage in stages]
@@ -173,6 +173,7 @@ class _Stage:
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
+        self._limit = time_limit
         self.returns: list[float] = []  # of all episodes; the last is the current one
         self.policy = actor.begin()
         members = self.policy.members
@@ -207,6 +208,12 @@ class _Stage:
         self.done = bool(step.done[0, 0]) or self._steps == _MAX_STEPS
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
+
+    @property
+    def share(self) -> float:
+        """The share of the current episode that is done, if it lasts until the time limit."""
+        limit = self._limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
+        return 1.0 if self.done else min(1.0, self._steps / limit)
 
     def picture(self) -> Frame:
         """Return the current picture with its text below."""

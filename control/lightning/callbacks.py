@@ -110,7 +110,7 @@ class Progress(Callback):
         width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
         epoch = _number_text(module, module.epoch).rjust(width)
         times = {
-            "all steps/s" if len(module.seeds) > 1 else "steps/s": f"{rate:,.0f}",
+            "steps/s": f"{rate / len(module.seeds):,.0f}",
             "left": self._time_left(module),
         }
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
@@ -244,6 +244,7 @@ class StopOnSignal(Callback):
     thread it handles no signals."""
 
     stop_requested = False  # set by the first signal
+    unit = "epoch"
 
     def __init__(self) -> None:
         repeat_signal = functools.partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
@@ -268,11 +269,12 @@ class StopOnSignal(Callback):
             ending.handled.set()
             raise StopNow
         self.stop_requested = True
-        say("\nstopping after this epoch; once more to stop at once")
+        say(f"\nstopping after this {self.unit}; once more to stop at once")
         if number == signal.SIGINT:  # a person waits
             self._timer.start()
 
-    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
+        self.unit = module.unit
         # By now, Lightning has replaced our handler. Its handler would end the run without its summary.
         if signal.SIGTERM in self._previous_handlers:
             signal.signal(signal.SIGTERM, self._handle_signal)

@@ -3,7 +3,9 @@
 The callback `EvolutionStrategy` runs the outer loop. If the trainer has none, the module adds one.
 """
 
+import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -32,9 +34,11 @@ from envs.make import Stages, stages_of
 from models.proxies import files
 from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
-from models.registry import agent_class, named_agents
-from models.settings import SettingError
+from models.registry import agent_class, config_of, named_agents
+from models.settings import SettingError, kinds
+from models.spaces import Discrete
 from models.streams import Streams
+from models.varied import sample_config
 from understudy.kinds import KINDS
 
 
@@ -263,20 +267,36 @@ class ProxyModule(RunModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
-    def seconds_of(self, agents: int) -> float:
-        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed."""
+    def seconds_of(self, agents: int, sample_all: bool = False) -> float:
+        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. With
+        ``sample_all``, all hyperparameters are sampled, and the time grows with the batches and the weights."""
         if self.outcome is None:
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
-        return seconds * agents * self.config.steps_in_use / self.config.inner_steps
+        seconds *= agents * self.config.steps_in_use / self.config.inner_steps
+        kind = config_of(self.settings.agent, self.agents[0], self.agents)
+        if not (sample_all and {"vary_hp", "batch_size", "hidden_sizes"} <= kinds(type(kind)).keys()):
+            return seconds
+        varied = dataclasses.replace(kind, vary_hp=True, vary=type(kind)().vary)
+        seeds = self.seeds_of("second test", 16)
+        work, usual_work = (sum(self._work(sample_config(of, seed)) for seed in seeds) for of in (varied, kind))
+        return seconds * work / usual_work
+
+    def _work(self, agent: Any) -> float:
+        """Return the work of an update of an agent with these settings: its batch size times its number of weights."""
+        actions = self.stages.spaces.actions
+        outputs = actions.n if isinstance(actions, Discrete) else actions.size
+        sizes = (math.prod(self.stages.spaces.obs_shape), *agent.hidden_sizes, outputs)
+        return float(agent.batch_size * sum(inputs * units for inputs, units in itertools.pairwise(sizes)))
 
     def seconds_after(self) -> float:
         """Estimate the seconds to evaluate the best means again, and the winner on held-out agents, and to film it."""
         run, outcome = self.settings.run, self.outcome
-        num_means = len(self.archive.entries) + int(not self.has_solved())  # also the last mean, which may be another
-        num_agents = num_means * self.config.retest_agents + self.config.report_agents + run.record
+        tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # means, which may enter the archive
+        num_means = min(self.archive.size, tested) + int(not self.has_solved())  # also the last mean
+        seconds = self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
         episode_length = None if outcome is None else outcome.test_steps / outcome.returns.numel()
-        return self.seconds_of(num_agents) + film_seconds(run, episode_length)
+        return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
 
     def close(self) -> None:
         self.workers.close()

@@ -72,7 +72,10 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
         return
     has, takes = mismatch
     line = f"gamename is {run.gamename!r}, {has}; {inner_agent or run.implementation} takes {takes}"
-    if inner_agent and not isinstance(spaces.actions, agent_type.action_kinds):
+    if not inner_agent:
+        capable = [name for name in ("PPO", "DDQN", "SAC") if _mismatch(agent_class(name), spaces) is None]
+        line += f"; try {' or '.join(capable)}" if capable else ""
+    elif not isinstance(spaces.actions, agent_type.action_kinds):
         actions = type(spaces.actions).__name__.lower()
         capable_agents = ", ".join(name for name in inner_agents() if _mismatch(agent_class(name), spaces) is None)
         line = f"agent is {run.agent!r}, but {inner_agent} takes {takes}, and those of {run.gamename} are {actions}"

@@ -71,6 +71,11 @@ def solved_text(score: float, solved: float) -> str:
     return VERDICTS[bool(score >= solved)]
 
 
+def solved_verdict(score: float, solved: float) -> str:
+    """Return `solved_text` and the threshold, such as ``not solved (475 or more)``."""
+    return f"{solved_text(score, solved)} ({solved:g} or more)"
+
+
 def summarise(group: Group) -> dict[str, Any]:
     """Return the numbers of a group, as data for JSON. ``seeds`` has for each seed the number of epochs and steps, and
     for the tag of each return its mean over the last tenth of the epochs (``last``) and its ``best`` epoch. By tag,
