@@ -416,9 +416,9 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
-            chosen = chosen_flags(run.implementation, run.gamename, folder.texts)
-            flags |= chosen
-            for name, flag in chosen.items():
+            family_flags = chosen_flags(run.implementation, run.gamename, folder.texts)
+            flags |= family_flags
+            for name, flag in family_flags.items():
                 meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
     meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
