@@ -21,6 +21,7 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """What ``--command.<name>`` may command of an agent, each a `COMMAND`; null leaves it to the agent."""
+REMOVED = ("display", "step_timeout")  # settings in older files, without effect
 _FIRST = ("implementation", "gamename", "agent")  # they decide which settings there are
 COMMAND = Kind(float, is_list=False, optional=True)
 

@@ -16,7 +16,7 @@ from control.cli.colour import print_wrapped
 from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
 from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
-from control.cli.settings import Settings, as_dict, from_dict, ineffective, to_yaml
+from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import ONE_THREAD_EACH, check_effects
 from control.cli.words import command_line
 from control.commands.process import prepare
@@ -484,8 +484,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     saved_names = names_in(config_classes(searched_agents))  # {class: {field: name in ``saved_settings``}}
     # The first files also hold the settings of all commands, and settings that exist no more.
     unused = {
-        "display",
-        "step_timeout",
+        *REMOVED,
         *for_fresh_agents(),
         *(field for command in COMMANDS.values() for field in kinds(command)),
     }

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from control.cli.errors import absent
-from control.cli.settings import Settings, from_dict
+from control.cli.settings import REMOVED, Settings, from_dict
 from control.storage.run_dir import replacing, version_folders, winner
 from models.archive import read_archive
 from models.settings import UserError
@@ -95,7 +95,8 @@ def _read(file: Path) -> Checkpoint:
     run_state = content[OURS]
     if run_state.get("format") != FORMAT:
         raise _error(file, f"has format {run_state.get('format')}; this version reads format {FORMAT}")
-    return Checkpoint(file, from_dict(run_state["settings"]), content)
+    settings = {name: value for name, value in run_state["settings"].items() if name not in REMOVED}
+    return Checkpoint(file, from_dict(settings), content)
 
 
 @contextlib.contextmanager
