@@ -42,9 +42,7 @@ class TwinCriticAgent(OffPolicyAgent):
         self.member_configs = sample_member_configs(config, seeds)
         first = self.member_configs[0]
         self.batch, hidden = first.batch_size, first.hidden_sizes
-        actions = spaces.actions
-        self.obs_size = spaces.obs_shape[0]
-        self.action_size = actions.n if isinstance(actions, Discrete) else actions.size  # of an action vector
+        self.obs_size, self.action_size = spaces.obs_shape[0], spaces.action_size
         streams = lockstep_streams(seeds, "weights")
         self.network = MLP([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
         self.flat_parameters = nn.Parameter(self._initial(streams), requires_grad=False)

@@ -57,5 +57,10 @@ class Spaces:
         return () if isinstance(self.actions, Discrete) else (self.actions.size,)
 
     @property
+    def action_size(self) -> int:
+        """Number of discrete actions, or length A of a continuous action vector."""
+        return self.actions.n if isinstance(self.actions, Discrete) else self.actions.size
+
+    @property
     def action_dtype(self) -> torch.dtype:
         return torch.int64 if isinstance(self.actions, Discrete) else torch.float32

@@ -84,6 +84,11 @@ def _log_uniform(base: int, u: float) -> int:
     return min(high, int(low * ((high + 1) / low) ** u))
 
 
+def with_all_sampled(config: Any) -> Any:
+    """Return the settings of an agent with all hyperparameters sampled that are by default (``vary``)."""
+    return dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
+
+
 def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
     """Return the settings of each member of one tensor program (`sample_config`), one for each of ``seeds``, which may
     repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`)."""

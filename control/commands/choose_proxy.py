@@ -230,19 +230,9 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     count = module.config.retest_agents
     doing = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
+    test = _shares_solved if module.config.choose_by == "stays" else _returns
     with _announced(module, doing, len(entries) * count, module.config.retest_drawn) as watch:
-        if module.config.choose_by == "stays":
-            outcome = _outcome(module, means, "second test", count, watch, module.config.retest_drawn)
-        else:
-            scores, agent_counts = _returns(module, means, count, watch)
-    if module.config.choose_by == "stays":
-        assert module.config.solved_reward is not None
-        shape = (len(entries), count)  # outcomes have one row for each agent of each mean
-        share = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
-        height = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], of the curve
-        rank = height.argsort().argsort()  # 0 is the lowest
-        scores = share + rank / (len(entries) * count)  # the rank only breaks ties: it weighs less than one agent
-        agent_counts = [count] * len(entries)
+        scores, agent_counts = test(module, means, count, watch)
     rows, eligible_scores = [], []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
         rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
@@ -250,6 +240,21 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     best = eligible_scores.index(max(eligible_scores))
     _, generation, winner = entries[best]
     return generation, winner, rows
+
+
+def _shares_solved(
+    module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
+) -> tuple[Tensor, list[int]]:
+    """Return for each of ``means [N, D]`` the share of ``count`` fresh agents that stay solved, ``[N]``, and
+    ``count``. The mean of the agents' curves breaks ties."""
+    assert module.config.solved_reward is not None
+    outcome = _outcome(module, means, "second test", count, watch, module.config.retest_drawn)
+    shape = (len(means), count)  # outcomes have one row for each agent of each mean
+    share = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
+    height = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], of the curve
+    rank = height.argsort().argsort()  # 0 is the lowest
+    scores = share + rank / (len(means) * count)  # the rank only breaks ties: it weighs less than one agent
+    return scores, [count] * len(means)
 
 
 def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None) -> tuple[Tensor, list[int]]:

@@ -172,8 +172,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             sample = modes == ("sampled",)
             line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print()
-            for part_of_line in line.splitlines():
-                print_wrapped(part_of_line)
+            for text in line.splitlines():
+                print_wrapped(text)
 
 
 def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:

@@ -32,6 +32,7 @@ from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_of, named_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
+from models.varied import with_all_sampled
 
 # Maximum number of agents in one program, to limit memory; the others are trained afterwards. An agent has thousands of
 # observations: of its replay buffer, and first ones of its next episodes.
@@ -286,8 +287,7 @@ class InnerLoop:
                 continue
             loop = self.alone(kind)
             if sample_all:
-                all_hyperparameters = type(loop.agent_config)().vary  # the default
-                loop.agent_config = dataclasses.replace(loop.agent_config, vary_hp=True, vary=all_hyperparameters)
+                loop.agent_config = with_all_sampled(loop.agent_config)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
                 for first in range(0, len(group), size):
                     batches.append((copy.copy(loop), [indices[i] for i in group[first : first + size]]))

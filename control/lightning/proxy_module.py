@@ -3,7 +3,6 @@
 The callback `EvolutionStrategy` runs the outer loop. If the trainer has none, the module adds one.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -36,9 +35,8 @@ from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
 from models.registry import agent_class, config_of, named_agents
 from models.settings import SettingError, kinds
-from models.spaces import Discrete
 from models.streams import Streams
-from models.varied import sample_config
+from models.varied import sample_config, with_all_sampled
 from understudy.kinds import KINDS
 
 
@@ -274,20 +272,25 @@ class ProxyModule(RunModule):
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
         seconds *= agents * self.config.steps_in_use / self.config.inner_steps
-        kind = config_of(self.settings.agent, self.agents[0], self.agents)
-        if not (sample_all and {"vary_hp", "batch_size", "hidden_sizes"} <= kinds(type(kind)).keys()):
-            return seconds
-        varied = dataclasses.replace(kind, vary_hp=True, vary=type(kind)().vary)
-        seeds = self.seeds_of("second test", 16)
-        work, usual_work = (sum(self._work(sample_config(of, seed)) for seed in seeds) for of in (varied, kind))
-        return seconds * work / usual_work
+        return seconds * self._sampled_work if sample_all else seconds
 
-    def _work(self, agent: Any) -> float:
-        """Return the work of an update of an agent with these settings: its batch size times its number of weights."""
-        actions = self.stages.spaces.actions
-        outputs = actions.n if isinstance(actions, Discrete) else actions.size
-        sizes = (math.prod(self.stages.spaces.obs_shape), *agent.hidden_sizes, outputs)
-        return float(agent.batch_size * sum(inputs * units for inputs, units in itertools.pairwise(sizes)))
+    @functools.cached_property
+    def _sampled_work(self) -> float:
+        """The mean work of an update if all hyperparameters are sampled, divided by the work in the search. The work is
+        the batch size times the number of weights."""
+        config = config_of(self.settings.agent, self.agents[0], self.agents)
+        if not {"vary_hp", "batch_size", "hidden_sizes"} <= kinds(type(config)).keys():
+            return 1.0
+        spaces, seeds = self.stages.spaces, self.seeds_of("second test", 16)
+
+        def work(agent_config: Any) -> float:
+            total = 0.0
+            for agent in (sample_config(agent_config, seed) for seed in seeds):
+                sizes = (math.prod(spaces.obs_shape), *agent.hidden_sizes, spaces.action_size)
+                total += agent.batch_size * sum(inputs * units for inputs, units in itertools.pairwise(sizes))
+            return total
+
+        return work(with_all_sampled(config)) / work(config)
 
     def seconds_after(self) -> float:
         """Estimate the seconds to evaluate the best means again, and the winner on held-out agents, and to film it."""

@@ -211,10 +211,10 @@ class Subject:
     @property
     def unfinished(self) -> list[str]:
         """Names of the runs that were interrupted or continue, with their epochs."""
-        texts = []
+        texts, folders = [], {folder.path: folder for folder in self.folders}
         for run in self.group.runs:
             epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
-            if Folder(run.source.parent).is_unfinished(epochs, steps):
+            if folders[run.source.parent].is_unfinished(epochs, steps):
                 texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
         return texts
 

@@ -33,7 +33,7 @@ LETTERS = 30  # height in pixels
 FRAME_RATE = 50.0  # CartPole's steps in a second
 
 
-def trained(on_proxy: bool) -> Policy:
+def train_policy(on_proxy: bool) -> Policy:
     """Train DDQN for as many steps on the shipped bandit or on CartPole, and return its greedy policy."""
     proxy = load_proxy("cartpole-bandit", "synthetic environment")
     config = dataclasses.replace(
@@ -51,7 +51,7 @@ class Half:
         self.policy, self.caption = policy, caption
         self.environment: Any = make_environment("cartpole", 1, 1, render=True)
         self.seeds = Streams.from_name([0], "film").episode_seeds(STEPS)[0]
-        self.episode = self.waits = 0
+        self.episode = self.pause = 0  # frames left of the fallen pole
         self.start()
 
     def start(self) -> None:
@@ -61,14 +61,14 @@ class Half:
 
     def advance(self) -> None:
         """Make a step, or wait after a fall."""
-        if self.waits:
-            self.waits -= 1
-            if not self.waits:
+        if self.pause:
+            self.pause -= 1
+            if not self.pause:
                 self.start()
             return
         step = self.environment.step(self.policy.act(self.obs))
         self.obs, self.step = step.obs, self.step + 1
-        self.waits = FALLEN if step.done.item() else 0
+        self.pause = FALLEN if step.done.item() else 0
 
     def picture(self) -> Frame:
         """Return the current frame with two lines of text."""
@@ -82,8 +82,8 @@ def film(out: Path) -> None:
     out = out.with_suffix(".mp4")
     check_writable("out", out, out.with_suffix(".gif"))
     halves = [
-        Half(trained(on_proxy), f"trained on {where}")
-        for on_proxy, where in ((True, "the network"), (False, "CartPole"))
+        Half(train_policy(on_proxy), f"trained on {place}")
+        for on_proxy, place in ((True, "the network"), (False, "CartPole"))
     ]
     with mp4(out, FRAME_RATE) as add_frame:
         for _ in range(STEPS):

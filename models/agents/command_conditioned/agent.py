@@ -48,7 +48,7 @@ class Agent(EpisodeAgent):
         self.streams = Streams.from_name(seeds, "learning")
         init_streams = Streams.from_name(seeds, "initial weights")
         self.trunk, num_features = trunk(spaces, config.conv_channels, init_streams)
-        self.num_outputs = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+        self.num_outputs = spaces.action_size
         sizes = num_features, len(self.commands.names), self.num_outputs, config.hidden_sizes
         self.policy = POLICIES[config.network](*sizes, init_streams, config.activation)
         value_sizes = (num_features, *config.value_hidden_sizes)

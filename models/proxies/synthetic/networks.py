@@ -43,7 +43,7 @@ class Networks:
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
         self.actions = spaces.actions
-        self.action_size = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
+        self.action_size = spaces.action_size
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
         # Number of rows of the table of initial states; 0 without a table.
