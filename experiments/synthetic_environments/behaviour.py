@@ -75,7 +75,10 @@ def make(flags: argparse.Namespace) -> None:
         raise SettingError(f"proxy is {name!r}, which is no synthetic environment")
     if reward_path and proxy.config.proxy != "bandit":
         raise SettingError(f"--paid has no effect: {name} is no bandit")
-    rewards = figure_to_write("paid", reward_path) if reward_path else None
+    rewards = {}
+    if reward_path:
+        rewards = {"light": reward_path, "dark": reward_path.with_stem(f"{reward_path.stem}_dark")}
+    rewards = {theme: figure_to_write("paid", path) for theme, path in rewards.items()}
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
     for agent_name in named_agents(settings.run.agent):
         check_spaces(settings.run, agent_class(agent_name), proxy.spaces, agent_name)
@@ -87,8 +90,8 @@ def make(flags: argparse.Namespace) -> None:
         results = numbers_in("json", flags.json, LAYOUT, new=True)
         results[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
         write_numbers(flags.json, results)
-    if rewards:
-        print(f"Figure:  {draw_rewards(rewards, data, proxy, Look())}")
+    for theme, path in rewards.items():
+        print(f"Figure:  {draw_rewards(path, data, proxy, Look(theme))}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--agent", default="DDQN", help="what trains on it")
     flags.add_argument("--out", type=Path, default=Path("behaviour.png"), help=".png, .pdf or .svg")
     flags.add_argument("--dark", type=Path, help="the same for a dark page")
-    flags.add_argument("--paid", type=Path, help="what a bandit pays for, over state and action")
+    flags.add_argument(
+        "--paid", type=Path, help="what a bandit pays for, over state and action; the dark page's ends in _dark"
+    )
     flags.add_argument("--json", type=Path, help="add the histograms to this file")
     flags.add_argument("--numbers", type=Path, help="draw the histograms of this file; nobody trains")
     values = flags.parse_args(argv)
