@@ -46,7 +46,7 @@ linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)[:/]", r"https://example\
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"
-html_title = "Understudy"
+html_title = f"Understudy {version}"
 html_logo = html_favicon = "_static/logo.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -136,18 +136,26 @@ def _signature(app, what, name, thing, options, signature, returns):
 
 
 def unbroken(body: str) -> str:
-    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value."""
+    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value. Each line of a shell
+    command is an element, whose second and later lines are indented."""
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
-    return re.sub(
+    body = re.sub(
         r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S
     )
+    commands = re.compile(
+        r'(<div class="highlight-(?:bash|shell|console|sh) .*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S
+    )
+    line = re.compile(r"(.*\n)")
+    return commands.sub(lambda it: it[1] + line.sub(r'<span class="command">\1</span>', it[2]) + it[3], body)
 
 
 def _link_settings(app, document):
-    """Give each setting in the lists of docs/settings* an anchor such as ``ppo-clip-range``, and a link to it."""
+    """Give each setting in the lists of docs/settings* an anchor such as ``ppo-clip-range``, a link to it, and entries
+    of the index."""
     from docutils import nodes
+    from sphinx import addnodes
 
     name = app.env.docname
     if not name.startswith("docs/settings"):
@@ -161,6 +169,10 @@ def _link_settings(app, document):
         anchor += "" if anchor not in slugs else f"-{sum(slug.startswith(anchor) for slug in slugs)}"
         slugs[anchor] = (item.line, anchor, names[0].astext())
         item["ids"].append(anchor)
+        aliases = re.findall(r"\w+", item[0].astext().partition(" Also ")[2])
+        forms = {form for word in (names[0].astext(), *aliases) for form in (word, word.replace("_", " "))}
+        # The search finds entries of the index that equal the query, and links to their anchor.
+        item[0].insert(0, addnodes.index(entries=[("single", form, anchor, "main", None) for form in sorted(forms)]))
         link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
         item[0] += nodes.raw("", link, format="html")
 

@@ -52,21 +52,21 @@ def test_events_equal_metrics(finished: Finished) -> None:
         assert [scalar.step for scalar in scalars] == [steps for steps, _ in expected]
         np.testing.assert_allclose([scalar.value for scalar in scalars], [value for _, value in expected], rtol=1e-6)
     evaluated = [metrics["env_steps"][epoch - 1] for epoch in (2, 4)]
-    for tag in ("weights/policy.flat", "policy/actions_greedy", "policy/actions_sampled"):
+    for tag in ("weights/policy", "policy/actions_greedy", "policy/actions_sampled"):
         assert [event.step for event in events.Histograms(tag)] == evaluated, tag
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     hparams = logged_hyperparameters(folder)
     assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
     assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(hparams)
-    assert not {tag for tag in events.Tags()["scalars"] if tag.startswith("hparam/")}
+    assert not {tag for tag in events.Tags()["scalars"] if tag.startswith("summary/")}
     results = load_events(folder / "hparams")
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
         results.SummaryMetadata("_hparams_/experiment")
     greedy = metrics["eval/return_greedy"]
     expected = {"return": greedy[3], "return_best": max(greedy[1], greedy[3]), "steps": metrics["env_steps"][-1]}
     for tag, value in expected.items():
-        (scalar,) = results.Scalars(f"hparam/{tag}")
+        (scalar,) = results.Scalars(f"summary/{tag}")
         assert (scalar.step, scalar.value) == (metrics["env_steps"][-1], pytest.approx(value)), tag
 
 

@@ -15,4 +15,4 @@ def test_the_pages_of_settings_are_up_to_date() -> None:
 def test_the_pages_have_every_setting() -> None:
     text = "".join(pages().values())
     setting_names = {name for implementation in implementations() for name in flags(implementation, "procmaze")}
-    assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`**: " not in text]
+    assert len(setting_names) > 200 and not [name for name in setting_names if f"- **`{name}`** (" not in text]

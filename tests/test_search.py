@@ -49,7 +49,7 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     for tag in ("search/fitness_mean", "search/fitness_best", "search/real_steps", "time/train", "time/test"):
         assert np.isfinite(metrics[tag]).all()
     assert sorted(metrics["search/synthetic_steps"]) == metrics["search/synthetic_steps"]
-    for place, tag in ((folder, "search/heldout_return"), (folder / "hparams", "hparam/return")):
+    for place, tag in ((folder, "search/heldout_return"), (folder / "hparams", "summary/return")):
         (scalar,) = load_events(place).Scalars(tag)
         assert (scalar.step, scalar.value) == (metrics["env_steps"][-1], pytest.approx(scores["report"]["mean"]))
     picture = load_events(folder).Images("proxy")[0]

@@ -29,9 +29,9 @@ keyword in Python (`lr=1e-3`), by the same name.
 {words}
 
 `python trainer.py --implementation CPG --help` prints those of one agent that act by default, `--help all` every one,
-`--help WORD` those with a word, `--plot --help` those of a command. *Also* are other names that are accepted.
-Letters in brackets are sources, named at the end of each page. These pages are made by
-`python -m control.cli.reference`.
+`--help WORD` those with a word, `--plot --help` those of a command. The default is in parentheses after the name, and
+*also* introduces other names that are accepted. Letters in brackets are sources, named at the end of each page. These
+pages are made by `python -m control.cli.reference`.
 
 Searches and each family have a page:
 
@@ -50,10 +50,11 @@ def pages() -> dict[str, str]:
     family."""
     details = {"searches": _of_searches(), **_families()}
     texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
-    links = (f"- [{text.partition(chr(10))[0].removeprefix('# ')}](settings/{name}.md)" for name, text in texts.items())
-    words = _wrap(re.sub(r"(--[a-z_]+|64,64 or 64 64)", r"`\1`", WORDS))
+    titles = {name: text.partition("\n")[0].removeprefix("# Settings of ") for name, text in texts.items()}
+    links = (f"- [{title}](settings/{name}.md)" for name, title in titles.items())
+    words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", WORDS))
     head = HEAD.format(words=words, links="\n".join(links))
-    toctree = TOCTREE.format(names="\n".join(f"settings/{name}" for name in texts))
+    toctree = TOCTREE.format(names="\n".join(f"{title} <settings/{name}>" for name, title in titles.items()))
     first_page = _text([head, *_of_runs(), *_of_environments(), toctree])
     return {"settings.md": first_page} | {f"settings/{name}.md": text for name, text in texts.items()}
 
@@ -87,7 +88,7 @@ def _of_environments() -> Iterator[str]:
 def _of_searches() -> Iterator[str]:
     """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
-    yield f"## Searches ({', '.join(names)})\n"
+    yield f"## Settings of all searches ({', '.join(names)})\n"
     yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
     yield from _sections(SearchConfig(), names)
     yield from _sections(NetworkConfig(), names)
@@ -108,7 +109,7 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
     """Yield the settings of a family, whose implementations have these ``names``, and other defaults: of its
     implementations, presets and environments."""
     folder = family.package.rpartition(".")[2]
-    yield f"## {', '.join(names)}\n"
+    yield f"## Settings of {', '.join(names)}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
     changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
@@ -124,7 +125,7 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
         yield ""
     if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
         yield "### sources\n"
-        yield _wrap(sources[1])
+        yield _wrap(re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", sources[1]))
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
@@ -146,13 +147,13 @@ def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]
         if flag.meta.get("choices") and not flag.kind.is_list:
             allowed_values = f"one of {allowed_values}"
         is_any_value = allowed_values.removesuffix("; or null") in OBVIOUS and flag.kind.item is not bool
-        allowed_text = "" if is_any_value else f"; {allowed_values}"
-        default_sentence = f"Default `{word(flag.default, ',') or 'empty'}`{allowed_text}."
+        allowed_sentence = "" if is_any_value else f" {allowed_values[0].upper()}{allowed_values[1:]}."
         aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
         alias_sentence = f" Also {aliases}." if aliases else ""
         help_text = flag.meta["help"]
         stop = "" if help_text.endswith(".") else "."
-        yield _wrap(f"- **`{flag.name}`**: {help_text}{stop} {default_sentence}{alias_sentence}", "  ")
+        start = f"- **`{flag.name}`** (`{word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
+        yield _wrap(f"{start}{allowed_sentence}{alias_sentence}", "  ")
     yield ""
 
 

@@ -109,8 +109,8 @@ class Run:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The verdict of a search as a mapping: whether it ``passed``, a ``sentence``, and scores of fresh agents, random
-        play, the best constant action and a teacher. {} for other runs."""
+        """The verdict of a search as a mapping: whether it ``passed``, a ``sentence``, and scores of fresh agents,
+        random play, the best constant action and a teacher. {} for other runs."""
         return read_verdict(self.folder)
 
     @cached_property

@@ -173,7 +173,10 @@ class AgentModule(RunModule):
     def histograms(self) -> dict[str, Tensor]:
         """Return the first member's weights and actions in the latest evaluation; continuous ones by coordinate."""
         parameters = self.loop.agents[0].named_parameters()
-        samples = {f"weights/{name}": weights[0] for name, weights in parameters if "target" not in name}
+        weights = ((name.replace("flat_parameters", "network"), tensor) for name, tensor in parameters)
+        samples = {
+            f"weights/{name.removesuffix('.flat')}": tensor[0] for name, tensor in weights if "target" not in name
+        }
         for mode, actions in self.loop.actions.items():
             if actions.dim() == 1:  # discrete
                 samples[f"policy/actions_{mode}"] = actions

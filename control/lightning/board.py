@@ -14,12 +14,13 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, acting, default_settings
+from control.cli.words import word
 from control.lightning.module import RunModule
 from control.reports.runs import Run
 from control.reports.tags import GREEDY, HELD_OUT_RETURN, MEAN_RETURN, RUNNING_MEAN, TRAINING, of_search
 from models.settings import names_with
 
-_HPARAMS, _RETURN = "hparams", "hparam/return"  # folder and first column of the page HPARAMS
+_HPARAMS, _RETURN = "hparams", "summary/return"  # folder and first column of the page HPARAMS
 _RETURNS = (GREEDY, RUNNING_MEAN, TRAINING, MEAN_RETURN)  # that it shows, the first that a run has
 _MOST_NUMBERS = 10_000  # about the largest number of numbers in a histogram; of more, every k-th is used
 
@@ -40,12 +41,13 @@ class Board:
             if not math.isnan(value):
                 self.writer.add_scalar(tag, value, steps)
 
-    def add_settings(self, settings: Settings, steps: int) -> None:
-        """Add a table of the run's settings. Those in `hyperparameters` are first and in bold."""
+    def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
+        """Add a table of the settings of the member with this ``seed``. Those in `hyperparameters` are first and in
+        bold."""
         highlighted = set(hyperparameters(settings))
-        values = sorted(acting(settings).items(), key=lambda item: item[0] not in highlighted)
+        values = sorted((acting(settings) | {"seed": seed}).items(), key=lambda item: item[0] not in highlighted)
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
-        lines = [f"| {names[name]} | `{value}` |" for name, value in values]
+        lines = [f"| {names[name]} | `{word(value, ',')}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
@@ -79,8 +81,8 @@ class Board:
                 writer._get_file_writer().add_summary(summary)
             if len(returns) and not of_search(run.columns):
                 writer.add_scalar(_RETURN, returns[-1], steps)
-                writer.add_scalar("hparam/return_best", returns.max(), steps)
-            writer.add_scalar("hparam/steps", steps, steps)
+                writer.add_scalar("summary/return_best", returns.max(), steps)
+            writer.add_scalar("summary/steps", steps, steps)
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:

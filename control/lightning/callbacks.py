@@ -154,8 +154,8 @@ class RunLog(Callback):
             self.metrics.resume_after(rows)
         folders = member_folders(run_dir, self.seeds)
         self.boards = [Board(folder, count) for folder, count in zip(folders, steps, strict=True) if tensorboard]
-        for board, count in zip(self.boards, steps, strict=False):  # no boards without TensorBoard
-            board.add_settings(module.settings, count)
+        for board, seed, count in zip(self.boards, self.seeds, steps, strict=False):  # no boards without TensorBoard
+            board.add_settings(module.settings, seed, count)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
