@@ -130,7 +130,11 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
     assert "Interrupted, or still running: RCP-R, seed 25 (40 epochs), " in page.text
     assert page.source.count("<code>") > 3 and "`" not in page.text
-    assert page.all("svg") and page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
+    assert (
+        len(page.all("svg")) == 4
+        and page.source.count("var(--c0)") > 0
+        and "#0072b2" not in page.source.partition("<main")[2]
+    )
     video = page.all("video")[0]["src"]
     film = next(compared.glob("**/final.mp4"))
     picture = base64.b64decode(page.all("video")[0]["poster"].partition(",")[2])
@@ -174,8 +178,13 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     folder = trained(logdir, "--no_compiled", implementation="SE")
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
-    assert {"data:image/png;base64"} == {attrs["src"].partition(",")[0] for attrs in page.all("img")}
-    assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
+    assert "Held-out evaluation" in page.text
+    pictures = [*page.all("img"), *page.all("source")]  # wide and narrow, of behaviour alone: the curves are above
+    assert len(pictures) == 2
+    for attrs in pictures:
+        kind, _, content = (attrs.get("src") or attrs["srcset"]).partition(",")
+        svg = base64.b64decode(content).decode()
+        assert kind == "data:image/svg+xml;base64" and "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
     scores = json.loads((folder / "scores.json").read_text())
     assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
     assert f"{scores['verdict']['sentence']}." in page.text

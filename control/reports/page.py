@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from control.reports import tags
 from control.reports.curves import solved_return
 from control.reports.plot import distinct_labels, plot
 from control.reports.runs import Group, find_groups, note_group_versions, short_path
-from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, check_writable
+from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, THEMES, Look, check_writable
 from control.reports.tables import (
     Table,
     aggregates,
@@ -58,10 +59,9 @@ _FIGURES = {
     "scores": "Comparison of scores: performance profiles and probability of improvement",
 }
 _PICTURES = {
-    "curve.png": "The search: fitness of the population and return of fresh agents of the mean",
-    "behaviour.png": "What the synthetic environment shows the agents that train on it, beside the real environment",
-    "behaviour_reward.png": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
-    "reward.png": "What the learned reward says of states",
+    "behaviour": "What the synthetic environment shows the agents that train on it, beside the real environment",
+    "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
+    "reward": "What the learned reward says of states",
 }
 _HELD_OUT = {
     "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
@@ -69,15 +69,19 @@ _HELD_OUT = {
 }  # fmt: skip
 # Results that judge runs, the first that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_MEDIA = {".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
-# Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
-# are places in the cycle of colours, such as C6.
-_VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
-    CYCLES["light"][int(INK[1:])].lower(): "currentColor",
-    CYCLES["light"][int(GREY[1:])].lower(): "var(--faint)",
-    INKS["light"]: "currentColor",
-    PAPER["light"]: "var(--paper)",
-    RULES["light"]: "var(--rule)",
+_MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
+# Colours of figures by theme, and the CSS variables of the page that replace them, so that figures follow its theme.
+# INK and GREY are places in the cycle of colours, such as C6.
+_VARIABLES = {
+    theme: {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES[theme])}
+    | {
+        CYCLES[theme][int(INK[1:])].lower(): "currentColor",
+        CYCLES[theme][int(GREY[1:])].lower(): "var(--faint)",
+        INKS[theme]: "currentColor",
+        PAPER[theme]: "var(--paper)",
+        RULES[theme]: "var(--rule)",
+    }
+    for theme in THEMES
 }
 
 
@@ -282,7 +286,6 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
     return render(
         "page.html.j2",
         subjects=subjects,
-        cycles=CYCLES,
         title=_title(subjects),
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         steps=_steps(subjects),
@@ -347,34 +350,49 @@ def _results(subjects: Sequence[Subject]) -> Table:
     return Table(list(zip(*used_columns, strict=True)), "Results" if has_one_seed else "Results over seeds")
 
 
-def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[Markup, str]]:
-    """Return the figures of `--plot` as SVG with captions, none if nothing was logged yet."""
+def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
+    """Return the figures of `--plot`, each as a wide and a narrow SVG, a caption and a note. None if nothing was logged
+    yet."""
+    groups = [subject.group for subject in subjects]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
-            plot(run_dirs, Path(folder, "plot.svg"))
+            for place in (wide := Path(folder, "wide"), narrow := Path(folder, "narrow")):
+                look = Look(formats=("svg",), narrow=place == narrow, bare=True)
+                plot(run_dirs, place / "plot.svg", look, groups)
         except SettingError:
             return []
-        drawings = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.svg"))}
-        numbers = json.loads(Path(folder, "plot.json").read_text(encoding="utf-8"))
+        drawings = {
+            path.stem: [file.read_text(encoding="utf-8") for file in (path, narrow / path.name)]
+            for path in sorted(wide.glob("*.svg"))
+        }
+        numbers = json.loads((wide / "plot.json").read_text(encoding="utf-8"))
     compared_groups = numbers.get("compared", {}).get("groups", [])
     figures = []
-    for number, (stem, svg) in enumerate(drawings.items()):
+    for number, (stem, svgs) in enumerate(drawings.items()):
         kind = stem.removeprefix("plot").strip("_0123456789")  # without the number of a page
         caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
-        figures.append((_svg(svg, number, f"{caption} The tables below have the numbers."), caption))
+        alt = f"{caption} The tables below have the numbers."
+        note = re.search("<dc:description>(.*?)</dc:description>", svgs[0], flags=re.DOTALL)
+        inline = [_inline(svg, f"{kind}{number}", alt) for kind, svg in zip("fn", svgs, strict=True)]
+        figures.append((inline, caption, unescape(note[1]) if note else ""))
     return figures
 
 
-def _svg(svg: str, number: int, alt: str) -> Markup:
-    """Return a figure of matplotlib as part of the page: in its colours, with ids that ``number`` makes unique, without
-    metadata, and with coordinates of two decimals. ``alt`` is its description."""
-    text = svg[svg.index("<svg") :]  # without the XML declaration
+def _recoloured(svg: str) -> str:
+    """Return a figure of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
+    variables = _VARIABLES["dark" if PAPER["dark"] in svg else "light"]
+    text = svg[svg.find("<svg") :]  # without the XML declaration
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
-    text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>f{number}-", text)  # ids and references to them
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
-    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _VARIABLES.get(colour[0].lower(), colour[0]), text)
-    text = re.sub(r">\s+<", "><", text)  # space between elements
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: variables.get(colour[0].lower(), colour[0]), text)
+    return re.sub(r">\s+<", "><", text)  # space between elements
+
+
+def _inline(svg: str, prefix: str, alt: str) -> Markup:
+    """Return a figure of matplotlib as part of the page, with ids that ``prefix`` makes unique. ``alt`` is its
+    description."""
+    text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", _recoloured(svg))  # ids and references to them
     view_box = re.search(r'viewBox="[^"]*"', text)
     size = view_box[0] if view_box else ""
     description = f'role="img" aria-label="{escape(alt)}"'
@@ -382,14 +400,20 @@ def _svg(svg: str, number: int, alt: str) -> Markup:
     return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
 
 
-def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
-    """Yield of each search: label, table of the held-out evaluation (None without one), and pictures with
-    captions."""
+def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Any, ...]]]]:
+    """Yield of each search: label, table of the held-out evaluation (None without one), and pictures. These are a file,
+    a narrow file for telephones or None, and a caption."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
-            pictures = [(path, f"{text}: {label}") for file, text in _PICTURES.items() if (path := folder.file(file))]
             held_out = folder.scores
+            # The curves of a search are above.
+            titles = _PICTURES | ({} if subject.is_search or not held_out else {"curve": "Losses of the fit"})
+            pictures = [
+                (path, folder.file(f"{stem}_narrow.svg"), f"{text}: {label}")
+                for stem, text in titles.items()
+                if (path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"))
+            ]
             values = {name: held_out[name] for name in _HELD_OUT if isinstance(held_out.get(name), int | float)}
             texts = [
                 f"{value:,.0f}" if name in ("agents", "steps") else number_text(value) for name, value in values.items()
@@ -399,7 +423,7 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
                 if values
                 else None
             )
-            if held_out or any(path.name != "curve.png" for path, _ in pictures):  # other runs have no other picture
+            if held_out or pictures:
                 yield label, table, pictures
 
 
@@ -478,7 +502,7 @@ def render(template: str, **values: Any) -> str:
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
-        "data_url": lambda path: _data_url(path.suffix, path.read_bytes()),
+        "data_url": lambda path: _data_url(path.suffix, _themed(path) if path.suffix == ".svg" else path.read_bytes()),
         "number": number_text,
         "poster": lambda path: _data_url(".jpg", poster(path)),
         # Commands for a shell, with each flag in a span, so that lines break only between flags.
@@ -486,7 +510,14 @@ def render(template: str, **values: Any) -> str:
             re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
         ),
     }
+    environment.globals["cycles"] = CYCLES
     return environment.get_template(template).render(**values)
+
+
+def _themed(path: Path) -> bytes:
+    """Return the SVG in a file with the page's colours. As an image on the page it cannot run scripts."""
+    style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
+    return _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1).encode()
 
 
 def _data_url(suffix: str, content: bytes) -> str:
