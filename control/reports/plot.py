@@ -14,6 +14,7 @@ from control.cli.files import read_json
 from control.reports import curves, scores, sheets
 from control.reports.runs import Array, Group, find_groups, logged, note_group_versions, return_tags
 from control.reports.search import TRIALS, plot_search
+from control.reports.sheets import PLAIN, Look
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
 from models.registry import implementations
@@ -52,12 +53,7 @@ class Panel(NamedTuple):
     arms: list[Arm]
 
 
-def plot(
-    run_dirs: Sequence[Path],
-    out: Path | None = None,
-    look: sheets.Look = sheets.PLAIN,
-    groups: Sequence[Group] | None = None,
-) -> int:
+def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, groups: Sequence[Group] = ()) -> int:
     """Draw and tabulate groups of runs: mean with its 95 % bootstrap band and IQM over seeds.
 
     ``run_dirs`` are run folders, folders above them, or the JSON of an earlier figure. The folder of a hyperparameter
@@ -81,7 +77,7 @@ def plot(
         folder = redrawn.parent
         title, summary, arms = read_numbers(redrawn)
     else:
-        if groups is None:
+        if not groups:
             groups = find_groups(run_dirs)
             note_group_versions(groups, run_dirs, "plot")
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
