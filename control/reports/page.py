@@ -146,7 +146,7 @@ class Folder:
         return {}  # the file is malformed
 
     def filmed(self, film: Path) -> str:
-        """Return the seed of a film and, if they are known, its returns."""
+        """Return the seed of a film and its returns, if these are stored."""
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
@@ -359,7 +359,7 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
             for place in (wide := Path(folder, "wide"), narrow := Path(folder, "narrow")):
-                look = Look(formats=("svg",), narrow=place == narrow, bare=True)
+                look = Look(formats=("svg",), narrow=place == narrow, texts=False)
                 plot(run_dirs, place / "plot.svg", look, groups)
         except SettingError:
             return []
@@ -434,7 +434,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
         return None
     flags: dict[str, Flag] = {}  # with the defaults of the preset
     meanings: dict[str, dict[str, None]] = {}  # different ones of families, in order
-    shown = set[str]()
+    changed_names = set[str]()
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
@@ -443,7 +443,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             for name, flag in family_flags.items():
                 meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
                 if folder.texts.get(name, default := _setting_text(flag.default)) != default:
-                    shown.add(name)
+                    changed_names.add(name)
     meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
     labels = [subject.label for subject in subjects]
@@ -455,9 +455,9 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
         for name in names:  # unknown defaults count as equal
             values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
-        shown |= {name for name in names if len({*values[name]} - {"-"}) > 1}
-        shown -= {"seed"}  # which differs on purpose
-    changed = [[name, *values[name], meaning.get(name, "")] for name in names if name in shown]
+        changed_names |= {name for name in names if len({*values[name]} - {"-"}) > 1}
+        changed_names -= {"seed"}  # which differs on purpose
+    changed = [[name, *values[name], meaning.get(name, "")] for name in names if name in changed_names]
     changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
     return {"changes": changes, "known": bool(flags), "table": table}
 

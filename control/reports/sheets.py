@@ -55,13 +55,13 @@ _TITLE_LINE = 0.192
 class Look:
     """Appearance of a figure. Users set the theme, the formats and the scale. Without ``formats`` the suffix of the
     file decides. ``log`` asks for a logarithmic axis of returns. Panels of a ``narrow`` figure, for telephones, are
-    below each other. A ``bare`` figure has its note only in the metadata of an SVG, and no title."""
+    below each other. Without ``texts`` a figure has no title, and its note only in the metadata of an SVG."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
     log: bool = False
     narrow: bool = False
-    bare: bool = False
+    texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
         """Return the file of a figure in ``folder``, in the first of the formats."""
@@ -245,7 +245,7 @@ class Book:
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
         renderer = FigureCanvasAgg(figure).get_renderer()
         self.metadata["svg"] |= {"Description": note}
-        _frame(figure, renderer, axes, size, *(("", "") if self.look.bare else (title, note)), legend)
+        _frame(figure, renderer, axes, size, *((title, note) if self.look.texts else ("", "")), legend)
         for text in figure.findobj(Text):
             _make_drawable(text)
         for form in self.formats:
