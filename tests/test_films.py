@@ -185,7 +185,7 @@ def test_run_records_a_film(logdir: Path, capsys: Shown, brief: None) -> None:
     lines = capsys.readouterr().out.splitlines()
     video_line = next(line for line in lines if line.startswith("  video"))
     assert "the best agent, greedy: one episode, return 9" in video_line
-    assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif"}
+    assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif", "final.txt"}
     height = frames(folder / "videos" / "final.mp4")[0]["size"][1]
     assert height == 400 + 2 * 26 + 8  # one line more for the command
 
@@ -196,12 +196,12 @@ def test_evaluation_is_filmed_by_default(
     folder = trained(logdir, implementation="DDQN", epochs=1, steps_per_epoch=7, time_limit=5)
     words = ["--eval_agent", str(folder), "--num_eval_episodes", "1"]
     assert trainer.main(words) == trainer.main(words) == 0
-    films = sorted((folder / "videos").iterdir())
+    films = sorted((folder / "videos").glob("*.mp4"))
     assert [film.name for film in films] == ["eval_best_0.mp4", "eval_best_1.mp4"]
     output = capsys.readouterr().out
     assert f"\nvideo: {films[0]} (greedy: one episode, return 5)\n" in output
     assert trainer.main([*words, "--no_record"]) == 0
-    assert "video" not in capsys.readouterr().out and sorted((folder / "videos").iterdir()) == films
+    assert "video" not in capsys.readouterr().out and sorted((folder / "videos").glob("*.mp4")) == films
     monkeypatch.setattr("imageio_ffmpeg.get_ffmpeg_exe", lambda: (_ for _ in ()).throw(RuntimeError("no ffmpeg here")))
     assert trainer.main(words) == 0
     assert "note: no film (no ffmpeg here)\n" in capsys.readouterr().out
@@ -220,6 +220,7 @@ def test_films_of_epochs_are_images_in_tensorboard(logdir: Path, brief: None) ->
     films = {"recording_epoch_interval": 2, "record_n_rollouts_per_epoch": 2}
     folder = trained(logdir, implementation="DDQN", steps_per_epoch=7, epochs=3, time_limit=5, **films)
     names = {"epoch_0002_0.mp4", "epoch_0002_0.gif", "epoch_0002_1.mp4"}
+    names |= {"epoch_0002_0.txt", "epoch_0002_1.txt"}
     assert {path.name for path in (folder / "videos").iterdir()} == names
     events = EventAccumulator(str(folder), size_guidance={"images": 0})
     events.Reload()

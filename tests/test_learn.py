@@ -94,7 +94,7 @@ def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     wrapped.reset(seed=0)
     assert wrapped.step(1)[1] > wrapped.step(0)[1]  # going right is worth more, before the end pays
     page = (folder / "page.html").read_text()
-    assert "of the way from random play" in page and "data:image/png" in page
+    assert "of the way from random play" in page and page.count("data:image/svg+xml") == 2
     # A resumed command repeats no stage except the missing one.
     assert results.pop("settings")["teacher"] == "test_learn:right"
     del results["race"]

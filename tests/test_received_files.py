@@ -230,8 +230,8 @@ def test_page_leaves_out_links_to_other_folders(tmp_path: Path, capsys: Shown) -
     (run / "config.yaml").symlink_to(tmp_path / "secret.yaml")
     (tmp_path / "secret.yaml").write_text("password: swordfish\n")
     (run / "videos" / "final.mp4").write_bytes(b"a film")
-    (run / "curve.png").write_bytes(b"\x89PNG the picture of a search")
-    (run / "behaviour_reward.png").symlink_to(run / "curve.png")
+    (run / "reward.png").write_bytes(b"\x89PNG the picture of a search")
+    (run / "behaviour_reward.png").symlink_to(run / "reward.png")
     assert trainer.main(["--report", str(run)]) == 0
     page, output = (run / "report.html").read_text(), capsys.readouterr().out
     media = [b64decode(encoded) for encoded in re.findall(r"base64,([^\"]+)", page)]

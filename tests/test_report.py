@@ -126,18 +126,24 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     check_page(page)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert "RCP-R 75.5 not solved 200 greedy 75.5 74.5 to 76.5 77.0 3 (25-27) 40,000" in page.text
+    assert "RCP-R 75.5 75.5 74.5 to 76.5 not solved 200 greedy 77.0 3 (25-27) 40,000" in page.text
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
     assert "Interrupted, or still running: RCP-R, seed 25 (40 epochs), " in page.text
     assert page.source.count("<code>") > 3 and "`" not in page.text
-    assert page.all("svg") and page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
+    assert (
+        len(page.all("svg")) == 4
+        and page.source.count("var(--c0)") > 0
+        and "#0072b2" not in page.source.partition("<main")[2]
+    )
     video = page.all("video")[0]["src"]
     film = next(compared.glob("**/final.mp4"))
     picture = base64.b64decode(page.all("video")[0]["poster"].partition(",")[2])
     assert Image.open(io.BytesIO(picture)).size == (64, 64)
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
-    differing, _, folded = page.text.partition("Settings that differ between the runs")[2].partition("All ")
-    row = r" max_weight [\d.]+ largest exponential weight "  # of one of the agents
+    differing, _, folded = page.text.partition("Settings that are not the defaults, or differ between the runs")[
+        2
+    ].partition("All ")
+    row = r" max_weight (- )?[\d.]+ (- )?largest exponential weight "  # of one of the agents
     assert not re.search(row, differing) and re.search(row, folded)
     assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
@@ -156,7 +162,7 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     assert "UDRL on cartpole" in page.text and page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,")
     (result,) = re.findall(r"(\d+\.\d) evaluation return, greedy actions Not solved : 475 or more is solved", page.text)
     assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
-    assert "Interrupted" not in page.text
+    assert "Film final: UDRL, seed 25, one episode, return 9" in page.text and "Interrupted" not in page.text
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings
@@ -174,11 +180,18 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     folder = trained(logdir, "--no_compiled", implementation="SE")
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
-    assert {"data:image/png;base64"} == {attrs["src"].partition(",")[0] for attrs in page.all("img")}
-    assert len(page.all("img")) == 2 and "Held-out evaluation" in page.text
+    assert "Held-out evaluation" in page.text
+    pictures = [*page.all("img"), *page.all("source")]  # wide and narrow, of behaviour alone: the curves are above
+    assert len(pictures) == 2
+    for attrs in pictures:
+        kind, _, content = (attrs.get("src") or attrs["srcset"]).partition(",")
+        svg = base64.b64decode(content).decode()
+        assert kind == "data:image/svg+xml;base64" and "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
     scores = json.loads((folder / "scores.json").read_text())
     assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
-    assert f"{scores['verdict']['sentence']}." in page.text
+    assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}.' in page.source
+    assert " share solved training steps 3 19.2 " in page.text and " 0 % " in page.text
+    assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
 
 
 def test_a_return_at_the_level_solves() -> None:

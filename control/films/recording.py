@@ -16,7 +16,7 @@ from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
 from control.films.pictures import GAP, Frame, captioned, enlarged, letter_height, side_by_side
 from control.loops.loop import Loop
-from control.storage.run_dir import home
+from control.storage.run_dir import atomic_write_text, home
 from envs.make import make_environment
 from models.contract import Policy
 from models.settings import SettingError, UserError
@@ -106,13 +106,14 @@ def film(
     small: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film ``episodes`` of the first member as ``path`` (mp4), and if ``small`` as a GIF beside it. Returns the return
-    of each episode. Random streams depend on ``name`` and the run's seeds, so filming does not change training.
-    ``watch`` receives the progress."""
+    """Film ``episodes`` of the first member as ``path`` (mp4), and if ``small`` as a GIF beside it. A text beside it
+    has the seed and the returns. Returns the return of each episode. Random streams depend on ``name`` and the run's
+    seeds, so filming does not change training. ``watch`` receives the progress."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed(loop.seeds))
     (returns,) = record([actor], run.gamename, path, seeds, run.time_limit, small, watch)
+    atomic_write_text(path.with_suffix(".txt"), f"seed {loop.seeds[0]}, {returns_text(returns)}\n")
     return returns
 
 

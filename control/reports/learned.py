@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from control.reports.page import render
-from control.reports.sheets import COLOURS, GREY, WIDTH, set_row_labels, sheet
+from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_looks
 from control.storage.run_dir import atomic_write_text
 from understudy.program import IDS
 
@@ -17,17 +17,17 @@ FIGURE, PAGE = "exam.png", "page.html"
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any]) -> Path:
     """Write the page about the ``results`` of the stages, and return its path."""
-    figure = folder / FIGURE if "exam" in results else None
-    if figure:
-        _draw(figure, results)
-    env_id = IDS.get(game, game)
-    atomic_write_text(
-        folder / PAGE, render("learned.html.j2", game=game, env_id=env_id, results=results, figure=figure)
-    )
+    figures = []
+    for look in stored_looks() if "exam" in results else ():
+        figure = look.path(folder, Path(FIGURE).stem)
+        _draw(figure, results, look)
+        figures.append(figure.with_suffix(".svg"))
+    values = {"game": game, "env_id": IDS.get(game, game), "results": results, "figures": figures}
+    atomic_write_text(folder / PAGE, render("learned.html.j2", **values))
     return folder / PAGE
 
 
-def _draw(path: Path, results: Mapping[str, Any]) -> None:
+def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     """Draw the returns of all policies of the exam, and the curves of the race if there was one."""
     probe, exam, race = results["probe"], results["exam"], results.get("race")
     rows = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
@@ -35,7 +35,7 @@ def _draw(path: Path, results: Mapping[str, Any]) -> None:
     rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), legend=1) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=1) as axes:
         learned = [name in (f"{agent} on the bandit" for agent in exam["agents"]) for name in rows]
         colours = [COLOURS[0] if is_learned else GREY for is_learned in learned]
         means = [row["mean"] for row in rows.values()]

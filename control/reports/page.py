@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from control.reports import tags
 from control.reports.curves import solved_return
 from control.reports.plot import distinct_labels, plot
 from control.reports.runs import Group, find_groups, note_group_versions, short_path
-from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, check_writable
+from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Look, check_writable
 from control.reports.tables import (
     Table,
     aggregates,
@@ -58,10 +59,9 @@ _FIGURES = {
     "scores": "Comparison of scores: performance profiles and probability of improvement",
 }
 _PICTURES = {
-    "curve.png": "The search: fitness of the population and return of fresh agents of the mean",
-    "behaviour.png": "What the synthetic environment shows the agents that train on it, beside the real environment",
-    "behaviour_reward.png": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
-    "reward.png": "What the learned reward says of states",
+    "behaviour": "What the synthetic environment shows the agents that train on it, beside the real environment",
+    "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
+    "reward": "What the learned reward says of states",
 }
 _HELD_OUT = {
     "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
@@ -69,7 +69,7 @@ _HELD_OUT = {
 }  # fmt: skip
 # Results that judge runs, the first that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_MEDIA = {".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
+_MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
 _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
@@ -117,6 +117,8 @@ class Folder:
             # A setting that config.yaml omits has no effect in this environment.
             effective = yaml.safe_load(to_yaml(self.settings))
             values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
+            if self.settings.proxy is not None and values.get("checkpoint_every") == 1:
+                del values["checkpoint_every"]  # as a search sets it
         elif file:
             with contextlib.suppress(UserError):
                 values = read_mapping("report", str(file), "name: value", empty=True)
@@ -135,12 +137,18 @@ class Folder:
 
     @property
     def scores(self) -> dict[str, Any]:
-        """Held-out evaluation of a search, with the ``verdict`` as a sentence; empty if there is none."""
+        """Held-out evaluation of a search, the sentence of its ``verdict`` and whether it ``passed``; empty if none."""
         path = self.file("scores.json")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             results = read_json(path) if path else {}
-            return {**results["report"], "verdict": results.get("verdict", {}).get("sentence", "")}
+            verdict = results.get("verdict", {})
+            return {**results["report"], "verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
         return {}  # the file is malformed
+
+    def filmed(self, film: Path) -> str:
+        """Return the seed of a film and its returns, if these are stored."""
+        path = self.file("videos", f"{film.stem}.txt")
+        return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
     def is_unfinished(self, epochs: int, steps: int) -> bool:
         """Return whether a run with so many epochs and steps was interrupted or continues, as far as its settings tell.
@@ -199,9 +207,13 @@ class Subject:
 
     @cached_property
     def solved(self) -> float | None:
-        """Return that solves the environment, None if it is unknown or the result is no return."""
-        is_return = self.tag not in ("", tags.REWARD_RATE, tags.FITNESS)
-        return solved_return(self.group.names[0]) if is_return and len(self.group.names) >= 3 else None
+        """Return that solves the environment, of a search its ``solved_reward``. None if it is unknown or the result is
+        no return."""
+        if self.tag in ("", tags.REWARD_RATE, tags.FITNESS):
+            return None
+        if (settings := self.folders[0].settings) is not None and settings.proxy is not None:
+            return settings.proxy.solved_reward
+        return solved_return(self.group.names[0]) if len(self.group.names) >= 3 else None
 
     @property
     def verdict(self) -> str:
@@ -218,16 +230,9 @@ class Subject:
                 texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
         return texts
 
-    @property
-    def verdicts(self) -> list[str]:
-        """Verdicts of searches, as texts."""
-        return [
-            f"{self.label}, {folder.name}: {text}" for folder in self.folders if (text := folder.scores.get("verdict"))
-        ]
-
     def setting(self, name: str) -> str:
         """Return the text of a setting, with all values if they differ between runs."""
-        values = dict.fromkeys(folder.texts.get(name, "") for folder in self.folders)
+        values = dict.fromkeys(folder.texts.get(name, "-") for folder in self.folders)
         if name == "seed" and all(value.isdigit() for value in values):
             return _ranges([run.seed for run in self.group.runs])
         return " | ".join(values)
@@ -282,7 +287,6 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
     return render(
         "page.html.j2",
         subjects=subjects,
-        cycles=CYCLES,
         title=_title(subjects),
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         steps=_steps(subjects),
@@ -330,89 +334,107 @@ def _steps(subjects: Sequence[Subject]) -> str:
 def _results(subjects: Sequence[Subject]) -> Table:
     """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
     has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
-    columns = ["runs", "return" if has_one_seed else "mean", "verdict", "solved from", "return of", "IQM"]
-    rows = [[*columns, "its 95 % interval", "best epoch", "seeds", "steps of a seed"]]
+    columns = ["runs", "return" if has_one_seed else "mean", "IQM", "its 95 % interval", "verdict", "solved from"]
+    rows = [[*columns, "return of", "best return", "seeds", "steps of a seed", "steps of a search"]]
     for subject in subjects:
         seeds = subject.summary["seeds"]
         steps = [seed["env_steps"] for seed in seeds.values()]
         steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
-        steps_text += " of all agents" if subject.is_search else ""
         mean, *spread = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
-        row = [subject.label, mean, subject.verdict or "-", "-" if subject.solved is None else f"{subject.solved:g}"]
-        row += [tags.TAGS[subject.tag].short if subject.tag else "-", *(spread if len(seeds) > 1 else ["-", "-"])]
+        row = [subject.label, mean, *(spread if len(seeds) > 1 else ["-", "-"]), subject.verdict or "-"]
+        row += ["-" if subject.solved is None else f"{subject.solved:g}"]
+        row += [tags.TAGS[subject.tag].short if subject.tag else "-"]
         row += [number_text(sum(best) / len(best)) if best else "-"]
-        rows.append([*row, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})", steps_text])
+        rows.append([*row, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})"])
+        rows[-1] += ["-", steps_text] if subject.is_search else [steps_text, "-"]
     used_columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
     return Table(list(zip(*used_columns, strict=True)), "Results" if has_one_seed else "Results over seeds")
 
 
-def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[Markup, str]]:
-    """Return the figures of `--plot` as SVG with captions, none if nothing was logged yet."""
+def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
+    """Return the figures of `--plot`, each as a wide and a narrow SVG, a caption and a note. None if nothing was logged
+    yet."""
+    groups = [subject.group for subject in subjects]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
-            plot(run_dirs, Path(folder, "plot.svg"))
+            for place in (wide := Path(folder, "wide"), narrow := Path(folder, "narrow")):
+                look = Look(formats=("svg",), narrow=place == narrow, texts=False)
+                plot(run_dirs, place / "plot.svg", look, groups)
         except SettingError:
             return []
-        drawings = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.svg"))}
-        numbers = json.loads(Path(folder, "plot.json").read_text(encoding="utf-8"))
+        paths = sorted(wide.glob("*.svg"))
+        drawings = {path.stem: [(place / path.name).read_text("utf-8") for place in (wide, narrow)] for path in paths}
+        numbers = json.loads((wide / "plot.json").read_text(encoding="utf-8"))
     compared_groups = numbers.get("compared", {}).get("groups", [])
     figures = []
-    for number, (stem, svg) in enumerate(drawings.items()):
+    for number, (stem, svgs) in enumerate(drawings.items()):
         kind = stem.removeprefix("plot").strip("_0123456789")  # without the number of a page
         caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
-        figures.append((_svg(svg, number, f"{caption} The tables below have the numbers."), caption))
+        alt = f"{caption} The tables below have the numbers."
+        note = re.search("<dc:description>(.*?)</dc:description>", svgs[0], flags=re.DOTALL)
+        inline = [_inline(svg, f"{kind}{number}", alt) for kind, svg in zip("fn", svgs, strict=True)]
+        figures.append((inline, caption, unescape(note[1]) if note else ""))
     return figures
 
 
-def _svg(svg: str, number: int, alt: str) -> Markup:
-    """Return a figure of matplotlib as part of the page: in its colours, with ids that ``number`` makes unique, without
-    metadata, and with coordinates of two decimals. ``alt`` is its description."""
-    text = svg[svg.index("<svg") :]  # without the XML declaration
+def _recoloured(svg: str) -> str:
+    """Return a figure of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
+    text = svg[svg.find("<svg") :]  # without the XML declaration
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
-    text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>f{number}-", text)  # ids and references to them
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
     text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _VARIABLES.get(colour[0].lower(), colour[0]), text)
-    text = re.sub(r">\s+<", "><", text)  # space between elements
-    view_box = re.search(r'viewBox="[^"]*"', text)
-    size = view_box[0] if view_box else ""
+    return re.sub(r">\s+<", "><", text)  # space between elements
+
+
+def _inline(svg: str, prefix: str, alt: str) -> Markup:
+    """Return a figure of matplotlib as part of the page, with ids that ``prefix`` makes unique. ``alt`` is its
+    description."""
+    text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", _recoloured(svg))  # ids and references to them
+    size = "".join(re.findall(r'viewBox="[^"]*"', text)[:1])
     description = f'role="img" aria-label="{escape(alt)}"'
     content = text[text.index(">") + 1 :]  # after the old <svg ...>
     return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
 
 
-def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
-    """Yield of each search: label, table of the held-out evaluation (None without one), and pictures with
-    captions."""
+def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Any, ...]]]]:
+    """Yield of each search: label, table of the held-out evaluation (None without one), and pictures. These are a file,
+    a narrow file for telephones or None, and a caption."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
-            pictures = [(path, f"{text}: {label}") for file, text in _PICTURES.items() if (path := folder.file(file))]
             held_out = folder.scores
+            # The curves of a search are above.
+            titles = _PICTURES | ({} if subject.is_search or not held_out else {"curve": "Losses of the fit"})
+            pictures = [
+                (path, folder.file(f"{stem}_narrow.svg"), f"{text}: {label}")
+                for stem, text in titles.items()
+                if (path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"))
+            ]
             values = {name: held_out[name] for name in _HELD_OUT if isinstance(held_out.get(name), int | float)}
             texts = [
-                f"{value:,.0f}" if name in ("agents", "steps") else number_text(value) for name, value in values.items()
-            ]
-            table = (
-                Table([[_HELD_OUT[name] for name in values], texts], f"Held-out evaluation: {label}")
-                if values
-                else None
-            )
-            if held_out or any(path.name != "curve.png" for path, _ in pictures):  # other runs have no other picture
+                f"{value:,.0f}" if name in ("agents", "steps") else
+                f"{100 * value:.0f} %" if name == "solved" else number_text(value)
+                for name, value in values.items()
+            ]  # fmt: skip
+            rows = [[_HELD_OUT[name] for name in values], texts]
+            table = Table(rows, f"Held-out evaluation: {label}") if values else None
+            if held_out or pictures:
                 yield label, table, pictures
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings
-    that differ between the groups that have them, or from the defaults for a single group; the table is None if there
-    are none. ``known`` is False if the defaults are unknown."""
+    that differ between the groups or from the defaults; the table is None if there are none. ``known`` is False if the
+    defaults are unknown."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
     flags: dict[str, Flag] = {}  # with the defaults of the preset
     meanings: dict[str, dict[str, None]] = {}  # different ones of families, in order
+    changed_names = set[str]()
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
@@ -420,20 +442,22 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             flags |= family_flags
             for name, flag in family_flags.items():
                 meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
+                if folder.texts.get(name, default := _setting_text(flag.default)) != default:
+                    changed_names.add(name)
     meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
     labels = [subject.label for subject in subjects]
     rows = [[name, *values[name], meaning.get(name, "")] for name in names]
     table = Table([["setting", *labels, "meaning"], *rows], "All settings", numeric=False)
-    caption = "Settings that differ between the runs"
+    caption = "Settings that are not the defaults, or differ between the runs"
     if len(subjects) == 1:
         caption, labels = "Settings that are not the defaults", ["value", "default"]
         for name in names:  # unknown defaults count as equal
             values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
-        values["seed"] = []  # which differs on purpose
-    # Settings that only some families of the page have are compared among these.
-    changed = [[name, *values[name], meaning.get(name, "")] for name in names if len({*values[name]} - {""}) > 1]
+        changed_names |= {name for name in names if len({*values[name]} - {"-"}) > 1}
+        changed_names -= {"seed"}  # which differs on purpose
+    changed = [[name, *values[name], meaning.get(name, "")] for name in names if name in changed_names]
     changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
     return {"changes": changes, "known": bool(flags), "table": table}
 
@@ -455,6 +479,8 @@ def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
             columns[subject.label] += entries
             is_incomplete |= not entries
     names = dict.fromkeys(name for entries in columns.values() for entry in entries for name in entry if name != "from")
+    if len(entries_of := [*columns.values()]) > 1 and all(entries == entries_of[0] for entries in entries_of):
+        columns = {"all runs": entries_of[0]}
     rows = []
     for name in names:
         values = ([entry[name] for entry in entries if name in entry] for entries in columns.values())
@@ -467,7 +493,7 @@ def _commands(subject: Subject) -> list[str]:
     commands = []
     for folder in subject.folders:
         if folder.settings is not None:
-            commands.append(command_line(folder.settings))
+            commands.append(command_line(folder.settings, {"checkpoint_every"} - folder.texts.keys()))
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")
     return commands
@@ -478,7 +504,7 @@ def render(template: str, **values: Any) -> str:
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
-        "data_url": lambda path: _data_url(path.suffix, path.read_bytes()),
+        "data_url": lambda path: _data_url(path.suffix, _themed(path) if path.suffix == ".svg" else path.read_bytes()),
         "number": number_text,
         "poster": lambda path: _data_url(".jpg", poster(path)),
         # Commands for a shell, with each flag in a span, so that lines break only between flags.
@@ -486,7 +512,14 @@ def render(template: str, **values: Any) -> str:
             re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
         ),
     }
+    environment.globals["cycles"] = CYCLES
     return environment.get_template(template).render(**values)
+
+
+def _themed(path: Path) -> bytes:
+    """Return the SVG in a file with the page's colours. As an image on the page it cannot run scripts."""
+    style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
+    return _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1).encode()
 
 
 def _data_url(suffix: str, content: bytes) -> str:

@@ -14,6 +14,7 @@ from control.cli.files import read_json
 from control.reports import curves, scores, sheets
 from control.reports.runs import Array, Group, find_groups, logged, note_group_versions, return_tags
 from control.reports.search import TRIALS, plot_search
+from control.reports.sheets import PLAIN, Look
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
 from models.registry import implementations
@@ -52,13 +53,14 @@ class Panel(NamedTuple):
     arms: list[Arm]
 
 
-def plot(run_dirs: Sequence[Path], out: Path | None = None, look: sheets.Look = sheets.PLAIN) -> int:
+def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, groups: Sequence[Group] = ()) -> int:
     """Draw and tabulate groups of runs: mean with its 95 % bootstrap band and IQM over seeds.
 
     ``run_dirs`` are run folders, folders above them, or the JSON of an earlier figure. The folder of a hyperparameter
-    search gives a figure of its hyperparameters. ``out`` is a file (.png, .pdf, .svg) or a folder; by default the
-    figure is in the common folder of the runs. The numbers are written beside it as JSON. Each environment has
-    separate rows of panels. Algorithms with three seeds or more are also compared by their scores.
+    search gives a figure of its hyperparameters. ``groups`` are the runs, if they are read already. ``out`` is a file
+    (.png, .pdf, .svg) or a folder; by default the figure is in the common folder of the runs. The numbers are written
+    beside it as JSON. Each environment has separate rows of panels. Algorithms with three seeds or more are also
+    compared by their scores.
 
     Returns the exit code 0. Raises SettingError if there is nothing to draw or a file cannot be written, before
     anything is printed.
@@ -75,8 +77,9 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: sheets.Look = 
         folder = redrawn.parent
         title, summary, arms = read_numbers(redrawn)
     else:
-        groups = find_groups(run_dirs)
-        note_group_versions(groups, run_dirs, "plot")
+        if not groups:
+            groups = find_groups(run_dirs)
+            note_group_versions(groups, run_dirs, "plot")
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         folder = Path(os.path.commonpath(made_from))
         title, summary, arms = _summarise(groups)
@@ -242,7 +245,8 @@ def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
 
 def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[str, scores.Task]) -> None:
     """Draw the sheets: returns, losses (for a single environment on the same sheets), and the comparison of scores."""
-    colours = _colours(sorted({arm.label for arm in arms}), arms)
+    colour_of = _colours(sorted({arm.label for arm in arms}), arms)
+    colours = {arm.label: colour_of[arm.label] for arm in arms}  # in the order of the legend
     games = {game: [arm for arm in arms if arm.game == game] for game in dict.fromkeys(arm.game for arm in arms)}
     returns = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "return")]
     losses = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "loss")]
@@ -324,8 +328,9 @@ def _draw_page(
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
     cells = sheets.rows(*map(len, page))
     with book.sheet(cells, size, name=name, title=_heading(arms, title), note=note) as axes:
-        for label in sorted({arm.label for arm in arms}):  # sets the order of the legend
-            axes[0].plot([], [], color=colours[label], label=label)
+        for label, colour in colours.items():  # sets the order of the legend
+            if any(arm.label == label for arm in arms):
+                axes[0].plot([], [], color=colour, label=label)
         remaining_axes = iter(axes)
         values: dict[Any, Array] = {}  # axis of a panel of returns -> all values in it
         for row in page:
@@ -338,13 +343,13 @@ def _draw_page(
                     curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds)
                 panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if several else panel.title
                 sheets.set_title(axis, panel_title, 6.2 / len(row))
-                ylabel = "" if panel.label == left_label else panel.label  # once for neighbours
-                left_label = panel.label
+                is_labelled, left_label = panel.label != left_label, panel.label  # once for neighbours
                 is_return = TAGS[panel.tag].kind == "return"
                 if is_return:
                     values[axis] = np.concatenate([arm.curves[panel.tag][1].ravel() for arm in panel.arms])
                 is_loss = not is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
-                curves.finish_panel(axis, panel.tag, ylabel, is_loss or book.look.log, values.get(axis))
+                curves.finish_panel(axis, panel.tag, panel.label, is_loss or book.look.log, values.get(axis))
+                axis.yaxis.label.set_visible(is_labelled)
         for game in games:
             return_axes: dict[Any, str] = {}  # axis -> label of its steps
             for panel, axis in zip(panels, axes, strict=True):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.sheets import WIDTH, Look, look_of, sheet
+from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_looks
 from envs.gridmaps import GOAL, HOLE, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
@@ -19,6 +19,8 @@ from models.proxies.reward.networks import Phi
 from understudy.rewards import shaped
 
 _POINTS = 81  # on a side of a slice
+# Marks on a colour map, which is equal in light and dark pages. Pages replace pure black, pure white and `GREY`.
+_BLACK, _WHITE, _DIM = "#010101", "#fefefe", "#6a6a6a"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     the states for games in `SLICES`, and phi during random play for other games. For networks that see the info of a
     step (or nothing, in mode 0), it has weights instead."""
     networks: Any = proxy.networks
-    game, look = proxy.game, look_of(settings.run)
+    game, (look, narrow) = proxy.game, stored_looks(look_of(settings.run))
     path = look.path(folder, "reward")
     title = f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
@@ -74,6 +76,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
         return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
     base_name = game.partition(",")[0]  # without options of the environment
     if base_name in SLICES:
+        _slices(SLICES[base_name], phi, narrow.path(folder, "reward"), title, narrow)
         return _slices(SLICES[base_name], phi, path, title, look)
     obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
@@ -95,7 +98,7 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
             (x_min, x_max), (y_min, y_max) = plane.bounds
             extent = (x_min, x_max, y_min, y_max)
             image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
-            axis.contour(values, 8, extent=extent, colors="white", linewidths=0.6, linestyles="solid")
+            axis.contour(values, 8, extent=extent, colors=_WHITE, linewidths=0.6, linestyles="solid")
             axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
             axis.grid(False)
             axis.figure.colorbar(image, ax=axis, label="phi")
@@ -175,7 +178,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
         for cell, kind in enumerate(kinds):
             row, column = divmod(cell, columns)
             value = values[row, column].item()
-            ink = "black" if 0.1 < float(image.norm(value)) < 0.9 else "white"  # both ends of the colour map are dark
+            ink = _BLACK if 0.1 < float(image.norm(value)) < 0.9 else _WHITE  # both ends of the colour map are dark
             axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
             if kind in _MARKS:
                 axis.text(column, row + 0.15, _MARKS[kind], ha="center", fontsize=1.2 * font_size, color=ink)
@@ -183,7 +186,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
             for number, move in enumerate(dynamics.actions):
                 if comparison.learned[cell, number]:
                     dx, dy = _ARROWS[move]
-                    properties = {"arrowstyle": "->", "color": ink if comparison.real[cell, number] else "#6b6b6b"}
+                    properties = {"arrowstyle": "->", "color": ink if comparison.real[cell, number] else _DIM}
                     axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1), arrowprops=properties)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)

@@ -170,7 +170,7 @@ def _draw_scores(
         draw_levels(axis, levels, colours, labels=with_values if is_first else None, axis_name="x")
         axis.set(xlabel=label)
         if not is_first:
-            axis.set_yticklabels([])
+            axis.tick_params(labelleft=False)
     share_limits(axes, "x")
 
 

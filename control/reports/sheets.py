@@ -12,7 +12,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
 WIDTH = 7.0  # inches across a page, about 180 mm
+NARROW = 3.2  # inches across a telephone
 DPI = 200
 
 # Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
@@ -44,6 +45,7 @@ INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
 RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
 _NOTE_LETTERS = 21  # per inch
+_LEGEND_LETTERS = 14
 _TITLE_LETTERS = 12
 _NOTE_LINE = 0.125  # inches
 _TITLE_LINE = 0.192
@@ -51,16 +53,19 @@ _TITLE_LINE = 0.192
 
 @dataclass(frozen=True)
 class Look:
-    """Appearance of a figure, as users set it. Without ``formats`` the suffix of the file decides. ``log`` asks for a
-    logarithmic axis of returns."""
+    """Appearance of a figure. Users set the theme, the formats and the scale. Without ``formats`` the suffix of the
+    file decides. ``log`` asks for a logarithmic axis of returns. Panels of a ``narrow`` figure, for telephones, are
+    below each other. Without ``texts`` a figure has no title, and its note only in the metadata of an SVG."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
     log: bool = False
+    narrow: bool = False
+    texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
         """Return the file of a figure in ``folder``, in the first of the formats."""
-        return folder / f"{stem}.{(self.formats or ('png',))[0]}"
+        return folder / f"{stem}{'_narrow' if self.narrow else ''}.{(self.formats or ('png',))[0]}"
 
 
 PLAIN = Look()
@@ -69,6 +74,12 @@ PLAIN = Look()
 def look_of(run: Any) -> Look:
     """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
     return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
+
+
+def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
+    """Return the appearances of a picture that pages show: ``look`` and an SVG, and a narrow SVG."""
+    formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
+    return replace(look, formats=formats), replace(look, formats=("svg",), narrow=True)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -217,14 +228,24 @@ class Book:
         from matplotlib.figure import Figure
         from matplotlib.text import Text
 
+        if self.look.narrow:
+            heights = [size[1] * height / sum(heights or [len(cells)]) for height in heights or [1] * len(cells)]
+            height_of_panel = {number: heights[i] for i, row in enumerate(cells) for number in row if number >= 0}
+            cells, heights, widths = [[number] for number in height_of_panel], [*height_of_panel.values()], None
+            size = (NARROW, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
         axis_of_panel = _panels(figure, cells, widths, heights)
         axes = [axis_of_panel[number] for number in sorted(axis_of_panel)]
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
+            if self.look.narrow:  # no panel is beside another that has its labels
+                axis.tick_params(labelleft=True)
+                axis.yaxis.label.set_visible(True)
+                set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
         renderer = FigureCanvasAgg(figure).get_renderer()
-        _frame(figure, renderer, axes, size, title, note, legend)
+        self.metadata["svg"] |= {"Description": note}
+        _frame(figure, renderer, axes, size, *((title, note) if self.look.texts else ("", "")), legend)
         for text in figure.findobj(Text):
             _make_drawable(text)
         for form in self.formats:
@@ -314,9 +335,10 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
         handles |= {label: handle for handle, label in pairs if label not in handles}  # the first panel with a label
     if len(handles) < max(1, min_labels):
         return None, 0.0
+    labels = [textwrap.fill(label, int(_LEGEND_LETTERS * width)) for label in handles]
     position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
     for columns in range(len(handles), 0, -1):
-        legend = figure.legend([*handles.values()], [*handles], ncols=columns, **position)
+        legend = figure.legend([*handles.values()], labels, ncols=columns, **position)
         for text in legend.get_texts():
             _make_drawable(text)
         extent = legend.get_window_extent(renderer)

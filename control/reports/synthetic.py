@@ -12,7 +12,7 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
-from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet
+from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet, stored_looks
 from envs.base import Environment
 from envs.make import make_environment, stages_of
 from models.contract import Policy
@@ -99,17 +99,17 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state (one
     histogram of cells if observations are one-hot) and for the reward. A bandit, whose episodes have one step, also
     gets ``behaviour_reward.png`` (`draw_rewards`)."""
-    look = look_of(settings.run)
     samples = behaviour(proxy, settings)
-    path = look.path(folder, "behaviour")
     is_bandit = proxy.config.proxy == "bandit"
     histogram_samples = samples
     if spaces_of(proxy.game).one_hot:  # a histogram of cells, instead of one for each cell
         histogram_samples = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
-    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, look)
-    if is_bandit:
-        draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
-    return path
+    looks = stored_looks(look_of(settings.run))
+    for look in looks:
+        draw_behaviour(look.path(folder, "behaviour"), histogram_samples, proxy.game, is_bandit, look)
+        if is_bandit:
+            draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
+    return looks[0].path(folder, "behaviour")
 
 
 def names_of(game: str, size: int) -> list[str]:
@@ -166,8 +166,7 @@ def draw_histograms(
                     line: Any = {"color": colour, "linestyle": style, "linewidth": 1.1, "label": label}
                     axis.stairs(panel[kind], panel["edges"], **line)
             axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
-            if number in np.cumsum([0, *lengths]):  # the first of a row
-                axis.set_ylabel("share of samples")
+            axis.set_ylabel("share of samples", visible=number in np.cumsum([0, *lengths]))  # once in a row
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:

@@ -129,8 +129,8 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
     """Return the table of a group's numbers: a row for each seed and, for several, three rows of statistics.
     ``corner`` is the first cell of the header."""
     return_names = list(group["over_seeds"])
-    steps = "steps of all agents" if of_search(return_names) else "env steps"
-    rows = [[corner, "epochs", steps, *(TAGS[tag].short for tag in return_names)]]
+    units = ("generations", "steps of all agents") if of_search(return_names) else ("epochs", "env steps")
+    rows = [[corner, *units, *(TAGS[tag].short for tag in return_names)]]
     for seed, numbers in group["seeds"].items():
         cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in return_names]
         rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
