@@ -73,15 +73,33 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write blank figures to save time, except in tests with the mark ``draws``. With the fixture `figures`, texts of
-    the figures are available."""
+    the figures are available. Without it and without `curves`, the learning curve of a run has no panels either."""
     if request.node.get_closest_marker("draws") is not None:
         return
+    if not {"figures", "curves"} & {*request.fixturenames}:
+        for name in ("control.commands.train", "control.commands.choose_proxy"):
+            if name in sys.modules:  # its import takes seconds
+                monkeypatch.setattr(f"{name}.learning_curve", blank_curve)
     monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
     if "figures" not in request.fixturenames:
         from matplotlib.figure import Figure
 
         monkeypatch.setattr(Figure, "findobj", lambda self, *args, **kwargs: [])
         monkeypatch.setattr("control.reports.sheets.DPI", 20)  # large blank pictures take long to compress
+
+
+def blank_curve(run_dir: Path, look: Any) -> Path:
+    """Write empty files in place of the learning curve of a run."""
+    from matplotlib.figure import Figure
+
+    for form in look.formats or ("png",):
+        Figure((1, 1), dpi=20).savefig(run_dir / f"curve.{form}")
+    return look.path(run_dir, "curve")
+
+
+@pytest.fixture
+def curves() -> None:
+    """Runs make their learning curves, with blank figures."""
 
 
 @pytest.fixture
@@ -118,8 +136,8 @@ def short_stages(short_fits: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clones and potentials are fitted briefly."""
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1200)
-    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 400)
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 600)
+    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 200)
 
 
 @pytest.fixture
