@@ -187,9 +187,9 @@ BUDGET: dict[str, Any] = {"train_episodes": None, "inner_rule": "budget"}
 # which the first case of DDQN exceeds, and so do PPO and tables.
 COMPARISONS: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
     "DDQN": (DDQNS, 90, BUDGET, 2e-4),
-    "TD3": (TD3S, 90, {}, 2e-4),
-    "SAC": (SACS, 90, {}, 2e-4),
-    "TD3Discrete": (DISCRETE_TD3S, 90, BUDGET, 2e-4),
+    "TD3": (TD3S, 60, {}, 2e-4),
+    "SAC": (SACS, 60, {}, 2e-4),
+    "TD3Discrete": (DISCRETE_TD3S, 60, BUDGET, 2e-4),
     "PPO": (PPOS, 130, BUDGET, 5e-4),
     "tables": (TABLES, 700, {}, 0.0),
 }

@@ -44,8 +44,8 @@ SEARCH = (
     "--center_agents 1 --retest_agents 1 --report_agents 1 --initial_draws 1 --deploy_steps 40"
 )
 REWARDS = (
-    "--population 4 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0 --test_limit 20 "
-    "--center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
+    "--population 4 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0 "
+    "--test_limit 20 --center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
 )
 FILM = " --record_episodes 1 --time_limit 20"
 # Installation and start of services; no test runs them.
