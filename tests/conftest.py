@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +73,37 @@ def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write blank figures to save time, except in tests with the mark ``draws``. With the fixture `figures`, texts of
-    the figures are available."""
+    the figures are available. Without it and without `curves`, runs make neither learning curves nor histograms."""
     if request.node.get_closest_marker("draws") is not None:
         return
+    if not {"figures", "curves"} & {*request.fixturenames}:
+        for name in ("control.commands.train", "control.commands.choose_proxy"):
+            if name in sys.modules:  # its import takes seconds
+                curve = lambda folder, look: blank(look.path(folder, "curve"), look.formats)  # noqa: E731
+                monkeypatch.setattr(f"{name}.learning_curve", curve)
+        if "control.reports.synthetic" in sys.modules:
+            monkeypatch.setattr("control.reports.synthetic.draw_histograms", lambda path, *_: blank(path))
+            monkeypatch.setattr("control.reports.synthetic._AGENTS", 2)
     monkeypatch.setattr("matplotlib.figure.Figure.draw", lambda self, renderer: None)
     if "figures" not in request.fixturenames:
         from matplotlib.figure import Figure
 
         monkeypatch.setattr(Figure, "findobj", lambda self, *args, **kwargs: [])
         monkeypatch.setattr("control.reports.sheets.DPI", 20)  # large blank pictures take long to compress
+
+
+def blank(path: Path, formats: Sequence[str] = ()) -> Path:
+    """Write an empty figure in place of one with panels."""
+    from matplotlib.figure import Figure
+
+    for form in formats or ("png",):
+        Figure((1, 1), dpi=20).savefig(path.with_suffix(f".{form}"))
+    return path
+
+
+@pytest.fixture
+def curves() -> None:
+    """Runs make their learning curves and histograms, with blank figures."""
 
 
 @pytest.fixture
@@ -118,8 +140,8 @@ def short_stages(short_fits: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clones and potentials are fitted briefly."""
-    monkeypatch.setattr("models.proxies.fitting._UPDATES", 1200)
-    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 400)
+    monkeypatch.setattr("models.proxies.fitting._UPDATES", 600)
+    monkeypatch.setattr("envs.synthetic._DAGGER_UPDATES", 200)
 
 
 @pytest.fixture

@@ -53,12 +53,6 @@ def playable(*games: str, cases: Any = ALL) -> list[tuple[str, str]]:
     return [(case, game) for case in cases for game in games if can_play(case, game)]
 
 
-def quick(pairs: list[tuple[str, str]], *variants: str) -> list[Any]:
-    """Marks variants as slow, except those named."""
-    slow = VARIANTS.keys() - {*variants}
-    return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in slow)) for pair in pairs]
-
-
 def steps_of(case: str) -> int:
     """Steps per epoch: as few as let every agent learn within three epochs."""
     if by_rollouts(case):
@@ -77,6 +71,7 @@ def takes(case: str, spaces: Spaces) -> bool:
 # tensor program, and mazes for agents with models.
 ALONE = [
     *playable("probe-5", cases=CASES), *playable("cartpole", cases=FULL), ("RCP-A", "pendulum"),
+    ("RCP-A", "probe-truncated-continuous"),
     *((case, default_game(case)) for case in STEP_CASES if case not in MODELS),
     ("DDQN", "probe-5"), ("DuelingDDQN", "probe-5"), *((case, "lunarlander") for case in ("AAC", "DDQN")),
     ("PPO", "probe-5"), *((case, "pendulum") for case in ("PPO", "PPO-test-noise", "PPO-normalised")),
@@ -92,16 +87,24 @@ COMPILED = [
 ]  # fmt: skip
 
 
-def on_paths(pairs: list[tuple[str, str]]) -> list[Any]:
-    """Pairs of case and game with False, for torch, and `COMPILED` with True."""
-    parameters = quick(pairs, "PPO-target-kl")  # whose members stop separately
-    in_torch = [pytest.param(*parameter.values, False, marks=parameter.marks) for parameter in parameters]
+def on_paths(pairs: list[tuple[str, str]], *slow: tuple[str, str]) -> list[Any]:
+    """Pairs of case and game with False, for torch, and `COMPILED` with True. Variants and the ``slow`` pairs, whose
+    code has another quick pair, are slow. Members of PPO with a target of KL stop separately, so that it is quick."""
+    mark = lambda case, is_slow: [pytest.mark.slow] * (is_slow or case in VARIANTS.keys() - {"PPO-target-kl"})  # noqa: E731
+    in_torch = [pytest.param(*pair, False, marks=mark(pair[0], pair in slow)) for pair in pairs]
     group = pytest.mark.xdist_group("compiled")  # one process compiles
     skip = pytest.mark.skipif(not HAS_NUMBA, reason="needs Numba")
-    return in_torch + [pytest.param(*pair, True, marks=[group, skip]) for pair in COMPILED]
+    others = ("PPO", "lunarlander"), ("SAC", STEPPED_PENDULUM)
+    return in_torch + [
+        pytest.param(*pair, True, marks=[group, skip, *mark(pair[0], pair in others)]) for pair in COMPILED
+    ]
 
 
-@pytest.mark.parametrize(("case", "game", "compiled"), on_paths(ALONE))
+# A2C has the code of PPO, DDPG of TD3, DuelingDDQN of DDQN.
+@pytest.mark.parametrize(("case", "game", "compiled"), on_paths(
+    ALONE, ("RCP-A", "pendulum"), ("DDPG", default_game("DDPG")), ("A2C", "cartpole"),
+    *((case, "probe-5") for case in ("DDQN", "DuelingDDQN", "PPO")),
+))  # fmt: skip
 def test_member_alone_equals_member_in_company(case: str, game: str, compiled: bool) -> None:
     """Bit equality over three epochs and an evaluation. In the last epoch another member's weights and memory are NaN.
     With varied hyperparameters there are enough members for some to share a program."""
@@ -150,7 +153,10 @@ def parts(loop: Any) -> list[Any]:
     return [*loop.agents, *(optimizer for agent in loop.agents for optimizer in agent.optimizers), loop]
 
 
-@pytest.mark.parametrize(("case", "game", "compiled"), on_paths(RESUMED))
+@pytest.mark.parametrize(("case", "game", "compiled"), on_paths(
+    RESUMED, ("DDQN", "probe-truncated"),
+    *((case, default_game(case)) for case in ("DDPG", "A2C", "DuelingDDQN", "TD3", "PPO")),
+))  # fmt: skip
 def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_path: Path) -> None:
     source_loop, other = (loop_of(case, game, 1, 2, steps_per_epoch=22, compiled=compiled) for _ in range(2))
     for _ in range(2 if case in CASES else 4):
@@ -231,6 +237,7 @@ LEARNING_BY_STEPS = {
 LEARNING_BY_ROLLOUTS = LEARNING_BY_STEPS | {
     "num_envs": 16, "rollout_steps": 16, "batch_size": 64, "ppo_epochs": 4, "action_std": 0.5,
 }  # fmt: skip
+FAST_ROLLOUTS = LEARNING_BY_ROLLOUTS | {"lr": 1e-2}
 
 
 def by_rollouts(case: str) -> bool:
@@ -271,11 +278,13 @@ def trained(case: str, game: str) -> Any:
     if case in STEP_CASES:
         # A value without an end converges faster with a smaller discount.
         discount, steps = (0.8, 500) if PROBES[game].truncates else (0.99, 600 if PROBES[game].continuous else 350)
+        steps = 400 if ALL[case][0] == "SAC" and steps == 600 else steps
         learning = LEARNING_BY_STEPS
         if by_rollouts(case):
-            learning, steps = LEARNING_BY_ROLLOUTS, 8 * steps
+            # Normalization of rewards and other variants take longer.
+            learning, steps = (LEARNING_BY_ROLLOUTS, 8 * steps) if case in VARIANTS else (FAST_ROLLOUTS, 5 * steps)
         elif has_values(case) and steps == 350:
-            steps = 250  # action values converge faster than an actor
+            learning, steps = learning | {"lr": 1e-2}, 200  # action values converge faster than an actor
         depth = 1 if hasattr(tiny(case), "model") else len(getattr(tiny(case), "hidden_sizes", ()))
         config = config_of(case, game, discount=discount, hidden_sizes=(16,) * depth, steps_per_epoch=steps, **learning)
         loop = loop_of(case, game, 1, 2, config, steps_per_epoch=steps, epochs=3)
@@ -292,10 +301,15 @@ def trained(case: str, game: str) -> Any:
 
 
 def is_quick_probe(case: str, game: str) -> bool:
-    """Variants are slow, and so are probes beside that of actions and that of later rewards, but for one agent each of
-    episodes, values, rollouts and continuous actions."""
-    few = game.startswith(("probe-3", "probe-4", "probe-5"))
-    return case not in VARIANTS and (few or case in ("UDRL", "DDQN", "PPO", "TD3"))
+    """Variants are slow, and so are probes beside that of actions and that of later rewards, but for truncation of one
+    agent each of episodes, values, rollouts and continuous actions. RCP has one probe of each kind, and so has TD3 with
+    DDPG, which has its code."""
+    if (case, game) in (("RCP-R", "probe-5-continuous"), ("RCP-A", "probe-5"), ("TD3", "probe-5-continuous")):
+        return False
+    truncated = {"UDRL": "", "DDQN": "", "PPO": "", "TD3": "-continuous"}
+    return case not in VARIANTS and (
+        game.startswith(("probe-3", "probe-4", "probe-5")) or game == f"probe-truncated{truncated.get(case, '?')}"
+    )
 
 
 @pytest.mark.parametrize(("case", "game"), [

@@ -183,12 +183,13 @@ def agree(old: StepLoop, new: StepLoop, first: Any, second: Any, tolerance: floa
 
 
 BUDGET: dict[str, Any] = {"train_episodes": None, "inner_rule": "budget"}
-# Cases of each kind, steps of training, settings of the search, and tolerance.
+# Cases of each kind, steps of training, settings of the search, and tolerance. One block of random numbers is 128 long,
+# which the first case of DDQN exceeds, and so do PPO and tables.
 COMPARISONS: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
-    "DDQN": (DDQNS, 150, BUDGET, 2e-4),
-    "TD3": (TD3S, 90, {}, 2e-4),
-    "SAC": (SACS, 90, {}, 2e-4),
-    "TD3Discrete": (DISCRETE_TD3S, 90, BUDGET, 2e-4),
+    "DDQN": (DDQNS, 90, BUDGET, 2e-4),
+    "TD3": (TD3S, 60, {}, 2e-4),
+    "SAC": (SACS, 60, {}, 2e-4),
+    "TD3Discrete": (DISCRETE_TD3S, 60, BUDGET, 2e-4),
     "PPO": (PPOS, 130, BUDGET, 5e-4),
     "tables": (TABLES, 700, {}, 0.0),
 }
@@ -199,7 +200,7 @@ COMPARISONS: dict[str, tuple[dict[str, str], int, dict[str, Any], float]] = {
 )
 def test_machine_code_equals_torch(kind: str, case: str) -> None:
     cases, steps, changes, tolerance = COMPARISONS[kind]
-    old, new, first, second = train_both(cases[case], steps, **changes)
+    old, new, first, second = train_both(cases[case], 150 if (kind, case) == ("DDQN", "relu") else steps, **changes)
     agree(old, new, first, second, 2e-5 if kind == "tables" and "learned" in case else tolerance)
     if kind == "PPO":
         assert old.agent.optimizer.count == new.agent.optimizer.count > 5

@@ -59,7 +59,13 @@ def test_first_weights_are_those_of_the_stream() -> None:
 
 
 def test_a_search_leaves_pairs_and_a_resumed_one_the_same(tmp_path: Path) -> None:
-    values: dict[str, Any] = {"gamename": "pendulum", "eval_every": 1, "population": 4, "deploy_steps": 20}
+    values: dict[str, Any] = {
+        "gamename": "pendulum",
+        "eval_every": 1,
+        "population": 4,
+        "deploy_steps": 20,
+        "inner_steps": 30,
+    }
     words = f"{WORDS} --buffer_size 50 --keep_best 1 --retest_agents 1 --report_agents 2".split()
     folder = SEARCH(tmp_path / "whole", *words, **values, generations=2)
     proxy = files.load(folder / "proxy.safetensors")

@@ -37,7 +37,7 @@ POLICY = TINY + "--batch_episodes 2 --max_episodes 2"
 STEPS = TINY + "--batch_size 8 --epochs 1 --steps_per_epoch 20"
 MODELS = (
     "--total_steps 20 --steps_per_epoch 10 --training_start_time 10 --batch_size 4 --hidden_sizes 8,8,8 "
-    "--eval_steps 5 --eval_episodes 2 --buffer_size 50"
+    "--eval_steps 5 --eval_episodes 2 --buffer_size 50 --num_seeds 2"
 )
 SEARCH = (
     "--population 4 --generations 1 --inner_steps 60 --hidden_sizes 8 --batch_size 8 --test_episodes 1 --test_limit 20 "
@@ -45,7 +45,7 @@ SEARCH = (
 )
 REWARDS = (
     "--population 4 --generations 1 --inner_steps 60 --test_episodes 1 --test_every 20 --average_from 0 "
-    "--center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
+    "--test_limit 20 --center_agents 1 --retest_agents 1 --report_agents 1 --deploy_steps 40"
 )
 FILM = " --record_episodes 1 --time_limit 20"
 # Installation and start of services; no test runs them.
@@ -139,7 +139,7 @@ def scaled(command: str) -> str:
         ("--agent DDQN,PPO,DuelingDDQN --num_agents", "--num_agents 3 --no_real_baseline"),
         ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
         ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"),
-        ("-potential --agent TD3", "--num_agents 1 --no_real_baseline"),
+        ("-potential --agent TD3", "--num_agents 1 --no_real_baseline --time_limit 40"),
         ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"),
         ("-bandit --agent PPO --num_agents", "--num_agents 2 --no_real_baseline"),
         ("--eval_agent", "--num_eval_episodes 1 --time_limit 20"),
@@ -161,7 +161,7 @@ def tiny(command: str) -> str:
     if name == "RN" and "--mode -1" in command:
         return STEPS
     if name == "RN":
-        return REWARDS.replace("--test_every 20 --average_from 0", "") if "paper" in command else REWARDS
+        return REWARDS.replace("--test_every 20 --average_from 0 ", "") if "paper" in command else REWARDS
     if "--preset supervised" in command:
         return "--transitions 200 --fit_updates 40 --report_agents 2 --inner_steps 60"
     if family(name).learns_from == "evolution":
@@ -266,6 +266,7 @@ def test_flags_are_known(page: Path) -> None:
 
 
 @ONE_PROCESS
+@pytest.mark.usefixtures("curves")
 @long_pages_are_slow
 def test_commands_run(page: Path, workplace: Path, trained: set[frozenset[str]], small: None, brief: None) -> None:
     """Runs that differ only in seeds or epochs, and searches of hyperparameters, are only parsed."""

@@ -177,13 +177,13 @@ def test_import_error_after_a_signal_is_an_interruption(
 
 
 SLOW_GAME = "slow_cartpole:SlowCartPole-v0"
-SEARCH = {"implementation": "SE", "gamename": SLOW_GAME, "generations": 12}
+SEARCH = {"implementation": "SE", "gamename": SLOW_GAME, "generations": 6}
 PHASES: dict[str, tuple[dict[str, Any], str]] = {  # settings, and the line after which every step takes minutes
     "training": ({"implementation": "DDQN", "gamename": SLOW_GAME}, "seed 25"),
     "code that is no Python": ({"implementation": "DDQN", "gamename": SLOW_GAME}, "seed 25"),
     "workers": ({"implementation": "DDQN", "gamename": SLOW_GAME, "num_workers": 2}, "seed 25"),
     "first draws": (SEARCH | {"initial_draws": 3, "initial_members": 2}, "seed 1"),
-    "a generation": (SEARCH, " 1/12"),
+    "a generation": (SEARCH, " 1/6"),
     "re-evaluation": (SEARCH, "drawing the fitness"),
 }
 QUICK_PHASES = ("a generation",)

@@ -171,7 +171,7 @@ def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
     with encoding.mp4(path, 20) as add:
         for _ in range(30):
-            add(chance.integers(0, 255, (100, 200, 3), np.uint8))
+            add(chance.integers(0, 255, (60, 120, 3), np.uint8))
     full_size = encoding.gif(path).stat().st_size
     monkeypatch.setattr(encoding, "GIF_BYTES", full_size // 3)
     with Image.open(encoding.gif(path)) as gif:

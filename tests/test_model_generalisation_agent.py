@@ -296,7 +296,8 @@ def moved(thing: Any, memo: dict[int, Any]) -> Any:
 
 
 @pytest.mark.parametrize(("case", "game"), [
-    (case, game) for case in MODELS for game in GAMES if game == GAMES[0] or ALL[case][0] == "PerfectModel"
+    pytest.param(case, game, marks=[pytest.mark.slow] * (case not in (*NAMES, "simple-no-bits", "tanh-sigmoid")))
+    for case in MODELS for game in GAMES if game == GAMES[0] or ALL[case][0] == "PerfectModel"
 ])  # fmt: skip
 def test_update_needs_no_device_synchronization(case: str, game: str) -> None:
     """Meta tensors refuse a shape or branch that depends on a number, so a CUDA graph can capture the update."""

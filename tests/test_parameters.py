@@ -101,12 +101,12 @@ def test_what_is_played_is_what_is_drawn() -> None:
 def test_a_checkpoint_is_evaluated_elsewhere(words: str, game: str, finished: Any, capsys: Shown) -> None:
     """Where the spaces are the same, which is said."""
     run = trainer.load(finished(implementation="DDQN")[0])
-    argv = ["--eval_agent", str(run.path), "--num_eval_episodes", "7", *words.split()]
+    argv = ["--eval_agent", str(run.path), "--num_eval_episodes", "3", *words.split()]
     assert trainer.main(argv) == 0
     output = capsys.readouterr().out
     trained_on = "" if game == "cartpole" else " (trained on cartpole)"
     assert output.startswith(f"DDQN on {game}{trained_on}, epoch ")
-    evaluation, default_evaluation = run.evaluate(7, gamename=game), run.evaluate(7)
+    evaluation, default_evaluation = run.evaluate(3, gamename=game), run.evaluate(3)
     assert f" {evaluation.mean:.1f} " in output and np.array_equal(evaluation.returns, default_evaluation.returns) == (
         "," not in game
     )

@@ -137,17 +137,23 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: pickled(tensor((10**6,), (1,), 10**6) + b"(" + b"\x88K\x01" * 10**5 + b"u", **{"0": bytes(4 * 10**6)}),
         "as a key"),
     "attributes of a function": (lambda: pickled(TENSOR + b"}X\x01\x00\x00\x00aK\x01sb"), "was not written"),
+    "a hundred thousand mappings": (lambda: repeated_opcode(b"}", 10**5), "was not written"),
     "two million mappings": (lambda: repeated_opcode(b"}", MAX_OPCODES), "was not written"),
     "half a million ordered mappings": (
         lambda: pickled(b"](ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * (MAX_OPCODES // 4) + b"e"), "was not wri"),
     "four hundred thousand tensors": (
         lambda: pickled(b"](" + TENSOR + arguments((1,), (1,), 1) + b"q\x08R"
                         + b"h\x07h\x08R" * (MAX_OPCODES // 5) + b"e", **{"0": bytes(4)}), "holds 5[0-9]{4} tensors"),
+    "a hundred thousand levels": (lambda: pickled(b"]" * 10**5 + b"a" * (10**5 - 1)), "was not written"),
     "a million levels": (lambda: pickled(b"]" * 10**6 + b"a" * (10**6 - 1)), "was not written"),
 }  # fmt: skip
+# As many as one file may have.
+LARGE = ("two million mappings", "half a million ordered mappings", "a million levels")
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    "attack", [pytest.param(attack, marks=[pytest.mark.slow] * (attack in LARGE)) for attack in ATTACKS]
+)
 def test_hostile_checkpoint_is_refused(attack: str, tmp_path: Path) -> None:
     make, message = ATTACKS[attack]
     path = tmp_path / "last.ckpt"

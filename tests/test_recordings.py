@@ -79,7 +79,9 @@ def test_the_dataset_names_its_environment() -> None:
     assert minari.load_dataset("named/random-v0").recover_environment().spec.id == "CartPole-v1"
 
 
-@pytest.mark.parametrize("case", ["UDRL", "UDRL-ranks", "RCP-R", "RCP-A"])
+@pytest.mark.parametrize(
+    "case", ["UDRL", "RCP-A", *(pytest.param(case, marks=pytest.mark.slow) for case in ("UDRL-ranks", "RCP-R"))]
+)
 def test_members_learn_alone_as_in_company(case: str) -> None:
     """From recorded episodes alone."""
     record(f"{case}/random-v0", "cartpole")

@@ -189,7 +189,7 @@ def argv_of(case: str, logdir: Path, *extra_flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize("case", [
-    pytest.param(case, marks=[pytest.mark.slow] * (case == "UDRL, replayed"))
+    pytest.param(case, marks=[pytest.mark.slow] * (case in ("UDRL, replayed", "RCP-A, two seeds", "CPG, replayed")))
     for case in CASES | ON_GYMNASIUM
 ])  # fmt: skip
 def test_resumed_run_equals_uninterrupted(case: str, tmp_path: Path) -> None:

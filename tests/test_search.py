@@ -30,6 +30,7 @@ from proxies import KINDS, written
 search, searched = partial(flags, implementation="SE"), partial(trained, implementation="SE")
 
 
+@pytest.mark.usefixtures("curves")
 @pytest.mark.parametrize(
     "extra_flags", [[], ["--proxy", "bandit", "--initial_draws", "3", "--deploy_steps", "60"], ["--learned_reset"]]
 )

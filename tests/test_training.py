@@ -67,6 +67,7 @@ def load_run_state(folder: Path) -> dict[str, Any]:
 # -- files of a run ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("curves")
 @pytest.mark.parametrize("name", METRICS)
 def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) -> None:
     columns = METRICS[name]

@@ -274,8 +274,10 @@ def test_outputs_of_huge_networks_are_finite(tmp_path: Path, kind: str, scale: f
 
 
 @warnings_are_errors
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "mode"), [
+    pytest.param(kind, mode, marks=[pytest.mark.slow] * (i > 1 and mode is AutoresetMode.SAME_STEP))  # of no network
+    for i, kind in enumerate(KINDS) for mode in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+])  # fmt: skip
 def test_vector_environment_equals_single_ones(tmp_path: Path, kind: str, mode: AutoresetMode) -> None:
     path, n = write_proxy(tmp_path, kind), 6
     vector_env = gym.make_vec(ANY, num_envs=n, proxy=path, autoreset_mode=mode.value)
