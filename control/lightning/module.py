@@ -105,7 +105,7 @@ class RunModule(pl.LightningModule, ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, str]:
-        """Return this epoch's row of the printed table: the text of each column. The bar has the second to fourth."""
+        """Return this epoch's row of the printed table: the text of each column."""
 
     def is_reported(self) -> bool:
         """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""
