@@ -99,12 +99,8 @@ def help_text(
         )
     notes = _notes_without_effect(valid_flags, choices)
     if searches_text:
-        text = " ".join(words)
-        heading = f"settings of {implementation} with {text!r}:"
-        if not (matches := _matching(valid_flags, text.lower(), families)):
-            heading = f"{implementation} has no setting with {text!r}, but others have:"
-            matches, notes = _matching_elsewhere(valid_flags, text.lower())
-        return "\n".join([heading, *_entries(matches, notes, families, width)])
+        searched = {**choices, "implementation": "" if is_default else implementation}
+        return "\n".join(_search(" ".join(words), valid_flags, families, searched, notes, width))
     # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
     of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
     short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
@@ -188,19 +184,46 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
-def _matching_elsewhere(valid_flags: Mapping[str, Flag], text: str) -> tuple[list[Flag], dict[str, str]]:
-    """Return `_matching` settings of all implementations, and setting -> note with the implementations that have it.
-    Raises SettingError if there are none, which suggests one of ``valid_flags``."""
-    matches: dict[str, Flag] = {}
-    owners: dict[str, list[str]] = {}
-    for implementation in implementations():
-        for flag in _matching(flags(implementation, ""), text, families_of(implementation, RunConfig.agent)):
-            matches.setdefault(flag.name, flag)
-            owners.setdefault(flag.name, []).append(implementation)
-    if not matches:
-        hint = nearest(text, valid_flags)
+def _search(
+    text: str,
+    valid_flags: Mapping[str, Flag],
+    families: Sequence[str],
+    choices: Mapping[str, str],
+    notes: Mapping[str, str],
+    width: int,
+) -> list[str]:
+    """Return the lines of a page about settings with ``text``: of the chosen implementation, or of all if it is empty
+    or has none. Raises SettingError if there are none, which suggests one of ``valid_flags``."""
+    implementation, found = choices["implementation"], dict[str, Flag]()
+    owners: dict[str, list[str]] = {}  # implementations by setting, and below settings by implementations
+    elsewhere: dict[str, list[str]] = {}
+    for name in implementations():
+        for flag in _matching(flags(name, choices["gamename"]), text.lower(), families_of(name, RunConfig.agent)):
+            found.setdefault(flag.name, flag)
+            owners.setdefault(flag.name, []).append(name)
+    listed = _matching(valid_flags, text.lower(), families) if implementation else []
+    if not (found or listed):
+        name, _, value = text.partition(" ")
+        is_value = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
+        hint = f"; did you mean '--{name} {value} --help'?" if is_value else nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    return [*matches.values()], {name: f"of {', '.join(names)}" for name, names in owners.items()}
+    heading, with_sources = f"settings of {implementation} with {text!r}", implementation
+    if listed:
+        for name in sorted(name for name in found.keys() - valid_flags.keys() if text.lower() in name):
+            elsewhere.setdefault(", ".join(owners[name]), []).append(name)
+    else:
+        listed, with_sources = sorted(found.values(), key=lambda flag: text.lower() not in flag.name), "NAME"
+        everyone = [*implementations()]
+        notes = {name: f"of {', '.join(those)}" for name, those in owners.items() if those != everyone}
+        heading = f"{implementation} has no setting with {text!r}, but others have" if implementation else ""
+        heading = f"{heading or f'settings with {text!r}'}; defaults are those of the first agent in brackets"
+    lines = [_wrap(f"{heading}:", width), *_entries(listed, notes, families, width)]
+    if re.search(r" \[[A-Z]\]", " ".join(lines)):
+        lines.append(_wrap(f"Tags such as [C] name sources, which --algo {with_sources} --help lists.", width))
+    for names, settings in elsewhere.items():
+        line = f"also in {names}: {', '.join(settings)} (--algo {names.split(',')[0]} --help {text})"
+        lines.append(_wrap(line, width))
+    return lines
 
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
