@@ -291,7 +291,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}"
+    agents_text = (
+        f"{options.num_agents} fresh {names} agents{' on each' * options.real_baseline}, seed {run.seed}{sampled}"
+    )
     print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
     print()
 
@@ -344,7 +346,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         goal = config.solved_reward
     verdict = Baselines.measure(proxy.game, run.seed, limit).judge(returns.numpy(), goal=goal)
     print()
-    for line in filter(None, [footer, verdict.sentence]):
+    for line in filter(None, [footer, verdict.line]):
         print_wrapped(line)
     return verdict
 

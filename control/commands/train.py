@@ -291,14 +291,12 @@ def _spent(module: RunModule, seconds: float, seconds_after: float) -> str:
 
 def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
     """Return commands to type after a run: to look at it, and to evaluate its agent or its proxy."""
-    settings, proxy = module.settings, folder / IN_RUN
+    settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", settings.run.logdir))
-    if isinstance(module, AgentModule) and checkpoint_path:
+    if checkpoint_path if isinstance(module, AgentModule) else (folder / IN_RUN).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    elif proxy.exists():
-        commands += [command(settings, "--eval_agent", folder)]
     return commands
 
 
