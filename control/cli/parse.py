@@ -252,8 +252,10 @@ def _print_translations(
     line for each setting. ``renamed`` maps aliases to settings."""
     alias_texts: dict[str, list[str]] = {}
     for name, words in typed.items():
-        if renamed.get(name) in translated:
-            alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
+        setting = renamed.get(name, "")
+        is_synonym = name == "algo" and words == translated.get(setting)  # which --help uses too
+        if setting in translated and not is_synonym:
+            alias_texts.setdefault(setting, []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)

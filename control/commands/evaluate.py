@@ -153,7 +153,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             mean = float(results.returns.double().mean())
             if solved is not None:
                 verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
-        print(Table(table), *verdicts, sep="\n")
+        print(Table(table).printed(), *verdicts, sep="\n")
         if options.save_dataset is not None:
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
@@ -323,7 +323,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         _print_row(row_name, describe(outcome, judged), outcomes)
         return outcome.scores
 
-    print(*Table([HEADER]).lines(WIDTHS))
+    print(Table([HEADER]).printed(WIDTHS))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # agents on a proxy have no real tests
     returns = print_results(learned_name, agents, True, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None

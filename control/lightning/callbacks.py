@@ -17,7 +17,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import paint
+from control.cli.colour import paint, wrapped
 from control.cli.ending import SIGNALS, ending, say
 from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
 from control.films.recording import film
@@ -109,6 +109,8 @@ class Progress(Callback):
             "steps/s": f"{rate / len(module.seeds):,.0f}",
             "left": self._time_left(module, module.share()),
         }
+        if not self._table.widths and (legend := module.legend()):
+            tqdm.write(paint(wrapped(legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
         sys.stdout.flush()
 

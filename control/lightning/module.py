@@ -107,6 +107,10 @@ class RunModule(pl.LightningModule, ABC):
     def columns(self) -> dict[str, str]:
         """Return this epoch's row of the printed table: the text of each column."""
 
+    def legend(self) -> str:
+        """Return a line that explains the printed table, "" if nothing needs it."""
+        return ""
+
     def is_reported(self) -> bool:
         """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""
         return True

@@ -121,6 +121,11 @@ class SupervisedModule(SyntheticEnvironmentModule):
         ends = {"missed": f"{100 * missed:.1f} %", "false": f"{100 * false:.2f} %"}
         return losses | ends | {"rollout": f"{rollout_error:.2g}"}
 
+    def legend(self) -> str:
+        return (
+            "losses on held-out transitions; missed, false: ends of episodes; rollout: error of whole predicted paths"
+        )
+
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
         source = {name: getattr(self.settings.proxy, name) for name in ("transitions", "transitions_from")}
