@@ -324,8 +324,7 @@ def closest(name: str, names: Iterable[str]) -> str | None:
     lower = name.lower()
     if lower in by_lower:
         return by_lower[lower]
-    beginning = lower if len(lower) >= 4 else f"{lower}_"
-    extended = sorted((other for other in by_lower if other.startswith(beginning)), key=len)
+    extended = sorted((other for other in by_lower if other.startswith(lower + "_" * (len(lower) < 4))), key=len)
     candidates = extended or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
     return by_lower[candidates[0]] if candidates else None
 

@@ -77,7 +77,7 @@ def test_values_of_a_summary_begin_in_one_column(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "40")
     for value in ("folder/" * 9, "a short value", "many words " * 4):
-        print_named("page", value.strip(), 8, "  ")
+        print_named("  page", value.strip(), 10)
     long_path, short, first, second = stream.getvalue().splitlines()
     assert long_path == f"  page    {'folder/' * 9}" and short == "  page    a short value"
     assert first.startswith("  page    many words") and second.startswith(" " * 10 + "words")

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import textwrap
-from typing import Any, TextIO
+from typing import TextIO
 
 _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
@@ -21,8 +21,8 @@ def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "", start:
     if not stream.isatty():
         return start + text
     width = max(40, shutil.get_terminal_size().columns) - len(end)
-    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-    return f"{end}\n".join(textwrap.wrap(text, width, initial_indent=start, subsequent_indent=indent, **options))
+    wrapper = textwrap.TextWrapper(width, start, indent, break_long_words=False, break_on_hyphens=False)
+    return f"{end}\n".join(wrapper.wrap(text))
 
 
 def print_wrapped(text: str) -> None:
@@ -30,11 +30,15 @@ def print_wrapped(text: str) -> None:
     print(wrapped(text, sys.stdout), flush=True)
 
 
-def print_named(name: str, text: str, width: int, margin: str = "") -> None:
+def print_named(name: str, text: str, width: int) -> None:
     """Print ``name`` in a column of this ``width``, cyan on a terminal, and ``text`` beside it, `wrapped`."""
-    column = f"{margin}{name:<{width}}"
-    line = wrapped(text, sys.stdout, " " * len(column), start=" " * len(column))
-    print(f"{paint(column, 'cyan', sys.stdout)}{line[len(column) :]}", flush=True)
+    line = wrapped(text, sys.stdout, " " * width, start=" " * width)
+    print(f"{paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width:]}", flush=True)
+
+
+def verdict_text(sentence: str, passed: bool) -> str:
+    """Return a verdict, which after a failure begins with the exit status and is yellow on a terminal."""
+    return sentence if passed else paint(f"failed, so the exit status is 1: {sentence}", "yellow", sys.stdout)
 
 
 def note(text: str, kind: str = "note") -> None:

@@ -99,8 +99,27 @@ def help_text(
         )
     notes = _notes_without_effect(valid_flags, choices)
     if searches_text:
-        searched = {**choices, "implementation": "" if is_default else implementation}
-        return "\n".join(_search(" ".join(words), valid_flags, families, searched, notes, width))
+        text = " ".join(words)
+        found, owners = _matching_anywhere(text.lower(), choices["gamename"])
+        matches = [] if is_default else _matching(valid_flags, text.lower(), families)
+        names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
+        heading = f"settings of {implementation} with {text!r}:"
+        if not matches:
+            start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
+            heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
+            matches, notes = [*found.values()], {name: f"of {those}" for name, those in owners.items() if those}
+        if not matches:
+            name, _, value = text.partition(" ")
+            is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
+            hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
+            raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+        lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
+        if re.search(r" \[[A-Z]\]", "".join(lines)):
+            lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
+        if names:
+            others = ", ".join(f"{name} (of {owners[name]})" for name in names)
+            lines.append(_wrap(f"Also {others}: --algo NAME --help {text}", width))
+        return "\n".join(lines)
     # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
     of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
     short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
@@ -184,46 +203,17 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
-def _search(
-    text: str,
-    valid_flags: Mapping[str, Flag],
-    families: Sequence[str],
-    choices: Mapping[str, str],
-    notes: Mapping[str, str],
-    width: int,
-) -> list[str]:
-    """Return the lines of a page about settings with ``text``: of the chosen implementation, or of all if it is empty
-    or has none. Raises SettingError if there are none, which suggests one of ``valid_flags``."""
-    implementation, found = choices["implementation"], dict[str, Flag]()
-    owners: dict[str, list[str]] = {}  # implementations by setting, and below settings by implementations
-    elsewhere: dict[str, list[str]] = {}
-    for name in implementations():
-        for flag in _matching(flags(name, choices["gamename"]), text.lower(), families_of(name, RunConfig.agent)):
+def _matching_anywhere(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
+    """Return `_matching` settings of all implementations by name, those with ``text`` in their name first, and setting
+    -> the implementations that have it, "" for all."""
+    found: dict[str, Flag] = {}
+    owners: dict[str, list[str]] = {}
+    for implementation in implementations():
+        for flag in _matching(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
             found.setdefault(flag.name, flag)
-            owners.setdefault(flag.name, []).append(name)
-    listed = _matching(valid_flags, text.lower(), families) if implementation else []
-    if not (found or listed):
-        name, _, value = text.partition(" ")
-        is_value = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-        hint = f"; did you mean '--{name} {value} --help'?" if is_value else nearest(text, valid_flags)
-        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    heading, with_sources = f"settings of {implementation} with {text!r}", implementation
-    if listed:
-        for name in sorted(name for name in found.keys() - valid_flags.keys() if text.lower() in name):
-            elsewhere.setdefault(", ".join(owners[name]), []).append(name)
-    else:
-        listed, with_sources = sorted(found.values(), key=lambda flag: text.lower() not in flag.name), "NAME"
-        everyone = [*implementations()]
-        notes = {name: f"of {', '.join(those)}" for name, those in owners.items() if those != everyone}
-        heading = f"{implementation} has no setting with {text!r}, but others have" if implementation else ""
-        heading = f"{heading or f'settings with {text!r}'}; defaults are those of the first agent in brackets"
-    lines = [_wrap(f"{heading}:", width), *_entries(listed, notes, families, width)]
-    if re.search(r" \[[A-Z]\]", " ".join(lines)):
-        lines.append(_wrap(f"Tags such as [C] name sources, which --algo {with_sources} --help lists.", width))
-    for names, settings in elsewhere.items():
-        line = f"also in {names}: {', '.join(settings)} (--algo {names.split(',')[0]} --help {text})"
-        lines.append(_wrap(line, width))
-    return lines
+            owners.setdefault(flag.name, []).append(implementation)
+    names = {name: ", ".join(those) * (len(those) < len(implementations())) for name, those in owners.items()}
+    return dict(sorted(found.items(), key=lambda item: text not in item[0])), names
 
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:

@@ -252,10 +252,9 @@ def _print_translations(
     line for each setting. ``renamed`` maps aliases to settings."""
     alias_texts: dict[str, list[str]] = {}
     for name, words in typed.items():
-        setting = renamed.get(name, "")
-        is_synonym = name == "algo" and words == translated.get(setting)  # which --help uses too
-        if setting in translated and not is_synonym:
-            alias_texts.setdefault(setting, []).append(" ".join([f"--{name}", *words]))
+        is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
+        if renamed.get(name) in translated and not is_silent:
+            alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.cli.colour import paint, print_named, print_wrapped, wrapped
+from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrapped
 from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
@@ -45,7 +45,7 @@ from control.loops.rollout import FunctionPolicy, rollout
 from control.reports.learned import FIGURE, PAGE, write_page
 from control.reports.search import quartiles
 from control.reports.tables import number_text
-from control.reports.verdict import FAILED, Baselines, Score, Verdict, joint_verdict
+from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import run_dir
 from envs.make import make_environment, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
@@ -230,8 +230,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     write_page(task.folder, task.game, task.results)
     judged = [task.results[name] for name in names if name in task.results]
     if verbose and (sentence := _last_sentence(judged)):
-        text = wrapped(f"{FAILED if failures else ''}{sentence}", sys.stdout)
-        print(paint(f"\n{text}", "yellow" if failures else "bold", sys.stdout))
+        print("\n" + paint(wrapped(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
 
 

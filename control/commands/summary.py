@@ -35,7 +35,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
     begins with ``tensorboard``, or is the words after ``python``. Paths are relative (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
-        print_named(name, path_text(value, folder), width, "  ")
+        print_named(f"  {name}", path_text(value, folder), width + 2)
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:

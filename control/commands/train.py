@@ -272,8 +272,7 @@ def _judged(module: AgentModule, folder: Path) -> str:
         text += f", {solved_verdict(module.best, solved)}"
     elif len(scores) > seeds:
         start = sum(scores[:seeds]) / seeds
-        name = "test" if tag == GREEDY else "in training"
-        text += f", {'better' if module.best > start else 'no better'} than the first {name} ({start:.1f})"
+        text += f", {'better' if module.best > start else 'no better'} than the first ({start:.1f})"
     is_best_test = tag == GREEDY or not tests or seeds > 1
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 

@@ -36,6 +36,7 @@ class AgentModule(RunModule):
         self.validate_every = settings.schedule.eval_every
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
+        self.legend = "left: with film" * settings.run.record
         self._ends_part = False  # whether the epoch ends one of ``evaluations`` equal parts of the run
 
     @classmethod
@@ -197,19 +198,13 @@ class AgentModule(RunModule):
                 columns[name] = f"{means[tag]:{spec}}" if tag in means else ""
         return columns | ({"diverged": f"{num_diverged} of {len(self.seeds)}"} if num_diverged else {})
 
-    def legend(self) -> str:
-        return "left: with the film" if self.settings.run.record else ""
-
     def is_reported(self) -> bool:
-        """Return whether this is an evaluation, the first epoch of a process or the last one, or ``print_statements``
-        is set. In a run that is too short for regular evaluations, only those that end a part count: their rows are at
-        equal distances."""
+        """Return whether this is an evaluation or the first epoch of a process, or ``print_statements`` is set. In a
+        run that is too short for regular evaluations, only those at equal distances count, and the last one."""
         is_regular = self.epoch / self.validate_every >= self.evaluations * self.share()
-        is_shown = self.is_evaluated() and (is_regular or self._ends_part)
-        is_first = self.epoch == self.epochs_before + 1
-        return (
-            is_first or is_shown or self.is_over() or bool(self.stop_reason()) or self.settings.run.print_statements > 0
-        )
+        is_shown = is_regular or self._ends_part or bool(self.stop_reason())
+        is_chosen = self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0
+        return is_chosen or (self.is_evaluated() and is_shown)
 
     @property
     def _return_tag(self) -> str:

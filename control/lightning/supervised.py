@@ -43,6 +43,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
         self.steps_on = "replayed"
+        self.legend = "losses on held-out transitions; missed, false: ends of episodes; rollout: error after many steps"
         self.networks = stages.parameters
         self.best_means = Archive(self.config.keep_best)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
@@ -120,11 +121,6 @@ class SupervisedModule(SyntheticEnvironmentModule):
         losses = {"state": f"{state:.2g}", "reward": f"{reward:.2g}", "end": f"{end:.2g}"}
         ends = {"missed": f"{100 * missed:.1f} %", "false": f"{100 * false:.2f} %"}
         return losses | ends | {"rollout": f"{rollout_error:.2g}"}
-
-    def legend(self) -> str:
-        return (
-            "losses on held-out transitions; missed, false: ends of episodes; rollout: error of whole predicted paths"
-        )
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""

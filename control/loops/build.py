@@ -126,8 +126,7 @@ def check_accelerator(run: RunConfig) -> None:
     elif run.accelerator == "gpu" and not torch.cuda.is_available():
         problem = f", but torch {torch.__version__} finds no GPU; allowed here: cpu"
     if problem:
-        name = f"{run.accelerator!r}{' (cuda)' * (run.accelerator == 'gpu')}"
-        raise SettingError(f"accelerator is {name}{problem}", "accelerator")
+        raise SettingError(f"accelerator is {run.accelerator!r} (cuda){problem}", "accelerator")
 
 
 def _episode_loop(settings: Settings) -> EpisodeLoop:

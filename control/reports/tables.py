@@ -2,7 +2,6 @@
 
 import math
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from control.cli.colour import paint
 from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm
 from control.reports.tags import RUNNING_MEAN, TAGS, of_search
@@ -42,11 +40,6 @@ class Table:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
-
-    def printed(self, min_widths: Sequence[int] = ()) -> str:
-        """Return the `lines` as text for stdout, with a dim header on a terminal."""
-        header, *rows = self.lines(min_widths)
-        return "\n".join([paint(header, "dim", sys.stdout), *rows])
 
     def __html__(self) -> str:
         """Return HTML. The table scrolls sideways on a narrow page."""

@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from control.cli.colour import paint
 from control.loops.build import spaces_of
 from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.reports.statistics import interval, iqm
@@ -33,7 +31,6 @@ from models.streams import Streams, derive_seed, random_actions
 Act = Callable[[Tensor], Tensor]
 """A function from observations ``[N, *O]`` to actions, ``[N]`` or ``[N, A]``."""
 
-FAILED = "failed, so the exit status is 1: "
 SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # of each baseline, and of each constant action to choose the best one
 MOST_STEPS = 50_000  # real steps after which no further episodes begin
@@ -174,11 +171,6 @@ class Verdict(Baselines):
         if self.agents.exceeds(self.constant):
             return f"{text}, and {than_constant}"
         return f"{text}, and no worse {than_constant}, which reaches the goal"
-
-    @property
-    def line(self) -> str:
-        """The sentence for a terminal. After a failure it says that the exit status is 1, in yellow."""
-        return self.sentence if self.passed else paint(f"{FAILED}{self.sentence}", "yellow", sys.stdout)
 
     @property
     def failure(self) -> str:
