@@ -105,7 +105,7 @@ class Progress(Callback):
         self._line_steps, self._line_time = steps, now
         width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
         epoch = _number_text(module, module.epoch).rjust(width)
-        times = {"steps/s": f"{rate / len(module.seeds):,.0f}", "left": self._time_left(module, module.share())}
+        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self._time_left(module, module.share())}
         if module.legend and not self._table.widths:
             tqdm.write(paint(wrapped(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
