@@ -107,7 +107,7 @@ def help_text(
         if not matches:
             start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
             heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-            matches, notes = [*found.values()], {name: f"of {those}" for name, those in owners.items() if those}
+            matches, notes = [*found.values()], {name: f"of {group}" for name, group in owners.items() if group}
         if not matches:
             name, _, value = text.partition(" ")
             is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
@@ -212,7 +212,7 @@ def _matching_anywhere(text: str, game: str) -> tuple[dict[str, Flag], dict[str,
         for flag in _matching(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
             found.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
-    names = {name: ", ".join(those) * (len(those) < len(implementations())) for name, those in owners.items()}
+    names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
     return dict(sorted(found.items(), key=lambda item: text not in item[0])), names
 
 
