@@ -86,8 +86,8 @@ def module(**settings: Any) -> "RunModule":
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the flags ``argv`` (default: ``sys.argv[1:]``) and return its exit status: 0 for success, 1
-    if agents learn nothing from the result of a search or from an evaluated proxy (its verdict) or if a helper process
-    died, 2 for an error that the user can correct, 130 after Ctrl-C, SIGTERM or SIGHUP."""
+    if a search or the evaluation of a proxy failed by its verdict or if a helper process died, 2 for an error that the
+    user can correct, 130 after Ctrl-C, SIGTERM or SIGHUP."""
     ending.reset()  # the status is 130 until the command has finished
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments:

@@ -319,13 +319,13 @@ def allowed_clause(hint: str, allowed_text: str, where: str = "") -> str:
 
 def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of ``names``, ignoring case: an equal name, else the shortest that begins with ``name``
-    and an underscore, else the closest by `difflib`. None if no name is close."""
+    (with ``name_`` if it has three letters or fewer), else the closest by `difflib`. None if no name is close."""
     by_lower = {other.lower(): other for other in names}
     lower = name.lower()
     if lower in by_lower:
         return by_lower[lower]
-    extended = sorted((other for other in by_lower if other.startswith(f"{lower}_")), key=len)
-    candidates = extended or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.6)
+    extended = sorted((other for other in by_lower if other.startswith(lower + "_" * (len(lower) < 4))), key=len)
+    candidates = extended or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
     return by_lower[candidates[0]] if candidates else None
 
 

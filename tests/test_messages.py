@@ -230,10 +230,10 @@ SEARCHED = """
 --gamename pendulum --proxy bandit --preset two_stage --table_episodes 9
     -> --table_episodes has no effect on pendulum: all that it can show is known, and in the table
 --num_seeds 2 -> num_seeds is 2; allowed with SE: 1 (see bash_train.sh)
---accelerator gpu -> accelerator is 'gpu'; allowed for SE: cpu
+--accelerator gpu -> accelerator is 'gpu' (cuda); allowed for SE: cpu
 --proxy bandit --first_states table
     -> first_states is 'table', but nothing is known of how far the observations of cartpole go; allowed: latent...
---preset broad --agent DDQN -> agent is 'DDQN'; did you mean 'PPO,DDQN'? Allowed with preset broad: PPO, PPO,DDQN
+--preset broad --agent DDQN -> agent is 'DDQN'; allowed with preset broad: PPO, PPO,DDQN
 --agent DDQN,PPO --batch_size 200 --buffer_size 100 -> batch_size is 200, but buffer_size is 100...
 --preset supervised --start_from cartpole-mdp
     -> --start_from has no effect: preset is 'supervised', which searches for nothing

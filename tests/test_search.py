@@ -57,7 +57,8 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     assert picture.encoded_image_string == (folder / "behaviour.png").read_bytes() and picture.width > 100
     output = capsys.readouterr().out
     generation = scores["generation"]  # the first one that would train on the winner
-    assert f"({f'mean after generation {generation - 1}' if generation > 1 else 'first mean'})" in output
+    is_last = generation > metrics["epoch"][-1]
+    assert f"({'last mean' if is_last else f'mean of generation {generation}'})" in output
     assert "proxy.safetensors" in output and "--eval_agent" in output and "tensorboard" in output
     for line in ("second test of the 3 best networks, 2 new agents each", "winner with 3 fresh agents"):
         assert re.search(rf"{line} \(about (\d+ min )?\d+ s\)\n", output)

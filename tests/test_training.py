@@ -1,5 +1,6 @@
 """Whole runs through the command: their files, stopping, reloading, warnings and signals."""
 
+import functools
 import math
 import re
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import pytorch_lightning as pl
 import torch
 from gymnasium.envs.registration import EnvSpec
 
@@ -20,6 +22,7 @@ from conftest import Finished
 from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
+from control.lightning.proxy_module import ProxyModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
@@ -109,10 +112,13 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
 def test_summary_says_whether_the_environment_is_solved(
     best: float, verdict: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AgentModule, "score", lambda self: best)
+    monkeypatch.setattr(AgentModule, "score", lambda self: best if self.is_evaluated() else None)
     monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
     trained(logdir, implementation="DDQN", epochs=2)
-    assert f"mean greedy return {best} in two tests after epoch 1, {verdict}\n" in capsys.readouterr().out
+    line = r"mean greedy return (.*) \(tests after epoch 2: (.*) and (.*)\), (.*)\n"
+    found = re.search(line, capsys.readouterr().out)
+    assert found and (found[1], found[4]) == (str(best), verdict)
+    assert float(found[2]) + float(found[3]) == pytest.approx(2 * best, abs=0.11)
 
 
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +159,35 @@ def test_short_runs_are_evaluated_five_times(changes: dict[str, int], evaluated:
     seldom = learned(trained(logdir, implementation="DDQN", **changes | {"eval_every": 100}))
     names = {name for name in metrics if not name.startswith("eval/")}
     np.testing.assert_equal({name: seldom[name] for name in names}, {name: metrics[name] for name in names})
+
+
+def test_rows_of_a_short_run_are_at_equal_distances(logdir: Path) -> None:
+    rows: list[int] = []
+
+    class Rows(pl.Callback):
+        def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
+            rows.extend([module.epoch] * module.is_reported())
+
+    changes: dict[str, Any] = {"implementation": "DDQN", "steps_per_epoch": 7, "eval_episodes": 1, "eval_every": 10}
+    changes |= {"gamename": "cartpole", "callbacks": [Rows()], "logger": "none"}
+    metrics = trainer.train(logdir=str(logdir), verbose=False, epochs=22, **changes).metrics
+    evaluated = [
+        epoch for epoch, score in zip(metrics["epoch"], metrics["eval/return_greedy"], strict=True) if score > 0
+    ]
+    assert evaluated == [5, 9, 10, 14, 18, 20, 22] and rows == [1, 5, 9, 14, 18, 22]
+
+
+@pytest.mark.parametrize(("epochs", "eval_every", "count"), [(60, 5, 13), (30, 10, 7), (200, 1, 21), (12, 5, 12)])
+def test_rows_of_a_search(epochs: int, eval_every: int, count: int) -> None:
+    """About ten to twenty, some of which have a test of the mean."""
+    config = SimpleNamespace(at=lambda epoch: SimpleNamespace(eval_every=eval_every))
+    rows = []
+    for epoch in range(1, epochs + 1):
+        search: Any = SimpleNamespace(epochs_before=0, epochs=epochs, epoch=epoch, config=config)
+        search.is_over = functools.partial(int.__eq__, epoch, epochs)
+        rows += [epoch] * ProxyModule.is_reported(search)
+    tested = {*range(1, epochs, eval_every), epochs}
+    assert len(rows) == count and len(set(np.diff(rows)[:-1])) == 1 and (tested <= {*rows} or {*rows} <= tested)
 
 
 def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

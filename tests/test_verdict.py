@@ -182,7 +182,7 @@ def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert trainer.main(words) == 1
     output = capsys.readouterr().out
     assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
-    sentence = re.search(r"verdict +(.*)", output)
+    sentence = re.search(r"verdict +failed, so the exit status is 1: (.*)", output)
     assert sentence and re.fullmatch(
         r"agents \(.*\) are (no|not clearly) better than .*: try --proxy bandit.*", sentence[1]
     )
@@ -191,7 +191,8 @@ def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run.verdict["sentence"] == sentence[1] and not run.verdict["passed"] and run.verdict["real_steps"] > 0
     assert understudy.load(scores.parent).description["scores"]["verdict"] == run.verdict
     assert trainer.main(["--eval_agent", str(scores.parent), "--num_agents", "4", "--no_real_baseline"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("agents (")
+    output = capsys.readouterr().out
+    assert output.splitlines()[-1].startswith("failed, so the exit status is 1: agents (") and "on each" not in output
 
 
 def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

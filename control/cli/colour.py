@@ -15,19 +15,30 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows_colours and text else text
 
 
-def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "") -> str:
-    """Return ``text`` broken at words to the width of the terminal, unchanged unless ``stream`` is one. Lines after the
+def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
+    """Return ``start`` and ``text``, broken at words to the width of the terminal if ``stream`` is one. Lines after the
     first begin with ``indent``, lines before the last end with ``end``."""
     if not stream.isatty():
-        return text
+        return start + text
     width = max(40, shutil.get_terminal_size().columns) - len(end)
-    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(width, start, indent, break_long_words=False, break_on_hyphens=False)
     return f"{end}\n".join(wrapper.wrap(text))
 
 
 def print_wrapped(text: str) -> None:
     """Print ``text``, `wrapped`."""
     print(wrapped(text, sys.stdout), flush=True)
+
+
+def print_named(name: str, text: str, width: int) -> None:
+    """Print ``name`` in a column of this ``width``, cyan on a terminal, and ``text`` beside it, `wrapped`."""
+    line = wrapped(text, sys.stdout, " " * width, start=" " * width)
+    print(f"{paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width:]}", flush=True)
+
+
+def verdict_text(sentence: str, passed: bool) -> str:
+    """Return a verdict, which after a failure begins with the exit status and is yellow on a terminal."""
+    return sentence if passed else paint(f"failed, so the exit status is 1: {sentence}", "yellow", sys.stdout)
 
 
 def note(text: str, kind: str = "note") -> None:

@@ -100,11 +100,26 @@ def help_text(
     notes = _notes_without_effect(valid_flags, choices)
     if searches_text:
         text = " ".join(words)
+        found, owners = _matching_anywhere(text.lower(), choices["gamename"])
+        matches = [] if is_default else _matching(valid_flags, text.lower(), families)
+        names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
         heading = f"settings of {implementation} with {text!r}:"
-        if not (matches := _matching(valid_flags, text.lower(), families)):
-            heading = f"{implementation} has no setting with {text!r}, but others have:"
-            matches, notes = _matching_elsewhere(valid_flags, text.lower())
-        return "\n".join([heading, *_entries(matches, notes, families, width)])
+        if not matches:
+            start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
+            heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
+            matches, notes = [*found.values()], {name: f"of {group}" for name, group in owners.items() if group}
+        if not matches:
+            name, _, value = text.partition(" ")
+            is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
+            hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
+            raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+        lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
+        if re.search(r" \[[A-Z]\]", "".join(lines)):
+            lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
+        if names:
+            others = ", ".join(f"{name} (of {owners[name]})" for name in names)
+            lines.append(_wrap(f"Also {others}: --algo NAME --help {text}", width))
+        return "\n".join(lines)
     # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
     of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
     short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
@@ -188,19 +203,17 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
-def _matching_elsewhere(valid_flags: Mapping[str, Flag], text: str) -> tuple[list[Flag], dict[str, str]]:
-    """Return `_matching` settings of all implementations, and setting -> note with the implementations that have it.
-    Raises SettingError if there are none, which suggests one of ``valid_flags``."""
-    matches: dict[str, Flag] = {}
+def _matching_anywhere(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
+    """Return `_matching` settings of all implementations by name, those with ``text`` in their name first, and setting
+    -> the implementations that have it, "" for all."""
+    found: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
-        for flag in _matching(flags(implementation, ""), text, families_of(implementation, RunConfig.agent)):
-            matches.setdefault(flag.name, flag)
+        for flag in _matching(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
+            found.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
-    if not matches:
-        hint = nearest(text, valid_flags)
-        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    return [*matches.values()], {name: f"of {', '.join(names)}" for name, names in owners.items()}
+    names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
+    return dict(sorted(found.items(), key=lambda item: text not in item[0])), names
 
 
 def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:

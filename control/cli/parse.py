@@ -252,7 +252,8 @@ def _print_translations(
     line for each setting. ``renamed`` maps aliases to settings."""
     alias_texts: dict[str, list[str]] = {}
     for name, words in typed.items():
-        if renamed.get(name) in translated:
+        is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
+        if renamed.get(name) in translated and not is_silent:
             alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])

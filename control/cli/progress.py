@@ -14,6 +14,7 @@ Watch = Callable[[float], object]
 """Takes the share of the work that is done, from 0 to 1. The result is ignored."""
 
 LINE_SECONDS = 5.0  # between lines without a terminal
+BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # the time left; three columns are for "^C"
 
 
 class Lines:
@@ -62,6 +63,11 @@ class RowTable:
         return "\n".join([*lines, " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())])
 
 
+def new_bar(label: str) -> tqdm:
+    """Return a bar from 0 to 1 on stderr, which is erased at the end."""
+    return tqdm(total=1.0, desc=label, bar_format=BAR.format("{remaining}"), leave=False, dynamic_ncols=True)
+
+
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     """Yield a function that shows the progress of ``label``, or None unless ``enabled``. On a terminal it draws a bar
@@ -71,8 +77,7 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     if not enabled:
         yield None
     elif sys.stderr.isatty():
-        bar_format = "  {desc}: {percentage:3.0f} %|{bar}| {elapsed}<{remaining}"
-        with tqdm(total=1.0, desc=label, bar_format=bar_format, leave=False, dynamic_ncols=True) as bar:
+        with new_bar(label) as bar:
             yield lambda share: bar.update(share - bar.n)  # `update` takes the increase
     else:
         lines = Lines()

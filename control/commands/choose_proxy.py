@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import print_wrapped
+from control.cli.colour import print_wrapped, verdict_text
 from control.cli.progress import Watch, part, progress, time_in_words
 from control.cli.settings import Settings, acting
 from control.cli.words import command_line
@@ -78,7 +78,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         origin = f"fitted to {fit['transitions']:,} transitions"
         scores: dict[str, Any] = {"fit": fit, "report": summary}
     else:
-        mean_text = f"mean after generation {generation - 1}" if generation > 1 else "first mean"
+        mean_text = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
         origin = f"made from {module.config.start_from}" if is_clone else mean_text
         scores = {
             "generation": generation,
@@ -95,8 +95,8 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     write_proxy(path, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{IN_RUN} ({origin})"
+    yield "verdict", verdict_text(verdict.sentence, verdict.passed)
     yield from _score_lines(module, summary)
-    yield "verdict", verdict.sentence
     show_held_out(module, folder, summary["mean"])
     if run.record:
         say_if(verbose, "filming an agent that trains on the winner")

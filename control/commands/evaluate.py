@@ -5,6 +5,7 @@ compared with agents that train in the real environment."""
 import contextlib
 import dataclasses
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from control.cli.colour import print_wrapped
+from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
 from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
@@ -153,7 +154,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             mean = float(results.returns.double().mean())
             if solved is not None:
                 verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
-        print(Table(table), *verdicts, sep="\n")
+        header, *rows = Table(table).lines()
+        print(paint(header, "dim", sys.stdout), *rows, *verdicts, sep="\n")
         if options.save_dataset is not None:
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
@@ -291,8 +293,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {names} agents on each, seed {run.seed}{sampled}"
-    print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
+    agents_text = f"{options.num_agents} fresh {names} agents{' on each' * options.real_baseline}"
+    print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")
     print()
 
     def print_results(row_name: str, configs: dict[str, Any], on_proxy: bool, steps: int, rule: str) -> Tensor:
@@ -321,7 +323,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         _print_row(row_name, describe(outcome, judged), outcomes)
         return outcome.scores
 
-    print(*Table([HEADER]).lines(WIDTHS))
+    print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # agents on a proxy have no real tests
     returns = print_results(learned_name, agents, True, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
@@ -344,7 +346,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         goal = config.solved_reward
     verdict = Baselines.measure(proxy.game, run.seed, limit).judge(returns.numpy(), goal=goal)
     print()
-    for line in filter(None, [footer, verdict.sentence]):
+    for line in filter(None, [footer, verdict_text(verdict.sentence, verdict.passed)]):
         print_wrapped(line)
     return verdict
 

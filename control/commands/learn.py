@@ -12,7 +12,6 @@ import json
 import math
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.cli.colour import paint
+from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrapped
 from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
@@ -69,7 +68,6 @@ _TEACHERS: dict[str, dict[str, Any]] = {
 }
 _PATIENCE = 0.4  # share of the teacher's budget without a better evaluation that ends its training
 _EVALUATIONS = 50  # of the teacher in training
-_TEXT_WIDTH = 71  # columns of a stage's text, beside its name
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _BUFFERED = 5_000_000  # numbers of observations in the replay buffer of such an agent; many cells need much memory
@@ -176,7 +174,7 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
             settings = _resumed(settings, saved)
         task = Task(settings, folder, spaces, results)
         if verbose:
-            print(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
+            print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
 
 
@@ -223,8 +221,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             seconds = sum(estimates[other] for other in names if other not in task.results)
             duration = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
             time_left = f"; about {duration} left" if seconds >= 1 else ""
-            text = textwrap.fill(f"{task.results[name]['text']}{time_left}", _TEXT_WIDTH)
-            print(paint(f"{name:<8}", "cyan", sys.stdout), textwrap.indent(text, 9 * " ").lstrip(), flush=True)
+            print_named(name, f"{task.results[name]['text']}{time_left}", 9)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
@@ -233,7 +230,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     write_page(task.folder, task.game, task.results)
     judged = [task.results[name] for name in names if name in task.results]
     if verbose and (sentence := _last_sentence(judged)):
-        print(paint(f"\n{sentence}", "bold", sys.stdout))
+        print("\n" + paint(wrapped(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from control.cli.colour import paint, wrapped
+from control.cli.colour import paint, print_named, wrapped
 from control.cli.settings import Settings
 
 Command = Sequence[object]  # the words after the interpreter
@@ -35,8 +35,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
     begins with ``tensorboard``, or is the words after ``python``. Paths are relative (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
-        line = wrapped(f"  {name:<{width}}{path_text(value, folder)}", sys.stdout, " " * (width + 2))
-        print(f"  {paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width + 2 :]}")
+        print_named(f"  {name}", path_text(value, folder), width + 2)
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:

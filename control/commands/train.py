@@ -34,7 +34,7 @@ from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_version
 from control.reports.sheets import look_of
 from control.reports.tables import solved_verdict
-from control.reports.tags import GREEDY, TRAINING
+from control.reports.tags import GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -253,22 +253,27 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _judged(module: AgentModule, folder: Path) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
-    more)``. Without such a threshold it is compared with the first return in training. Scores of training are followed
-    by the best evaluation."""
+    more)``. The mean of two tests is followed by both. Without such a threshold it is compared with the first score.
+    Scores of training are followed by the best evaluation."""
     loop, path = module.loop, folder / "checkpoints" / "best.ckpt"
     text, solved = f"{loop.score_name} {module.best:.1f}", solved_return(module.settings.run.gamename)
-    if loop.score_tag == GREEDY and loop.varies and path.exists():
-        text += f" in two tests after epoch {checkpoints.load(path).run_state['epoch']}"
+    metrics = run_dir.read_metrics(folder / "metrics.csv")
+    tag, seeds = loop.score_tag, len(module.seeds)
+    tests, scores = ([value for value in metrics.get(name, []) if math.isfinite(value)] for name in (GREEDY, tag))
+    if tag == GREEDY and loop.varies and path.exists():
+        epoch = checkpoints.load(path).run_state["epoch"]
+        rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
+        if firsts := [value for row, value in rows if row == epoch and math.isfinite(value)]:
+            first = sum(firsts) / len(firsts)
+            text += f" (tests after epoch {epoch}: {first:.1f} and {2 * module.best - first:.1f})"
     if "return" not in loop.score_name:
         return text
-    metrics = run_dir.read_metrics(folder / "metrics.csv")
     if solved is not None:
         text += f", {solved_verdict(module.best, solved)}"
-    elif first := [value for value in metrics.get(TRAINING, []) if math.isfinite(value)][: len(module.seeds)]:
-        start = sum(first) / len(first)
-        text += f", {'better' if module.best > start else 'no better'} than the first in training ({start:.1f})"
-    tests = [value for value in metrics.get(GREEDY, []) if math.isfinite(value)]
-    is_best_test = loop.score_tag == GREEDY or not tests or len(module.seeds) > 1
+    elif len(scores) > seeds:
+        start = sum(scores[:seeds]) / seeds
+        text += f", {'better' if module.best > start else 'no better'} than the first ({start:.1f})"
+    is_best_test = tag == GREEDY or not tests or seeds > 1
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 
 
@@ -291,14 +296,12 @@ def _spent(module: RunModule, seconds: float, seconds_after: float) -> str:
 
 def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
     """Return commands to type after a run: to look at it, and to evaluate its agent or its proxy."""
-    settings, proxy = module.settings, folder / IN_RUN
+    settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", settings.run.logdir))
-    if isinstance(module, AgentModule) and checkpoint_path:
+    if checkpoint_path if isinstance(module, AgentModule) else (folder / IN_RUN).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    elif proxy.exists():
-        commands += [command(settings, "--eval_agent", folder)]
     return commands
 
 

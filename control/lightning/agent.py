@@ -36,6 +36,8 @@ class AgentModule(RunModule):
         self.validate_every = settings.schedule.eval_every
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
+        self.legend = "left: with film" * settings.run.record
+        self._ends_part = False  # whether the epoch ends one of ``evaluations`` equal parts of the run
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]
@@ -62,22 +64,17 @@ class AgentModule(RunModule):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         share_before = self.share()
         super().training_step(batch, batch_idx)
-        if self._lacks_evaluations(share_before):
-            # If resumed and longer, the run has the weights of an uninterrupted one.
-            with self.loop.restored_streams():
-                self._evaluate(logger=False, on_step=False, on_epoch=True)
-
-    def _lacks_evaluations(self, share_before: float) -> bool:
-        """Return whether a short run needs an evaluation after this epoch, besides the regular ones. The run is divided
-        into ``evaluations`` equal parts. The epoch that ends a part is evaluated, unless as many regular evaluations
-        were made as parts have ended. ``share_before`` is the finished share of the training before the epoch."""
-        interval = self.trainer.check_val_every_n_epoch
-        if not interval or self.epoch % interval == 0:
-            return False
+        # A short run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated, unless as
+        # many regular evaluations were made as parts have ended.
         parts_before, parts = (int(self.evaluations * share + 1e-9) for share in (share_before, self.share()))
         if self.is_over():  # its score may have reached the target early
             parts = self.evaluations
-        return parts > max(parts_before, self.epoch // interval)
+        self._ends_part = parts > parts_before
+        interval = self.trainer.check_val_every_n_epoch
+        if interval and self.epoch % interval and parts > max(parts_before, self.epoch // interval):
+            # If resumed and longer, the run has the weights of an uninterrupted one.
+            with self.loop.restored_streams():
+                self._evaluate(logger=False, on_step=False, on_epoch=True)
 
     def train_epoch(self) -> None:
         """Train an epoch of the loop. Set ``row`` to its measurements, and the counters to the loop's."""
@@ -200,13 +197,17 @@ class AgentModule(RunModule):
         coming = {"return", "loss"} | ({*self.loop.evaluation_modes} if tags.REWARD_RATE not in self.row else set())
         for tag, (name, spec) in formats.items():
             if tag in means or name in coming:
+                spec = ",.0f" if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9 else spec
                 columns[name] = f"{means[tag]:{spec}}" if tag in means else ""
         return columns | ({"diverged": f"{num_diverged} of {len(self.seeds)}"} if num_diverged else {})
 
     def is_reported(self) -> bool:
-        """Return whether this is an evaluation or the first epoch of a process, or ``print_statements`` is set."""
-        is_first = self.epoch == self.epochs_before + 1
-        return is_first or self.is_evaluated() or self.settings.run.print_statements > 0
+        """Return whether this is an evaluation or the first epoch of a process, or ``print_statements`` is set. In a
+        run that is too short for regular evaluations, only those at equal distances count, and the last one."""
+        is_regular = self.epoch / self.validate_every >= self.evaluations * self.share()
+        is_shown = is_regular or self._ends_part or bool(self.stop_reason())
+        is_chosen = self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0
+        return is_chosen or (self.is_evaluated() and is_shown)
 
     @property
     def _return_tag(self) -> str:

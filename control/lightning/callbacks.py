@@ -17,9 +17,9 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import paint
+from control.cli.colour import paint, wrapped
 from control.cli.ending import SIGNALS, ending, say
-from control.cli.progress import Lines, RowTable, Watch
+from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
 from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_image, member_folders
@@ -55,9 +55,7 @@ class Progress(Callback):
         self._line_steps, self._line_time = int(module.env_steps.sum()), time.perf_counter()
         self._start_share, self._start_time = module.share(), self._line_time
         if sys.stderr.isatty():
-            # The bar counts epochs if their number is limited, otherwise steps.
-            unit, total = (module.unit, module.epochs) if module.epochs is not None else ("step", module.total_steps)
-            self.bar = tqdm(total=total, initial=self._done(module), unit=unit, dynamic_ncols=True, smoothing=0.05)
+            self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
         self._run_lines.begin()
         module.watch = lambda share: self._show(module, share, number=0)
@@ -72,33 +70,31 @@ class Progress(Callback):
             self._start_time = self._epoch_time
         self._epoch_lines.begin()
         module.watch = lambda share: self._show(module, share, number)
-
-    @staticmethod
-    def _done(module: RunModule) -> int:
-        """Return the position of the bar, in epochs or, if their number is not limited, in steps."""
-        steps = min(int(module.env_steps.min()), module.total_steps or 0)
-        return module.epoch if module.epochs is not None else steps
+        module.watch(0.0)
 
     def _show(self, module: RunModule, share: float, number: int) -> None:
-        """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0."""
+        """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0.
+        The bar shows the progress of the whole run, except before the first epoch."""
         label = f"{module.unit} {_number_text(module, number)}" if number else f"before the first {module.unit}"
         if self.bar is None:
             self._epoch_lines.show(label, share)
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
-            self.bar.set_postfix_str(f"{label}: {100 * share:.0f} %")
             self._last_update = time.perf_counter()
+            if number:
+                # The share of an epoch. Where only steps are limited, it is unknown in the first one.
+                size = (self._epoch_share - self._start_share) / max(1, number - 1 - module.epochs_before)
+                share = min(1.0, self._epoch_share + share * (1 / module.epochs if module.epochs else size))
+                self.bar.bar_format = BAR.format(self._time_left(module, share))
+            self.bar.desc, self.bar.n = label, share
+            self.bar.refresh()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Move the bar, and print a row if the module asks for it or, without a bar, now and then."""
-        columns = module.columns()
-        if self.bar is not None:
-            self.bar.update(self._done(module) - self.bar.n)
-            self.bar.set_postfix_str(", ".join(f"{name} {text.strip()}" for name, text in [*columns.items()][1:4]))
+        """Print a row if the module asks for it or, without a bar, now and then."""
         if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
             self._start_share, self._start_time = self._epoch_share, self._epoch_time
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
             self._run_lines.begin()
-            self._print_row(module, columns)
+            self._print_row(module, module.columns())
         if reason := module.stop_reason():
             tqdm.write(paint(reason, "green", sys.stdout))
 
@@ -109,21 +105,19 @@ class Progress(Callback):
         self._line_steps, self._line_time = steps, now
         width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
         epoch = _number_text(module, module.epoch).rjust(width)
-        times = {
-            "steps/s": f"{rate / len(module.seeds):,.0f}",
-            "left": self._time_left(module),
-        }
+        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self._time_left(module, module.share())}
+        if module.legend and not self._table.widths:
+            tqdm.write(paint(wrapped(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
         sys.stdout.flush()
 
-    def _time_left(self, module: RunModule) -> str:
-        """Return the time left, including the work after the last epoch. It is unknown before the first update, because
-        epochs without updates are several times faster."""
-        share = module.share()
-        if isinstance(module, AgentModule) and not module.gradient_steps and share < 1:
-            return "unknown"
-        remaining_share = 0.0 if module.stop_reason() else 1 - share
+    def _time_left(self, module: RunModule, share: float) -> str:
+        """Return the time left after ``share`` of the training, including the work after the last epoch. It is unknown,
+        as in tqdm "?", before the first update, because epochs without updates are several times faster."""
         seconds_so_far, share_so_far = time.perf_counter() - self._start_time, share - self._start_share
+        if share_so_far <= 0 or (isinstance(module, AgentModule) and not module.gradient_steps and share < 1):
+            return "?"
+        remaining_share = 0.0 if module.stop_reason() else 1 - share
         seconds_left = seconds_so_far / share_so_far * remaining_share
         return str(tqdm.format_interval(seconds_left + module.seconds_after()))
 
@@ -269,7 +263,8 @@ class StopOnSignal(Callback):
             ending.handled.set()
             raise StopNow
         self.stop_requested = True
-        say(f"\nstopping after this {self.unit}; once more to stop at once")
+        over_bar = "\r\033[K" if sys.stderr.isatty() else ""  # erases the bar and "^C"
+        say(f"{over_bar}stopping after this {self.unit}; once more to stop at once")
         if number == signal.SIGINT:  # a person waits
             self._timer.start()
 

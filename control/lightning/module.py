@@ -47,6 +47,7 @@ class RunModule(pl.LightningModule, ABC):
     validate_every = 1  # epochs between validations
     evaluations = 1  # the smallest number in a whole run
     steps_on = "environment"  # kind of `env_steps`
+    legend = ""  # a line that explains the printed table
     counters: tuple[str, ...] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 
     def __init__(self, settings: Settings, seeds: list[int]):
@@ -105,7 +106,7 @@ class RunModule(pl.LightningModule, ABC):
 
     @abstractmethod
     def columns(self) -> dict[str, str]:
-        """Return this epoch's row of the printed table: the text of each column. The bar has the second to fourth."""
+        """Return this epoch's row of the printed table: the text of each column."""
 
     def is_reported(self) -> bool:
         """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""

@@ -67,6 +67,8 @@ class ProxyModule(RunModule):
         self.outcome: Outcome | None = None
         self.real_steps = 0
         self.agents = named_agents(settings.run.agent)  # names of the agents' implementations
+        self.legend = "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
+        self.legend += f"{self.steps_on}: steps of all agents; left: with last tests{' and film' * settings.run.record}"
         self.kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
 
@@ -260,6 +262,15 @@ class ProxyModule(RunModule):
         kind_of_real_steps = "test" if self.steps_on == "training" else "real"
         return columns | {f"{kind_of_real_steps} steps": f"{self.real_steps:10,}"}
 
+    def is_reported(self) -> bool:
+        """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
+        distances. They include the generations that test the mean, unless these are more."""
+        every = self.config.at(self.epoch).eval_every
+        epochs = self.epochs or 5 * every
+        spacing = next(n for n in range(every, 0, -1) if every % n == 0 and (n == 1 or epochs >= 5 * n))
+        spacing *= -(-epochs // (20 * spacing))
+        return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
+
     def histograms(self) -> dict[str, Tensor]:
         """Return the mean's parameters by network, for TensorBoard."""
         split = self.stages.parameters.split(self.mean.detach())
@@ -298,7 +309,7 @@ class ProxyModule(RunModule):
         tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # means, which may enter the archive
         num_means = min(self.archive.size, tested) + int(not self.has_solved())  # also the last mean
         seconds = self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
-        episode_length = None if outcome is None else outcome.test_steps / outcome.returns.numel()
+        episode_length = None if outcome is None else float(outcome.lengths.double().mean())
         return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ def check_accelerator(run: RunConfig) -> None:
     elif run.accelerator == "gpu" and not torch.cuda.is_available():
         problem = f", but torch {torch.__version__} finds no GPU; allowed here: cpu"
     if problem:
-        raise SettingError(f"accelerator is {run.accelerator!r}{problem}", "accelerator")
+        raise SettingError(f"accelerator is {run.accelerator!r} (cuda){problem}", "accelerator")
 
 
 def _episode_loop(settings: Settings) -> EpisodeLoop:
