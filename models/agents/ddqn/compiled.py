@@ -119,17 +119,25 @@ def make_player(policy: Greedy) -> Player:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one thread."""
+    """Allocate scratch memory for one thread: activations, action values, targets, a minibatch and the gradient."""
     batch_size = agent.replay_uniform.shape[3]
     widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
-    scratch, no_action = np.empty((4, widest), np.float32), np.empty(0, np.float32)
     layers = [nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage)]
     num_columns = layers[0].acts.shape[2]
-    num_rows = agent.num_actions, agent.num_actions, 1, 2 * agent.obs_size + 4
-    q, online_q, td_target, sample = (np.zeros((count, num_columns), np.float32) for count in num_rows)
+    sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
     sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
-    grad = np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32)
-    return Work._make((scratch, no_action, *layers, q, online_q, td_target, sample, grad))
+    return Work(
+        scratch=np.empty((4, widest), np.float32),
+        continuous_action=np.empty(0, np.float32),
+        trunk=layers[0],
+        value=layers[1],
+        advantage=layers[2],
+        q=np.zeros((agent.num_actions, num_columns), np.float32),
+        online_q=np.zeros((agent.num_actions, num_columns), np.float32),
+        td_target=np.zeros((1, num_columns), np.float32),
+        sample=sample,
+        grad=np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32),
+    )
 
 
 @exact_inlined
@@ -162,8 +170,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`Agent.observe`). Its row is ``obs,
-    next_obs, action, reward, discount``."""
+    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer, as the compiled form of
+    `Agent.observe`. A row is ``obs, next_obs, action, reward, discount``. Other agents also need ``work``, ``state`` or
+    ``done``."""
     envs, obs_size = agent.explore.shape[2], agent.obs_size
     row = (agent.position + t * envs + e) % agent.capacity
     for i in range(obs_size):
@@ -175,7 +184,7 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 @compiled
-def _q_values(agent, work, params):
+def _write_q_values(agent, work, params):
     """Run `DuelingQNetwork`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
     observations in ``work.trunk.acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
     activations to ``work``."""
@@ -211,9 +220,9 @@ def _q_values(agent, work, params):
 
 @compiled
 def _q_backward(agent, work, params):
-    """Backpropagate through `DuelingQNetwork`, or `MLP` if not dueling, with a member's parameters ``params [D]``, from
-    d loss / d q in ``work.q [A, columns]`` and the activations of `_q_values` in ``work``. Write the gradient of the
-    parameters to ``work.grad [D]``."""
+    """Backpropagate through `DuelingQNetwork`, or `MLP` if not dueling, with a member's parameters ``params [D]``.
+    Starts from d loss / d q in ``work.q [A, columns]`` and the activations that `_write_q_values` wrote to ``work``.
+    Writes the gradient of the parameters to ``work.grad [D]``."""
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
     if not agent.dueling:
         copy(work.q, 0, work.trunk.grads[depth], 0, agent.num_actions)
@@ -251,9 +260,9 @@ def _write_td_targets(agent, work, m):
     obs_size = agent.obs_size
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
     copy(work.sample, obs_size, work.trunk.acts[0], 0, obs_size)  # next_obs
-    _q_values(agent, work, params)
+    _write_q_values(agent, work, params)
     copy(work.q, 0, work.online_q, 0, agent.num_actions)
-    _q_values(agent, work, target_params)
+    _write_q_values(agent, work, target_params)
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)  # of the best action so far
         for action in range(1, agent.num_actions):
@@ -300,7 +309,7 @@ def improve(agent, work, m, t):
                 work.sample[i, column] = agent.table[row, m, i]
         _write_td_targets(agent, work, m)
         copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
-        _q_values(agent, work, params)
+        _write_q_values(agent, work, params)
         agent.loss[m] = _replace_q_by_gradient(agent, work)
         _q_backward(agent, work, params)
         nets.adam(agent.q_learner, m, work.grad)

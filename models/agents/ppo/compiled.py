@@ -346,17 +346,17 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 
 
 @compiled
-def _policy_loss(agent, work, m, count, share):
-    """Return the policy's clipped loss of member ``m`` minus weighted entropies, the mean over the first ``count``
-    columns of the minibatch; ``share`` is 1 / ``count`` (`clipped_surrogate`). Write its gradient with respect to the
-    actor's outputs to the last layer of ``work.actor.grads`` (0 in the other columns), and with respect to the
+def _policy_loss(agent, work, m, count, row_weight):
+    """Return the clipped loss of member ``m``'s policy minus the weighted entropy (`clipped_surrogate`), as a mean over
+    the first ``count`` columns of the minibatch; ``row_weight`` is 1 / ``count``. Writes its gradient with respect to
+    the actor's outputs to the last layer of ``work.actor.grads`` (0 in the other columns), and with respect to the
     logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor.acts`` by log-probabilities.
     Adds the minibatch's means to ``work.statistics``."""
     params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
     low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
     entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
-    entropy_grad = -agent.ent_coef * share  # d loss / d entropy
+    entropy_grad = -agent.ent_coef * row_weight  # d loss / d entropy
     for i in range(agent.action_size):  # the entropy of continuous actions is equal in all columns
         work.grad[agent.scales_at + i] = entropy_grad * np.float32(count)
         entropy += np.float32(0.5) + _HALF_LOG_2PI + params[agent.scales_at + i]
@@ -370,7 +370,7 @@ def _policy_loss(agent, work, m, count, share):
         clipped_ratio = low if ratio < low else high if ratio > high else ratio
         clipped_surrogate = clipped_ratio * work.minibatch_advantage[column]
         is_unclipped = surrogate <= clipped_surrogate
-        log_prob_grad = -surrogate * share if is_unclipped else np.float32(0)  # d loss / d log-probability
+        log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
         for i in range(agent.action_size):  # `Gaussian.gradient`
             std = np.exp(params[agent.scales_at + i])
@@ -384,18 +384,18 @@ def _policy_loss(agent, work, m, count, share):
     for output in range(agent.num_actions):
         for column in range(count, gradient.shape[1]):
             gradient[output, column] = np.float32(0)
-    work.statistics[POLICY_LOSS] += loss * share
-    work.statistics[ENTROPY] += entropy_sum * share
-    work.statistics[APPROX_KL] += kl_sum * share
-    work.statistics[CLIP_FRACTION] += num_clipped * share
-    return (loss - agent.ent_coef * entropy_sum) * share
+    work.statistics[POLICY_LOSS] += loss * row_weight
+    work.statistics[ENTROPY] += entropy_sum * row_weight
+    work.statistics[APPROX_KL] += kl_sum * row_weight
+    work.statistics[CLIP_FRACTION] += num_clipped * row_weight
+    return (loss - agent.ent_coef * entropy_sum) * row_weight
 
 
 @compiled
-def _value_loss(agent, work, count, share):
-    """Return the squared error of values times ``vf_coef``, the mean over the first ``count`` columns of the minibatch;
-    ``share`` is 1 / ``count`` (`clipped_value_loss`). Write its gradient with respect to the values to the last layer
-    of ``work.critic.grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
+def _value_loss(agent, work, count, row_weight):
+    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
+    columns of the minibatch; ``row_weight`` is 1 / ``count``. Writes its gradient with respect to the values to the
+    last layer of ``work.critic.grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     for column in range(count):
@@ -409,11 +409,11 @@ def _value_loss(agent, work, count, share):
             is_unclipped = clipped_change == change or squared_error >= clipped_error * clipped_error
             squared_error = squared_error if is_unclipped else clipped_error * clipped_error
         loss += squared_error
-        gradient[0, column] = np.float32(2) * error * (agent.vf_coef * share) if is_unclipped else np.float32(0)
+        gradient[0, column] = np.float32(2) * error * (agent.vf_coef * row_weight) if is_unclipped else np.float32(0)
     for column in range(count, gradient.shape[1]):
         gradient[0, column] = np.float32(0)
-    work.statistics[VALUE_LOSS] += loss * share
-    return loss * share * agent.vf_coef
+    work.statistics[VALUE_LOSS] += loss * row_weight
+    return loss * row_weight * agent.vf_coef
 
 
 @compiled
@@ -443,12 +443,13 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 
 def improve(agent, work, m, t):
-    """Make all passes over the rollout of member ``m`` if step ``t`` completes it (`Agent.learn`). Update the member's
-    weights and Adam's moments in ``agent``; ``agent.loss[m]`` is the mean loss of the last pass, and
-    ``agent.statistics[m]`` its other means."""
-    if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` is the number before the block
+    """Make all passes over the rollout of member ``m`` if step ``t`` of the block completes it. This is the compiled
+    form of `Agent.learn`. Updates the member's weights and Adam's moments in ``agent``. Writes the mean loss of the
+    last pass to ``agent.loss[m]``, and the means of its other statistics and the explained variance to
+    ``agent.statistics[m]``."""
+    if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
-    # Number of the rollout, counted from the first that ends in this block.
+    # Index of this rollout among those that end in this block.
     rollout = (agent.steps + t + 1) // agent.rollout_steps - agent.steps // agent.rollout_steps - 1
     num_rows = len(work.value)
     num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size  # rounded up
@@ -462,20 +463,23 @@ def improve(agent, work, m, t):
         for minibatch in range(num_minibatches):
             first = minibatch * agent.batch_size
             count = min(agent.batch_size, num_rows - first)
-            for column in range(count):  # rows in order if a minibatch is the whole rollout
+            for column in range(count):
+                # ``orders`` is empty if a minibatch is the whole rollout, whose rows then keep their order.
                 row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
                 work.minibatch[column] = row
-            share = _ONE / np.float32(count)
+            row_weight = _ONE / np.float32(count)
             _gather_obs(agent, work.actor.acts, m, work.minibatch, count, 0)
             _gather_obs(agent, work.critic.acts, m, work.minibatch, count, 0)
             forward(agent.actor, params, work.actor)
             forward(agent.critic, params, work.critic)
             _write_minibatch_advantages(agent, work, count)
-            loss += _policy_loss(agent, work, m, count, share) + _value_loss(agent, work, count, share)
+            loss += _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
             backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
             backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
-            for i in range(agent.scales_at + agent.action_size, len(work.grad)):  # parameters that are not trained
-                work.grad[i] = np.float32(0)  # again, because a diverged member scaled it by NaN
+            # Parameters that are not trained have no gradient. It is reset for each minibatch, because clipping
+            # multiplies it by NaN once the member has diverged.
+            for i in range(agent.scales_at + agent.action_size, len(work.grad)):
+                work.grad[i] = np.float32(0)
             updates += 1
             _clip_and_step(agent, work, m, updates, agent.lr_factors[rollout])
         agent.loss[m] = loss / np.float32(num_minibatches)
