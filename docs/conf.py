@@ -70,7 +70,9 @@ def _figure(source: str, caption: str, shown: str = "") -> str:
 
 
 def as_on_the_site(text: str, folder: Path) -> str:
-    """A Markdown page as the site needs it: pictures are figures, and a link to a folder is its name."""
+    """A Markdown page as the site needs it: pictures are figures, a link to a folder is its name, and what is only for
+    readers of the repository is left out."""
+    text = re.sub(r"<!-- repository -->.*?<!-- /repository -->\n\n", "", text, flags=re.DOTALL)
     text = _PICTURE.sub(
         lambda it: _figure(it[3], it[2], "only-light") + "\n" + _figure(it[1], it[2], "only-dark"), text
     )
@@ -151,6 +153,11 @@ def unbroken(body: str) -> str:
     return commands.sub(lambda it: it[1] + line.sub(r'<span class="command">\1</span>', it[2]) + it[3], body)
 
 
+# Abbreviations in names of settings, as somebody may write them in a search.
+_WORDS = {"coef": "coefficient", "ent": "entropy", "vf": "value", "obs": "observations", "lr": "learning rate"}
+_WORDS |= {"num": "number of", "envs": "environments", "eps": "epsilon", "std": "standard deviation"}
+
+
 def _link_settings(app, document):
     """Give each setting in the lists of docs/settings* an anchor such as ``ppo-clip-range``, a link to it, and entries
     of the index."""
@@ -160,6 +167,9 @@ def _link_settings(app, document):
     name = app.env.docname
     if not name.startswith("docs/settings"):
         return
+    title = document.next_node(nodes.title)
+    agents = title.astext().removeprefix("Settings of ").split(", ") if name != "docs/settings" else []
+    document.insert(0, addnodes.index(entries=[("single", f"{it} settings", "", "main", None) for it in agents]))
     slugs = app.env.metadata[name].setdefault("myst_slugs", {})
     for item in document.findall(nodes.list_item):
         names = [part for part in item[0] if part.astext()][:1]  # its first words
@@ -170,9 +180,13 @@ def _link_settings(app, document):
         slugs[anchor] = (item.line, anchor, names[0].astext())
         item["ids"].append(anchor)
         aliases = re.findall(r"\w+", item[0].astext().partition(" Also ")[2])
-        forms = {form for word in (names[0].astext(), *aliases) for form in (word, word.replace("_", " "))}
+        setting_names = (names[0].astext(), *aliases)
+        texts = {" ".join(_WORDS.get(word, word) for word in name.split("_")) for name in setting_names}
+        texts |= {name.replace("_", " ") for name in setting_names}
+        texts |= {f"{agent} {text}" for agent in agents for text in texts if len(text) > len(agent)}
         # The search finds entries of the index that equal the query, and links to their anchor.
-        item[0].insert(0, addnodes.index(entries=[("single", form, anchor, "main", None) for form in sorted(forms)]))
+        entries = [("single", text, anchor, "main", None) for text in sorted({*setting_names, *texts})]
+        item[0].insert(0, addnodes.index(entries=entries))
         link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
         item[0] += nodes.raw("", link, format="html")
 

@@ -1,9 +1,11 @@
-/* Scores of the search: the defaults of Sphinx, but first pages come before others, and records last. */
+/* Scores of the search: the defaults of Sphinx, but a page with the words as its title comes first, and records last. */
+const sought = (new URLSearchParams(location.search).get("q") || "").trim().toLowerCase();
 var Scorer = {
-  score: ([page, , , , score]) => {
+  score: ([page, title, anchor, , score]) => {
     if (/benchmarks|CHANGELOG|CONTRIBUTING|paper|results|experiments/.test(page)) return score - 100;
-    if (/getting_started|command_line|faq/.test(page)) return score + 4;
-    return /how_to|pretrained/.test(page) ? score - 4 : score;
+    const name = title.toLowerCase().split(":")[0];
+    if (!anchor && (name === sought || name === `${sought}s`)) return score + 200;
+    return /how_to|pretrained|citing/.test(page) ? score - 4 : score;
   },
   objNameMatch: 11,
   objPartialMatch: 6,
