@@ -254,7 +254,7 @@ def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
     if max(seeds) > LEAST:  # of three seeds the IQM is the mean
         texts.append("dashed: interquartile mean")
     if max(seeds) >= LEAST and with_seeds:
-        texts.append("thin: each seed")
+        texts.append("thin, in panels of one group: each seed")
     if min(seeds) < LEAST:
         texts.append("fewer than three seeds have no interval: a line each")
     return texts

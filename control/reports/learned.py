@@ -15,14 +15,16 @@ from understudy.program import IDS
 FIGURE, PAGE = "exam.png", "page.html"
 
 
-def write_page(folder: Path, game: str, results: Mapping[str, Any]) -> Path:
-    """Write the page about the ``results`` of the stages, and return its path."""
+def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
+    """Write the page about the ``results`` of the stages, and return its path. ``command`` repeats the run."""
     figures = []
     for look in stored_looks() if "exam" in results else ():
         figure = look.path(folder, Path(FIGURE).stem)
         _draw(figure, results, look)
         figures.append(figure.with_suffix(".svg"))
+    files = sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json"))
     values = {"game": game, "env_id": IDS.get(game, game), "results": results, "figures": figures}
+    values |= {"files": files, "command": command}
     atomic_write_text(folder / PAGE, render("learned.html.j2", **values))
     return folder / PAGE
 
@@ -35,7 +37,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=1) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=9) as axes:
         learned = [name in (f"{agent} on the bandit" for agent in exam["agents"]) for name in rows]
         colours = [COLOURS[0] if is_learned else GREY for is_learned in learned]
         means = [row["mean"] for row in rows.values()]
@@ -46,9 +48,10 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
         axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
         axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
-            for arm, colour in zip(("learned", "task"), COLOURS, strict=False):
+            for arm, colour in zip(("learned", "task"), COLOURS[2:], strict=False):
                 curve = race["arms"][arm]["curve"]
                 steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
                 axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, label="near the teacher")
             axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: return in training")
+            axes[1].legend(frameon=False, fontsize="small")

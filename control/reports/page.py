@@ -216,6 +216,16 @@ class Subject:
         return solved_return(self.group.names[0]) if len(self.group.names) >= 3 else None
 
     @property
+    def spread_over_agents(self) -> list[str]:
+        """Interquartile mean over a search's held-out agents, and its interval; dashes for other runs."""
+        held_out = self.folders[0].scores if self.is_search else {}
+        numbers = [held_out.get(name) for name in ("iqm", "iqm_low", "iqm_high")]
+        if not all(isinstance(number, int | float) for number in numbers):
+            return ["-", "-"]
+        iqm, low, high = map(number_text, numbers)
+        return [iqm, f"{low} to {high}"]
+
+    @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
         return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
@@ -341,8 +351,10 @@ def _results(subjects: Sequence[Subject]) -> Table:
         steps = [seed["env_steps"] for seed in seeds.values()]
         steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
         mean, *spread = aggregates(subject.result).values() if subject.tag else ["-"] * 3
+        if len(seeds) == 1:
+            spread = subject.spread_over_agents
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
-        row = [subject.label, mean, *(spread if len(seeds) > 1 else ["-", "-"]), subject.verdict or "-"]
+        row = [subject.label, mean, *spread, subject.verdict or "-"]
         row += ["-" if subject.solved is None else f"{subject.solved:g}"]
         row += [tags.TAGS[subject.tag].short if subject.tag else "-"]
         row += [number_text(sum(best) / len(best)) if best else "-"]
