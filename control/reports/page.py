@@ -24,7 +24,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from control.cli.colour import warning
+from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import Flag, chosen_flags
 from control.cli.parse import parse
@@ -268,7 +268,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     for folder in folders:
         for path in folder.left_out:  # as noted while the page was made
             warning(f"left out: '{path}' is no regular file of its run's folder")
-    print(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+    print_wrapped(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
 

@@ -79,9 +79,9 @@ def comparison_text(compared: Mapping[str, Any], score: str) -> str:
     lines = []
     for name, task in compared["profiles"].items():
         heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
-        table = [[heading, *(f"{level:.4g}" for level in task["levels"])]]
+        table = [["score", *(f"{level:.4g}" for level in task["levels"])]]
         table += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
-        lines += ["", *Table(table).lines()]
+        lines += ["", heading, *Table(table).lines()]
     if not compared["improvement"]:
         return "\n".join(lines)
     table = [["probability of improvement", "", "95 %"]]
