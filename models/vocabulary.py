@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from models.registry import canonical_names
-from models.settings import LONGEST, SettingError, choice_error, format_value
+from models.settings import MAX_ITEMS, SettingError, choice_error, format_value
 
 # Setting -> its aliases. Sources: the public code of [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the
 # command-conditioned family's original; SB3 (stable-baselines3), CleanRL and RLlib.
@@ -191,7 +191,7 @@ def _add_hidden_sizes(
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
         raise SettingError(line, names[0])
     width = _parse_count(width_names[0], values[width_names[0]], 65_536) if width_names else old_sizes[0]
-    depth = _parse_count(depth_names[0], values[depth_names[0]], LONGEST) if depth_names else len(old_sizes)
+    depth = _parse_count(depth_names[0], values[depth_names[0]], MAX_ITEMS) if depth_names else len(old_sizes)
     sizes = (width,) * depth
     from_command_line = isinstance(values[names[0]], list)
     translated["hidden_sizes"] = [",".join(map(str, sizes))] if from_command_line else sizes

@@ -173,7 +173,7 @@ class SearchConfig:
         "generations A B between which the limit grows linearly: up to A tests end after test_limit_first steps, "
         "from B on after test_limit",
         minimum=1,
-        longest=2,
+        max_items=2,
         later=True,
         fit=False,
     )

@@ -75,10 +75,10 @@ class Reward:
         768, "episodes of that policy, the last tenth of them to test phi", minimum=10, maximum=1_000_000, later=True
     )
     rn_input_center: tuple[float, ...] = _reward(
-        (), "subtracted from each number of an observation", empty=True, longest=512
+        (), "subtracted from each number of an observation", allow_empty=True, max_items=512
     )
     rn_input_spread: tuple[float, ...] = _reward(
-        (), "divisor of each number of an observation, after the subtraction", empty=True, longest=512, above=0
+        (), "divisor of each number of an observation, after the subtraction", allow_empty=True, max_items=512, above=0
     )
 
 
