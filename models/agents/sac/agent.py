@@ -7,7 +7,7 @@ from torch import Tensor
 
 from models.agents.sac.config import Config
 from models.agents.sac.gaussian import sample
-from models.critics import smaller
+from models.critics import min_values
 from models.layers import exp
 from models.losses import temperature_loss
 from models.off_policy import TwinCriticAgent
@@ -87,7 +87,7 @@ class Agent(TwinCriticAgent):
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled a, ``[M]``, and the
         log-probabilities ``[M, B]``. No gradient flows into alpha."""
         action, log_prob = self._sample_action(obs, random_numbers["now"])
-        q = smaller(self.critics(obs, action))
+        q = min_values(self.critics(obs, action))
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ class Agent(TwinCriticAgent):
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``: the first critic's values of the actor's
         actions."""
-        return -self.critics.first(obs, self._action(obs, random_numbers)).mean(1)
+        return -self.critics.first_values(obs, self._action(obs, random_numbers)).mean(1)
 
     def _action(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the actor's action vectors, ``obs [M, B, O] -> [M, B, A]``. ``random_numbers`` are for subclasses."""
