@@ -32,18 +32,18 @@ class Agent(TwinCriticAgent):
         super().__init__(config, spaces, seeds)
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
-    def _outputs(self, action_size: int) -> int:
+    def _num_outputs(self, action_size: int) -> int:
         """Return the number of outputs of the actor's network: a mean and a ``log_std`` for each number of actions."""
         return 2 * action_size
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then log alpha: ``[M, D]``."""
         log_alpha = torch.tensor(self.config.entropy_temperature).log()
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
-    def _noise_spec(self) -> list[Draw]:
+    def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of the base class, and normal numbers ``now``, shaped like ``next``."""
-        uniform_draw, (normal, normal_shapes) = super()._noise_spec()
+        uniform_draw, (normal, normal_shapes) = super()._noise_draws()
         return [uniform_draw, (normal, {**normal_shapes, "now": normal_shapes["next"]})]
 
     def alpha(self) -> Tensor:

@@ -20,9 +20,9 @@ class Agent(TwinCriticAgent):
 
     per_member = (*TwinCriticAgent.per_member, "target_parameters")
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""
-        weights = super()._initial(streams)
+        weights = super()._initial_weights(streams)
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 

@@ -29,7 +29,7 @@ class Agent(td3.Agent):
     update_numbers = (*td3.Agent.update_numbers, "next_gumbel", "gumbel")
     metric_names = (*td3.Agent.metric_names, "entropy")
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then the logarithm of the temperature: ``[M, D]``. Also create the
         target actor, with the same weights."""
         log_temperature = torch.tensor(self.config.gumbel_softmax_temp).log()
@@ -37,12 +37,12 @@ class Agent(td3.Agent):
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 
-    def _noise_spec(self) -> list[Draw]:
+    def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of TD3, and Gumbel noise on logits: of the action (``act_gumbel``) and, for each
         update, of the target actions (``next_gumbel``) and of the actor's actions (``gumbel``)."""
         acting, updating = (self.action_size, self.envs), (self.updates_per_step, self.action_size, self.batch)
         gumbel_shapes = {"act_gumbel": acting, "next_gumbel": updating, "gumbel": updating}
-        return [*super()._noise_spec(), (Streams.gumbel, gumbel_shapes)]
+        return [*super()._noise_draws(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
         """Return the temperature ``[M, 1, 1]`` of actors with ``weights [M, D]``: fixed, learned or annealed."""
