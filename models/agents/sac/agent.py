@@ -33,7 +33,8 @@ class Agent(TwinCriticAgent):
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
     def _num_outputs(self, action_size: int) -> int:
-        """Return the number of outputs of the actor's network: a mean and a ``log_std`` for each number of actions."""
+        """Return the number of outputs of the actor's network: a mean and a ``log_std`` for each number of an
+        action."""
         return 2 * action_size
 
     def _initial_weights(self, streams: Streams) -> Tensor:
@@ -84,8 +85,8 @@ class Agent(TwinCriticAgent):
         self.critics.update_targets(self.config.tau, learning)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled a, ``[M]``, and the
-        log-probabilities ``[M, B]``. No gradient flows into alpha."""
+        """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
+        their log-probabilities ``[M, B]``. No gradient flows into alpha."""
         action, log_prob = self._sample_action(obs, random_numbers["now"])
         q = min_values(self.critics(obs, action))
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob

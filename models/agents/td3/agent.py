@@ -9,11 +9,9 @@ from models.streams import Streams
 
 
 class Agent(TwinCriticAgent):
-    """TD3: the TD target is ``r + discount * min Q_target(s', a')``, and a' is the target actor's action with clipped
-    noise.
-
-    After every ``policy_delay`` updates of a member's critics, the actor makes a step that raises the first critic's
-    value, and all target networks are updated.
+    """TD3. The TD target is ``r + discount * min Q_target(s', a')``, and a' is the action of the target actor with
+    clipped noise. After every ``policy_delay`` updates of the critics of a member, the actor makes a gradient step that
+    raises the value of the first critic, and all target networks are updated.
 
     Source: Fujimoto et al. 2018, algorithm 1.
     """
@@ -54,8 +52,8 @@ class Agent(TwinCriticAgent):
         return (random_numbers["next"].transpose(1, 2) * self.config.policy_std).clamp(-max_noise, max_noise)
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all) whose
-        critics' number of updates is a multiple of ``policy_delay``."""
+        """Update actor and target networks on ``obs [M, B, O]``, in those of the members ``learning [M]`` bool (None:
+        all) in which the number of updates of the critics is a multiple of ``policy_delay``."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
         if learning is not None:
             is_due = is_due & learning
@@ -69,8 +67,7 @@ class Agent(TwinCriticAgent):
         self.critics.update_targets(self.config.tau, active)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``: the first critic's values of the actor's
-        actions."""
+        """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``. Q_1 is the first critic, pi the actor."""
         return -self.critics.first_values(obs, self._action(obs, random_numbers)).mean(1)
 
     def _action(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
