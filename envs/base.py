@@ -85,8 +85,7 @@ class Environment(Protocol):
 
 class ReplayedEnvironment(Environment):
     """Base class of environments whose state cannot be copied. A snapshot holds the seeds and the actions of the
-    current episodes, and `restore` replays these actions. A subclass calls `_record_reset` in `reset` and
-    `_record_step` in `step`."""
+    current episodes, and `restore` replays them. A subclass must call `_record_reset` and `_record_step`."""
 
     state = None
     _seeds: Tensor | None = None  # [M, E], of the current episodes
@@ -119,8 +118,7 @@ class ReplayedEnvironment(Environment):
 
     def snapshot(self) -> dict[str, Any]:
         """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,
-        E(, A)]`` and ``active [T, M, E]``. The last two are missing before the first step, all before the first
-        reset."""
+        E(, A)]`` and ``active [T, M, E]``. The last two are missing before the first step, all before a reset."""
         if self._seeds is None:
             return {}
         state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}
@@ -131,8 +129,7 @@ class ReplayedEnvironment(Environment):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Environment.restore`. Reset from the seeds, then repeat the actions of each episode. Raises StateError
-        for a damaged snapshot."""
+        """See `Environment.restore`. Reset, then repeat all actions. Raises StateError for a damaged snapshot."""
         if not state:
             return
         zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)

@@ -84,8 +84,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Fast comparisons accept most results. The functions of `envs.promises`
-        check the others."""
+        """See `envs.base.Environment.step`. Fast comparisons accept most results, `envs.promises` checks the others."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -150,8 +149,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return picture
 
     def close(self) -> None:
-        """Close all instances. If that fails, print a warning instead of an error, because they are not needed any
-        more."""
+        """Close all instances. If that fails, print a warning, because they are not needed any more."""
         environments, self._envs = self._envs, [None] * len(self._envs)
         self._steps = [_raise_not_reset] * len(self._envs)
         failed = ""
@@ -286,8 +284,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``, then a wrapper that converts observations to grey frames, if ``observes_images``,
-    otherwise to vectors."""
+    """Apply the wrappers of ``game``. Then convert observations to grey frames if ``observes_images``, else to
+    vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if observes_images:

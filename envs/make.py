@@ -133,8 +133,8 @@ class Stages:
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the numbers ``[K]`` that a search changes, for the proxy ``flat [D]``. The search's strategy sees
-        nothing else."""
+        """Return the numbers ``[K]`` of the proxy ``flat [D]`` that a search changes. Its strategy sees nothing
+        else."""
         return flat
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:

@@ -23,14 +23,12 @@ _CALLS = {"step": "observation, reward, terminated, truncated and info", "reset"
 
 
 class BrokenContract(Exception):
-    """A result of an environment that breaks Gymnasium's contract. The message states the result and the expected
-    one."""
+    """A result of an environment that breaks Gymnasium's contract. The message states it and the expected result."""
 
 
 def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
     """Raise `BrokenContract` if ``obs`` is no observation of ``space``. Numbers of another dtype are accepted if the
-    space's dtype can represent them. Bounds of floats are not checked, because many environments exceed them a
-    little."""
+    space's dtype can represent them. Bounds of floats are not checked: many environments exceed them a little."""
     if isinstance(space, Box):
         _check_numbers(space, obs, name)
     elif isinstance(space, gym.spaces.Dict) and isinstance(obs, Mapping):

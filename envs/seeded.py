@@ -27,8 +27,7 @@ def uniform(seeds: Tensor, n: int) -> Tensor:
 
 def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
     """Return one number for each pair of ``seeds [...]`` and ``columns [...]``, which broadcast: float64, uniform on
-    [0, 1) with 53 random bits. Seeds and columns are any int64. For example, the random event of step t is column t of
-    the episode's seed."""
+    [0, 1) with 53 random bits. Both are any int64. The random event of step t is column t of the episode's seed."""
     # Even one number must be a tensor, because Python's integers do not wrap around.
     return _unit_numbers(seeds, torch.as_tensor(columns, device=seeds.device), AT)
 
@@ -76,8 +75,7 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
 
 
 def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
-    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` is a purpose, such as `AT`, as
-    in `understudy.hashing.bits`."""
+    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` is a purpose, such as `AT`."""
     seeds = seeds.to(torch.int64)
     if type(seeds) is Tensor and seeds.device.type == "cpu" and seeds.dim() and seeds.numel() < _NUMPY_BELOW:
         return torch.from_numpy(bits(seeds.numpy(), columns.numpy(), use) * UNIT)

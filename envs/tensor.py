@@ -46,8 +46,7 @@ class Dynamics(Protocol):
         return None
 
     def adapted(self, policy: Any) -> Any:
-        """Return ``policy``, a `models.contract.Policy` of agents that trained here, adapted to observations of the
-        real environment."""
+        """Return ``policy``, of agents that trained here, adapted to observations of the real environment."""
         return policy
 
     def select(self, members: Tensor) -> Self:
@@ -55,8 +54,7 @@ class Dynamics(Protocol):
         return self
 
     def to(self, device: torch.device) -> Self:
-        """Return a copy whose `initial`, `observe` and `step` take tensors on ``device``, and which transfers no number
-        to the host."""
+        """Return a copy that takes tensors on ``device``, and transfers no number to the host."""
         duplicate = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -140,7 +138,7 @@ class TensorEnvironment:
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Without ``active`` it is cheapest. Raises EnvironmentFault before the first
+        """See `envs.base.Environment.step`. Without ``active`` it is cheapest. Raises EnvironmentFault before a
         reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")

@@ -136,8 +136,7 @@ def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
     """Run a worker: carry out orders from ``pipe`` until its other end is closed. The answer to an order is an error
     message, or empty after success.
 
-    ``tensors`` are the worker's rows of the shared tensors. It reads seeds and actions from them, and writes results to
-    them."""
+    ``tensors`` are the worker's rows of the shared tensors, with seeds and actions to read, and results to write."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     if hasattr(os, "setsid"):
         os.setsid()  # so that `_kill_group` also ends programs that an environment has started

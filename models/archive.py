@@ -37,9 +37,8 @@ _Base: Any = pickle._Unpickler  # the Python version; the C version does not let
 
 
 def read_archive(file: Path) -> Any:
-    """Return the content of a file written by `torch.save`, with tensors on the CPU. The checksum and the size of every
-    part are checked before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle
-    causes."""
+    """Return the content of a file written by `torch.save`, with tensors on the CPU. Checksums and sizes of parts are
+    checked before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
     size = file.stat().st_size
     limit = _pickle_limit(size)
     with _LimitedFile(file) as opened, zipfile.ZipFile(opened) as archive:
@@ -215,8 +214,7 @@ class _ArchiveUnpickler(_TensorUnpickler):
 
 
 class _LegacyUnpickler(_TensorUnpickler):
-    """Unpickler of the content in a file of the older format. All storages together must not be larger than the
-    file."""
+    """Unpickler of the content in a file of the older format. All storages together must fit into the file."""
 
     def __init__(self, opened: io.BytesIO):
         super().__init__(opened)

@@ -41,8 +41,8 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Return the action in each of the S cells of a grid, ``[M, S]``. None if actions do not depend on the cell
-        alone."""
+        """Return the action in each of the S cells of a grid, ``[M, S]``; None if the cell alone does not determine
+        it."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
@@ -156,8 +156,7 @@ class EpisodeAgent(Agent):
 
     @abstractmethod
     def learn(self) -> dict[str, Tensor]:
-        """Make the gradient steps of one epoch. Return means over these steps, ``{name: [M]}``, including
-        `main_loss`."""
+        """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Return whether members can no longer learn, ``[M]`` bool, and a message for the user. ``metrics`` is the

@@ -47,8 +47,7 @@ class Curiosity:
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state without the optimiser's, ``{name: [M, ...]}``, as tensors to which `load_state_dict`
-        copies."""
+        """Return the state without the optimiser's, ``{name: [M, ...]}``, not as copies."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -175,8 +174,7 @@ class Rnd(Curiosity):
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Add the target network and the running moments, with prefix ``seen_`` of observations, ``paid_`` of
-        errors."""
+        """Add the target network and the running moments: ``seen_...`` of observations, ``paid_...`` of errors."""
         return {
             **super().tensors(),
             "target": self.target_network.flat.detach(),

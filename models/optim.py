@@ -71,8 +71,7 @@ class Adam(LeanOptimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the result of `state_dict`. Raises StateError if its parameter groups or shapes differ from the current
-        ones."""
+        """Load the result of `state_dict`. Raises StateError if its parameter groups or shapes do not fit."""
         check_like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
         params = [param for group in self.param_groups for param in group["params"]]
         for index, moments in state_dict["state"].items():

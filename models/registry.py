@@ -48,8 +48,7 @@ _ALIASES = {
 
 
 def _resolve_alias(name: str) -> str:
-    """Return the implementation nearest to ``name``, a name from another library, or ``name`` itself if it is
-    unknown."""
+    """Return the implementation nearest to ``name``, a name from another library, or ``name`` if it is unknown."""
     return _ALIASES.get(match_spelling(name, _ALIASES), name)
 
 

@@ -39,8 +39,7 @@ class UserError(Exception):
 
 
 class ProcessDied(UserError):
-    """The error that a helper process of the command was killed or crashed. The same command may succeed the next
-    time."""
+    """The error that a helper process was killed or crashed. The same command may succeed the next time."""
 
     status = 1
 
@@ -155,8 +154,7 @@ def machine_code(**properties: Any) -> Any:
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
     """Return a `setting` for the activation of hidden layers. Four activations are always allowed, ``extra_choices``
-    are additional ones. In the help text, ``but`` names layers with another activation, and ``source`` is a
-    citation."""
+    are additional ones. In the help, ``but`` names layers with another activation, and ``source`` is a citation."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
     return setting(default, f"activation of the hidden layers{but}{citation}", choices=choices)
@@ -286,8 +284,7 @@ def parse_value(item: type, text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for an error message: its `repr`, with a tuple written as a list, shortened if it is
-    long."""
+    """Return a value as text for an error message: its `repr`, with a tuple as a list, shortened if it is long."""
     try:
         return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
     except ValueError:  # `repr` of an integer with more than 4,300 digits

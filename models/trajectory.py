@@ -34,8 +34,7 @@ class Trajectory:
 
 
 def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
-    """Stack ``tensors``, one tensor ``[n, ...]`` per member with different n, to ``[M, count, ...]``, padded with
-    zeros."""
+    """Stack one tensor ``[n, ...]`` per member, with different n, to ``[M, count, ...]``, padded with zeros."""
     out = tensors[0].new_zeros(len(tensors), count, *tensors[0].shape[1:])
     for m, tensor in enumerate(tensors):
         out[m, : len(tensor)] = tensor

@@ -86,8 +86,7 @@ def _log_uniform(base: int, u: float) -> int:
 
 
 def with_all_sampled(config: Any) -> Any:
-    """Return ``config`` with ``vary_hp`` on and the default ``vary``, so that all of these hyperparameters are
-    sampled."""
+    """Return ``config`` with ``vary_hp`` on and the default ``vary``, so that all of its settings are sampled."""
     return dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
 
 

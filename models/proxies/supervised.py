@@ -118,8 +118,7 @@ class Fit:
         )
 
     def standardise(self, name: str, values: Tensor) -> Tensor:
-        """Standardise ``values [N, out]`` of the outputs of network ``name``. Numbers that never vary are only
-        centred."""
+        """Standardise ``values [N, out]`` of outputs of network ``name``. Numbers that never vary are only centred."""
         center, spread = self.output_scales[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 

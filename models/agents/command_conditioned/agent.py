@@ -69,8 +69,7 @@ class Agent(EpisodeAgent):
         if (network := self.value or self.quantile_net) is not None:
             # Returns say more about images than actions do, so both losses train the trunk.
             self.optimizers.append(Adam([network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
-        # "norms": gradient norms [M] of each of the latest updates; "outputs": outputs of the policy for the latest
-        # minibatch.
+        # "norms": gradient norms [M] of each latest update; "outputs" of the policy for the latest minibatch.
         self._latest: dict[str, Any] = {}
         self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # outputs of networks are in [-1, 1]
@@ -192,8 +191,7 @@ class Agent(EpisodeAgent):
 
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
-        there is one, then of the policy. Return means over these steps, ``{name: [M]}``. ``entropy`` is that of the
-        last minibatch."""
+        there is one, then of the policy. Return means over them, ``{name: [M]}``; ``entropy`` of the last minibatch."""
         config = self.config
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
@@ -271,8 +269,7 @@ class Agent(EpisodeAgent):
         return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
     def _return_range(self) -> dict[str, Tensor]:
-        """Return the smallest and the largest of `_episode_returns`, ``{tag: [M]}``. Empty if no command is a
-        return."""
+        """Return the smallest and the largest episode return, ``{tag: [M]}``. Empty if no command is a return."""
         returns = self._episode_returns()
         if not returns:
             return {}

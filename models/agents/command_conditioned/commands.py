@@ -136,15 +136,14 @@ class Commands(nn.Module):
         command.clamp_(self.smallest, self.largest)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. The rank is
-        ``eval_rank``."""
+        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. A rank is
+        that of evaluations."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {_USER_NAMES[name]: means[name].clone() for name in self.names}
 
     def scaled(self, command: Tensor) -> Tensor:
-        """Return ``command [M, B, C]`` as the network receives it: multiplied by ``scale``, and ranks relative to
-        0.5."""
+        """Return the input of the network for ``command [M, B, C]``: times ``scale``, and ranks relative to 0.5."""
         return (command - self.center) * self.scale.unsqueeze(1)
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:

@@ -101,8 +101,7 @@ class Agent(OffPolicyAgent):
         return loss.detach()
 
     def q_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss ``[M]`` of a minibatch, then the values of its actions and their TD targets, ``[M, B]``
-        each."""
+        """Return the loss ``[M]`` of a minibatch, the values ``[M, B]`` of its actions, their TD targets ``[M, B]``."""
         with torch.no_grad():
             next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
             next_q = q_of(self.network(self.target_parameters, batch["next_obs"]), next_action)

@@ -29,8 +29,7 @@ class Transitions(ReplayBuffer):
 
     @staticmethod
     def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
-        """Return shape and dtype of each column, for observations of ``obs_size`` numbers, which are bits if
-        ``bits``."""
+        """Return shape and dtype of each column, for observations of ``obs_size`` numbers, or bits if ``bits``."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
         action = ((), torch.int8 if num_actions <= 128 else torch.int64)
         return {"obs": obs, "next_obs": obs, "reward": ((), torch.float32), "action": action}

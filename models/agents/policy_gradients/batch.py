@@ -32,8 +32,7 @@ class Batch:
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
-        """Yield parts of `CHUNK` experiences per member. ``counts`` and ``mean_weight`` are those of the whole
-        batch."""
+        """Yield parts of `CHUNK` experiences per member, with ``counts`` and ``mean_weight`` of the whole batch."""
         fields = (self.obs, self.action, self.returns, self.advantages, self.mean_weight)
         split_fields = [field.split(CHUNK, dim=1) for field in fields]
         for obs, action, returns, advantages, mean_weight in zip(*split_fields, strict=True):
@@ -56,8 +55,7 @@ def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
 
 
 def pack(trajectory: Trajectory) -> Batch:
-    """Return the valid steps of a trajectory as a batch. The caller must set its returns and advantages, which are
-    0."""
+    """Return the valid steps of a trajectory as a batch. The caller must set returns and advantages, which are 0."""
     counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
     num_chunks = -(-max(counts) // CHUNK)  # rounded up
     rows = num_chunks * CHUNK

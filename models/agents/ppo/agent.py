@@ -239,8 +239,7 @@ class Agent(InnerAgent):
 
     def _novelty(self, *columns: Tensor) -> Tensor:
         """Return intrinsic rewards ``[M, N]`` of a rollout. ``columns`` are its observations, actions and next
-        observations, ``[M, N, .]`` each. The networks behind the rewards are trained on minibatches of them, without
-        shuffling."""
+        observations, ``[M, N, .]`` each. Minibatches of them, not shuffled, train the networks behind the rewards."""
         assert self.curiosity is not None
         bonuses = []
         minibatches = [column.split(self._batch_size(), 1) for column in columns]
@@ -261,8 +260,7 @@ class Agent(InnerAgent):
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:
-        """Return the number of minibatches in all passes over the rollouts that were completed in the latest ``steps``
-        steps."""
+        """Return the number of minibatches in all passes over the rollouts that the latest ``steps`` completed."""
         num_rollouts = self.steps // self.rollout_steps - (self.steps - steps) // self.rollout_steps
         minibatches_per_pass = -(-self.rollout_size // self._batch_size())  # rounded up
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass

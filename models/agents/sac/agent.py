@@ -33,8 +33,7 @@ class Agent(TwinCriticAgent):
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
     def _num_outputs(self, action_size: int) -> int:
-        """Return the number of outputs of the actor's network: a mean and a ``log_std`` for each number of an
-        action."""
+        """Return the number of outputs of the actor: a mean and a ``log_std`` for each number of an action."""
         return 2 * action_size
 
     def _initial_weights(self, streams: Streams) -> Tensor:

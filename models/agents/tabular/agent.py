@@ -47,8 +47,7 @@ class RowLookup:
     def __call__(self, obs: Tensor) -> Array:
         """Return the row of each one-hot observation in the stacked tables of all members, ``[M, E, S] -> [M * E]``
         int64."""
-        # The product with 0, 1, 2, ... is several times faster than argmax, and exact, because all its terms are
-        # integers.
+        # The product with 0, 1, 2, ... is several times faster than argmax, and exact: all its terms are integers.
         cells = obs.numpy().reshape(-1, self.num_states) @ self.cell_indices
         if len(self._repeated_first_rows) != len(cells):
             self._repeated_first_rows = self.first_rows.repeat(obs.shape[1])
@@ -296,8 +295,7 @@ class Agent(InnerAgent):
         return Greedy(flat_parameters, self.num_states)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `training_state`. Raises StateError if it does not fit, or if a planned action does not
-        exist."""
+        """Restore the state. Raises StateError if it does not fit, or if a planned action does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
             max_action, none_planned = int(self.planned.max()), self.num_actions

@@ -149,8 +149,7 @@ class Networks:
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies that the targets in ``flat [M, size]`` define. Raises SettingError if there is no
-        target."""
+        """Return the policies of the targets in ``flat [M, size]``. Raises SettingError if there is no target."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
@@ -281,8 +280,7 @@ class Program:
 
 
 def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
-    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in ``fixed``
-    (`Networks.fixed`)."""
+    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed`."""
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
 
