@@ -33,9 +33,9 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     stacked frames (`envs.wrappers.ImageObservation`). All other observations are flattened to float32 vectors, in which
     discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened.
 
-    The constructor makes one instance. Each of the others is made at its first reset. Raises SettingError if the
-    environment cannot be made. Raises EnvironmentFault if it raises an error, exits, or returns results that are not
-    finite or do not match its spaces (`envs.promises`).
+    The constructor makes one instance, and first resets make the others. Raises SettingError if the environment cannot
+    be made. Raises EnvironmentFault if it raises an error, exits, or returns results that are not finite or do not
+    match its spaces (`envs.promises`).
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:

@@ -20,7 +20,7 @@ from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
 
-_NO_LIMIT = -1  # the value for `gymnasium.make`; None would mean the environment's own limit
+_NO_LIMIT = -1  # the value for `gymnasium.make`; None would mean the environment's limit
 
 
 def make_environment(
@@ -139,7 +139,7 @@ class Stages:
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
         """Return the parameters ``[..., D]`` of proxies with ``part [..., K]`` as their `searched_part`. All other
-        parameters follow from it, or are equal to those of the proxy ``template [D]``."""
+        parameters follow from it, or are equal to the ones in ``template [D]``."""
         return part
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:

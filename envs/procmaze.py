@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.gridworld import EXTRA, MOVES, POSITION, OpenGrid, clipped_moves
 from envs.seeded import uniform, uniform_at
 
-# Columns of `uniform`: where the search in `mazes` starts, where player and goal are. Then the number of columns.
+# Columns of `uniform`, for the start of the search in `mazes`, the player and the goal. Then the number of columns.
 _START, _PLAYER, _GOAL, _NUM_DRAWS = range(4)
 _WALL_CHANNEL, _OPEN_CHANNEL = 2, 3  # channels of the observation, after player and goal
 _VISITED = 8  # the mark of an open cell; more than the number of neighbours of a cell

@@ -44,7 +44,7 @@ class TwinCritics(nn.Module, PerMember):
         return self._values(self.flat_parameters, obs, action, 1).squeeze(1)
 
     def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the smaller value of both target networks, ``[M, B]``, or that of the first one without ``twins``."""
+        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
         return min_values(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:

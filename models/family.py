@@ -90,7 +90,8 @@ class Family:
     - ``config``: a frozen dataclass of `models.settings.setting` fields. The docstring of its module names the sources.
       It may have a property ``epochs``, if its settings define the length of a run. If ``learns_from`` is ``steps``, it
       may have a property ``schedule`` (`StepSchedule`), if its settings define the length of an epoch. Its fields
-      ``total_steps``, ``steps_per_epoch``, ``eval_every`` and ``eval_episodes``, if any, replace those of the run.
+      ``total_steps``, ``steps_per_epoch``, ``eval_every`` and ``eval_episodes``, if any, replace the settings of the
+      run.
     - ``implementations``: the names for ``--implementation``, each with its overrides of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: it updates between whole episodes, and ``config`` has a
       property ``schedule`` (`EpisodeSchedule`). ``steps``: it updates between steps of the environment, and ``config``

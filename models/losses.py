@@ -156,8 +156,9 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 def clipped_value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
     """Return the mean squared error of values, ``[M, B] -> [M]``.
 
-    If ``clip`` is set, the error is the maximum of two squared errors: that of the value, and that of the value clipped
-    to [old value - clip, old value + clip]. So a value that has left this range towards its return moves no further.
+    If ``clip`` is set, the error is the maximum of two squared errors: the error of the value, and the error of the
+    value clipped to [old value - clip, old value + clip]. So a value that has left this range towards its return moves
+    no further.
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """

@@ -18,7 +18,8 @@ _FIRST_SLOTS = 4096  # slots of a member when the first episode is stored
 @dataclass(eq=False)
 class Episode:
     """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` that ranks episodes, and ``extras``, tensors
-    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 say where the steps are."""
+    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are the positions of its
+    steps."""
 
     steps: Mapping[str, Tensor]
     score: float
@@ -151,7 +152,7 @@ class EpisodeMemory:
 
     def load_state_dict(self, state: dict[str, Any], example: Episode) -> None:
         """Replace all episodes by the result of `state_dict`. Raises StateError if its fields differ in name, shape or
-        dtype from those of the episode ``example``."""
+        dtype from the fields of the episode ``example``."""
         self.clear()
         require(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
         for member, saved in enumerate(state["members"]):

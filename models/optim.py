@@ -143,7 +143,7 @@ class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
     (``lr [M]``) and a step count, and so a separate bias correction.
 
-    The numbers of a member equal those of `Adam` from its first update on. This class is no `torch.optim.Optimizer`,
+    From its first update on, a member has the same numbers as with `Adam`. This class is no `torch.optim.Optimizer`,
     which would load torch's compiler, and whose hooks take a tenth of the time of a step at these sizes.
     """
 
@@ -236,7 +236,7 @@ class LockstepAdam(FlatOptimizer):
     integer.
 
     The fused kernel (see `AdamW`) is called once if all rates are equal and ``separate_steps`` is off, otherwise once
-    per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal those of `Adam` up to rounding.
+    per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal the results of `Adam` up to rounding.
     """
 
     per_member = ("param", "lr", "mean", "square", "count")

@@ -135,7 +135,7 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     num_agents_of_family = sum(family(other) is family_spec for other in agents)
     if num_agents_of_family == 1:
         return family_config
-    # The defaults of the family, then those of the implementation.
+    # The defaults of the family, then the defaults of the implementation.
     defaults = {setting_name: getattr(family_spec.config, setting_name) for setting_name in overridden_names(name)}
     return dataclasses.replace(family_config, **{**defaults, **family_spec.implementations[name]})
 

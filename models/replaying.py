@@ -24,9 +24,9 @@ _STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
 
 class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below. ``member_configs`` are the
-    settings of each member, and ``steps`` is the number of steps so far in each environment. ``random_numbers`` are
-    those of the current step, ``{name: [M, ...]}``. "replay" ``[M, U, B]`` are uniform numbers that choose the
-    minibatches of its U updates."""
+    settings of each member, and ``steps`` is the number of steps so far in each environment. ``random_numbers`` of the
+    current step are ``{name: [M, ...]}``. "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of its
+    U updates."""
 
     per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers", *_STATE)
     saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")

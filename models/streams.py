@@ -117,7 +117,7 @@ class Streams(PerMember):
 
 class SharedStreams(Streams):
     """Streams for members of which many have the same seed. Members with one seed share a generator, which takes a
-    fraction of the time. The numbers equal those of `Streams`. All members must sample together, so `subset`, and
+    fraction of the time. The numbers are the same as with `Streams`. All members must sample together, so `subset`, and
     `integers` with a bound for each member, raise NotImplementedError."""
 
     def __init__(self, seeds: Sequence[int]):
@@ -279,8 +279,8 @@ class NoiseBlocks(Blocks):
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
-        T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to those of the
-        next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.
+        T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to the steps of
+        the next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
         num_steps = 0

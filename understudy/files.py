@@ -132,7 +132,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _read(file: Path, label: Path) -> Proxy:
-    """Read and check ``file``. Raises ProxyError about the path ``label``, which is also that of the result."""
+    """Read and check ``file``. Errors and the result have the path ``label``. Raises ProxyError."""
     try:
         with open(file, "rb") as opened:
             start = opened.read(8)

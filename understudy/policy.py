@@ -50,7 +50,7 @@ class Policy:
     """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``. The file may be on the
     Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
 
-    ``game`` is the name of the environment, ``implementation`` that of the agent, ``obs_size`` the length O of an
+    ``game`` is the name of the environment, ``implementation`` the name of the agent, ``obs_size`` the length O of an
     observation. Observations are vectors ``[O]`` or ``[N, O]``. If they are one-hot cells, indices of cells are allowed
     too, an ``int`` or ``[N]``. Actions are ``int64`` (scalar or ``[N]``) or float32 vectors ``[A]`` or ``[N, A]``.
     ``command_names`` are the names of the C numbers of the command that the agent follows, () for most agents.
@@ -181,7 +181,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError, KeyError or TypeError if ``header`` and ``tensors`` are not those of a policy."""
+    """Raise ValueError, KeyError or TypeError if ``header`` and ``tensors`` do not describe a policy."""
     for value in header["activations"]:
         _activation(value)
     for name in ("game", "implementation"):

@@ -95,7 +95,7 @@ def _load_reward(
     proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
 ) -> _LearnedReward:
     """Load the reward for a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
-    observations of another size than those of ``space``, or if a potential has no discount. Actions may differ, because
+    observations of another size than in ``space``, or if a potential has no discount. Actions may differ, because
     rewards do not depend on them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
@@ -121,7 +121,7 @@ def _load_reward(
 
 
 def _describe_unit(space: gym.Space) -> str:
-    """Return for error messages what an observation consists of: numbers, with their shape if that has not one axis, or
+    """Describe the elements of an observation for error messages: numbers, with their shape unless it is one axis, or
     cells that count from another number than 0."""
     if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
         return f"numbers in the shape {list(space.shape)}"

@@ -166,8 +166,8 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
     """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` starts. Raises
-    SettingError if its kind, shapes or environment differ from those of the search. With ``rn_evolve_scale`` the last
-    parameter is the logarithm of the output scale of the proxy divided by that of the search."""
+    SettingError if the search has another kind, other shapes or another environment. With ``rn_evolve_scale`` the last
+    parameter is the logarithm of the output scale of the proxy divided by the search's."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:

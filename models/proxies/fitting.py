@@ -20,8 +20,8 @@ def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
 
 
 def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
-    """Return views of ``parameters [1, P]``, those of the network ``name``, by their names in a file: weights ``[out,
-    in]`` and biases ``[out]``."""
+    """Return views of ``parameters [1, P]`` of the network ``name``, by their names in a file: weights ``[out, in]``
+    and biases ``[out]``."""
     tensors = {}
     for i, (weight, bias) in enumerate(mlp.layers(parameters)):
         tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"] = weight[0], bias[0, :, 0]

@@ -34,8 +34,8 @@ Arrays = dict[str, np.ndarray]
 
 class Original(NamedTuple):
     """The content of a file. ``kind`` is the kind of proxy, ``game`` its environment, or "" if the file does not say.
-    ``settings`` are those of the proxy, ``agents`` those of its inner agents. ``tensors`` are as in `understudy.Proxy`,
-    except that the inputs of the reward network of a bandit are the state, then the action."""
+    ``settings`` are for the proxy, ``agents`` are settings for its inner agents. ``tensors`` are as in
+    `understudy.Proxy`, except that the inputs of the reward network of a bandit are the state, then the action."""
 
     kind: str
     game: str

@@ -43,7 +43,7 @@ class Transitions(NamedTuple):
 
     def piece_starts(self) -> Tensor:
         """Cut episodes into pieces of at most `PIECE` steps. Return the first row of each of the K pieces, ``[K]``. An
-        episode begins after a termination, or where ``obs`` differs from ``next_obs`` of the row before."""
+        episode begins after a termination, or if ``obs`` differs from ``next_obs`` of the row before."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
         begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.terminated[:-1] > 0)
         rows = torch.arange(len(self.obs))

@@ -136,8 +136,8 @@ class Commands(nn.Module):
         command.clamp_(self.smallest, self.largest)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. A rank is
-        that of evaluations."""
+        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. The rank is
+        the one in evaluations."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {_USER_NAMES[name]: means[name].clone() for name in self.names}

@@ -272,8 +272,8 @@ def _stop_gradient(params: Params) -> Params:
 
 def imagined_update(values: ActionValues, model: Imagination, start: Any, random_numbers: dict[str, Tensor]) -> Update:
     """Play an imagined rollout of T steps from each row of ``start`` by the exploring policy, and compute an update of
-    the action values from all steps (Young et al. 2023, algorithm 1). ``random_numbers`` are those of
-    `Agent.numbers_of_update`.
+    the action values from all steps (Young et al. 2023, algorithm 1). `Agent.numbers_of_update` returns the
+    ``random_numbers``.
 
     The function changes nothing, has fixed shapes and never waits for the device, so that it can be compiled or
     captured as a graph.

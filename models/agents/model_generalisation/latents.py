@@ -68,7 +68,7 @@ class Categorical:
 
 class Gaussian:
     """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``squashed``, the latent is
-    the tanh of these variables, but divergences are those of the variables."""
+    the tanh of these variables, but divergences are between the normal distributions."""
 
     uses_normal_noise = True
 

@@ -89,8 +89,8 @@ class Agent(EpisodeAgent):
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
         """Return the return-to-go of every step, ``[T, M, E]``: the TD(lambda) return if there are ``values`` and
-        ``gae_lambda`` is set, otherwise the discounted return. ``values [M, N]`` are those of the steps in the packed
-        batch, None without a value network."""
+        ``gae_lambda`` is set, otherwise the discounted return. ``values [M, N]`` are for the steps of the packed batch,
+        None without a value network."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination

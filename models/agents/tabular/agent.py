@@ -126,7 +126,7 @@ class Agent(InnerAgent):
         self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         self.curiosity = build_curiosity(config, spaces, seeds)
-        # Next actions [M, E] that the latest update has chosen; A, the number of actions, where none is chosen.
+        # Next actions [M, E] that the latest update has chosen; A, the number of actions, if none is chosen.
         self.planned = torch.full((len(seeds), self.envs), self.num_actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
         # SARSA also needs random numbers for the next action.
@@ -188,8 +188,8 @@ class Agent(InnerAgent):
         np.copyto(action, random_numbers[prefix + "action"][:, env], where=explore[:, env])
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``: those
-        that the latest update has ``planned``, otherwise epsilon-greedy ones."""
+        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``: the
+        ones that the latest update has ``planned``, otherwise epsilon-greedy ones."""
         current = self._current
         current.count += 1
         current.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays

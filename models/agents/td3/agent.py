@@ -52,8 +52,8 @@ class Agent(TwinCriticAgent):
         return (random_numbers["next"].transpose(1, 2) * self.config.policy_std).clamp(-max_noise, max_noise)
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor and target networks on ``obs [M, B, O]``, in those of the members ``learning [M]`` bool (None:
-        all) in which the number of updates of the critics is a multiple of ``policy_delay``."""
+        """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all) whose
+        critics have made a multiple of ``policy_delay`` updates."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
         if learning is not None:
             is_due = is_due & learning

@@ -103,9 +103,9 @@ _TEACHER: dict[str, object] = {
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 65_536, "center_agents": 4,
     "report_agents": 16, "test_every": 8192, "objective": "average",
 }  # fmt: skip
-# A potential from returns already contains later rewards, so advantages need fewer of them. The discount of PPO equals
-# that of the potential, so the best policies remain the best; with a smaller one, landers hover. The small learning
-# rate of tables averages over random events.
+# A potential from returns already contains later rewards, so advantages need fewer of them. PPO has the same discount
+# as the potential, so the best policies remain the best; with a smaller one, landers hover. The small learning rate of
+# tables averages over random events.
 _LEARN_FROM_RETURNS: dict[str, dict[str, object]] = {
     "PPO": {
         "num_envs": 4, "rollout_steps": 512, "batch_size": 64, "ppo_epochs": 10, "lr": 5e-4, "anneal_lr": True,
@@ -183,7 +183,7 @@ _BY_MODE["recipe", "cliff", 6] = {
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the defaults of a preset, mode and game, for reward, search and inner agents. ``values`` are the settings
-    that the user has chosen. For games without defaults of preset cheap, this preset has those of recipe. Raises
+    that the user has chosen. For games without defaults of preset cheap, this preset has the defaults of recipe. Raises
     SettingError for a preset that does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:

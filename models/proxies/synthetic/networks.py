@@ -249,8 +249,8 @@ class Program:
 
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
-        """Return the actions with the highest reward in ``state [M, E, S]``, which are those of the target: ``[M, E]``
-        int64 or ``[M, E, A]``."""
+        """Return the actions of the target, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
+        ``[M, E, A]``."""
         outputs = self.target_outputs(state)
         if self.bounds is None:
             return outputs.argmax(1)
