@@ -105,10 +105,10 @@ class Agent(nn.Module, PerMember, ABC):
     ) -> Policy:
         """Return a policy for E = ``envs`` episodes of each member, with the current weights.
 
-        If ``sample``, actions are sampled, otherwise they are greedy. (The policy of a `StepAgent` is always greedy; it
-        samples actions in `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes. ``command``
-        overrides parts of the command that the agent follows, if any. All random numbers are from ``streams``, one
-        stream for each member.
+        If ``sample``, actions are sampled, otherwise they are greedy. (It is False for a `StepAgent`, which samples the
+        actions of its training in `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes.
+        ``command`` overrides parts of the command that the agent follows, if any. All random numbers are from
+        ``streams``, one stream for each member.
         """
 
     def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
@@ -151,8 +151,8 @@ class EpisodeAgent(Agent):
 
     @abstractmethod
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store episodes and return statistics of them, ``{name: [M]}``. If ``validate``, they include the loss on
-        these episodes, from which the agent has not learned yet."""
+        """Store episodes and return statistics of them, ``{name: [M]}``. If ``validate``, the agent has not learned
+        from these episodes yet, so it may also return validation losses."""
 
     @abstractmethod
     def learn(self) -> dict[str, Tensor]:
