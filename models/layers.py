@@ -4,7 +4,7 @@ One flat tensor is simple and fast: the optimiser is six elementwise operations 
 norms of all members are one reduction, a checkpoint is one tensor, and an evolution strategy perturbs rows.
 
 Some functions of torch round the last few elements of an array differently. So a member's numbers would depend on its
-position among other members. Where that matters, arrays are padded to whole *blocks* of `BLOCK` numbers.
+position among other members. To prevent that, arrays are padded to whole *blocks* of `BLOCK` numbers.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@
         lr: float = setting(3.5e-4, "Adam's learning rate", above=0)
         hidden_sizes: tuple[int, ...] = setting((32, 128), "units of each layer", minimum=1)
 
-The type of a field is X, ``tuple[X, ...]``, or one of these ``| None``, where X is `bool`, `int`, `float` or `str`. All
+The type of a field is X, ``tuple[X, ...]``, or one of these ``| None``; X is `bool`, `int`, `float` or `str`. All
 ranges are finite. `RANGES` has the bounds of fields that set none.
 """
 

@@ -119,8 +119,8 @@ def save(
 
 
 def refused(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about the file at ``path``: its ``fault``, which may end with a question (`nearest`), and what
-    is ``allowed``, on one line."""
+    """Return the error about the file at ``path``, as one line with its ``fault``, which may end with a question
+    (`nearest`), and the ``allowed`` files."""
     separator = " Allowed" if fault.endswith("?") else "; allowed"
     return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 
