@@ -1,11 +1,13 @@
 """Acrobot as a tensor program: the equations of Gymnasium 1.4.0's Acrobot-v1 in float64, within rounding.
 
-Two links of 1 m and 1 kg hang from a fixed joint; actions 0, 1, 2 apply -1, 0, +1 N m between them for 0.2 s, one step
-of the classical Runge-Kutta method. Equations are from Sutton & Barto, "Reinforcement Learning" (section 11.3 of the
-first edition, Gymnasium's ``book``), without noise. A step pays -1. If it brings the tip 1 m above the joint, it pays 0
-and terminates. Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, and not rounded
-to float32, so a seed starts another episode than in Gymnasium. Swings are chaotic: the same state gives the same next
-step as Gymnasium up to rounding, but after a hundred steps the two differ.
+Two links of 1 m and 1 kg hang from a fixed joint. Actions 0, 1, 2 apply a torque of -1, 0, +1 N m between them for 0.2
+s, which is one step of the classical Runge-Kutta method. Equations are from Sutton & Barto, "Reinforcement Learning"
+(section 11.3 of the first edition, Gymnasium's ``book``), without noise. The reward is -1 per step, and 0 in the step
+that brings the tip more than 1 m above the joint, which ends the episode.
+
+Initial states have the same distribution as in Gymnasium. They are sampled by `envs.seeded`, not by NumPy, and not
+rounded to float32, so the same seed starts a different episode than in Gymnasium. From the same state, the next state
+equals Gymnasium's up to rounding. Swings are chaotic, so after a hundred steps the two differ.
 """
 
 import math
@@ -19,8 +21,9 @@ from models.spaces import Discrete, Spaces
 
 _GRAVITY, _SECONDS = 9.8, 0.2
 _TORQUES = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-# Angles wrap into [-pi, pi], speeds are clipped to these bounds (rad/s). One table for both avoids slicing the state:
-# a period of infinity and a shift of 0 leave speeds unchanged.
+# Angles wrap into [-pi, pi], and speeds (rad/s) are clipped to [_SLOWEST, _FASTEST]. All tables have an entry for each
+# number of the state, so that the state need not be sliced: a period of infinity leaves a speed unchanged when angles
+# wrap, and infinite bounds leave an angle unchanged when speeds are clipped.
 _PERIOD = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
 _SHIFT = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
 _FASTEST = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
@@ -29,8 +32,9 @@ _START = 0.1
 
 
 class Acrobot(Dynamics):
-    """State ``[..., 4]`` float64: angle of the first link from hanging down, angle of the second from the first (rad),
-    and their speeds (rad/s). Observation ``[..., 6]``: cosine and sine of the first angle, of the second, speeds."""
+    """State ``[..., 4]`` float64: the angle of the first link (rad, 0 if it hangs down), the angle between the links
+    (rad), and the speeds of both angles (rad/s). Observation ``[..., 6]`` float32: cosine and sine of the first angle,
+    cosine and sine of the second angle, both speeds."""
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
@@ -39,7 +43,7 @@ class Acrobot(Dynamics):
         self._slowest, self._fastest = _SLOWEST, _FASTEST
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with all four numbers uniform on [-0.1, 0.1)."""
+        """Return states whose four numbers are uniform on [-0.1, 0.1)."""
         return (uniform(seeds, 4) * 2 - 1) * _START
 
     def observe(self, state: Tensor) -> Tensor:
@@ -48,7 +52,8 @@ class Acrobot(Dynamics):
         return torch.cat((cos_and_sin, speeds), -1).float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Take a step of Runge-Kutta. It pays -1 or, if the tip is 1 m above the joint, which terminates, 0."""
+        """Advance by one Runge-Kutta step. The reward is -1, or 0 in the step that ends the episode: when the tip is
+        more than 1 m above the joint."""
         torque = torch.take(self._torques, actions)
         k1 = _rates(state, torque)
         k2 = _rates(state + k1 * (_SECONDS / 2), torque)
@@ -56,9 +61,9 @@ class Acrobot(Dynamics):
         k4 = _rates(state + k3 * _SECONDS, torque)
         state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
         state = state - (state / self._period).round() * self._shift  # wraps angles into [-pi, pi]
-        state = torch.clamp(state, self._slowest, self._fastest)
+        state = torch.clamp(state, self._slowest, self._fastest)  # limits the speeds; the bounds of angles are infinite
         first, second = state[..., 0], state[..., 1]
-        terminated = first.cos() + (first + second).cos() < -1.0  # depth of the tip below the joint, in m
+        terminated = first.cos() + (first + second).cos() < -1.0  # the sum is how far the tip is below the joint, in m
         return state, terminated.float() - 1.0, terminated, None
 
 

@@ -12,19 +12,19 @@ from models.state import check_like, require
 
 
 class EnvironmentFault(UserError, RuntimeError):
-    """An environment returned a result from which no agent can learn, such as a NaN reward, or died."""
+    """An environment died, or returned a result from which no agent can learn, such as a NaN reward."""
 
 
 @dataclass
 class Step:
-    """Result of one step of all environments. Rows of inactive environments hold the last observation and zeros.
+    """Result of one step of all environments. For environments that were not stepped (inactive ones), ``obs`` is their
+    last observation, ``discount`` is arbitrary, and all other fields are 0 or False.
 
     ``obs [M, E, *O]`` is the observation *after* the step; if an episode ended, it is the final one.
     ``reward [M, E]`` is float32; ``terminated`` and ``truncated`` ``[M, E]`` are separate bools.
     ``discount [M, E]`` float32 is the environment's factor for bootstrapping from the value of the next state, as in
-    dm_env, and 0 if there is no next state. None means 0 after termination and 1 otherwise. Rows of inactive
-    environments have arbitrary discounts.
-    ``info [M, E, I]`` float32 are further numbers about the step, such as the parts of a reward; None if the
+    dm_env, and 0 if there is no next state. None means 0 after termination and 1 otherwise.
+    ``info [M, E, I]`` float32 has I more numbers about the step, such as the terms of a reward. It is None if the
     environment has none.
     """
 
@@ -43,9 +43,9 @@ class Step:
 class Environment(Protocol):
     """M members with E environments each.
 
-    Resets are explicit: after the end of an episode, only `reset` starts the next one. So the final observation is
-    never lost, and no step hides a reset. Every episode starts from a seed that the caller samples from the member's
-    random stream; an episode is a function of its seed and its actions alone.
+    Environments do not reset themselves: after the end of an episode, `reset` must be called to start the next one. So
+    the final observation is never lost. The caller samples a seed for each episode from the member's random stream. An
+    episode depends only on its seed and its actions.
     """
 
     spaces: Spaces
@@ -58,7 +58,7 @@ class Environment(Protocol):
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """Start episodes from ``seeds [M, E]`` int64 >= 0, in the environments selected by ``where [M, E]`` bool (all
-        by default). Return the observations ``[M, E, *O]`` of all environments; the others' do not change."""
+        by default). Return the observations ``[M, E, *O]`` of all environments, including those that are not reset."""
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
@@ -68,8 +68,8 @@ class Environment(Protocol):
         does not change. Return None if the environment does not support that."""
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Prepare B resets at once from ``seeds [B, M, E]``. Return ``[B, M, E, ...]``; `reset_prepared` takes one row
-        ``[M, E, ...]`` of it."""
+        """Prepare B resets at once from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E,
+        ...]``, of which `reset_prepared` takes one row ``[M, E, ...]``."""
 
     def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
         """Reset environments like `reset`, from one row of `prepare_resets` instead of seeds."""
@@ -83,28 +83,28 @@ class Environment(Protocol):
     def close(self) -> None: ...
 
 
-class Replayed(Environment):
-    """Base of environments with an inaccessible state. A snapshot holds the seeds and the actions of the current
-    episodes, and `restore` replays these actions. A subclass calls `_note_reset` in `reset` and `_note_step` in
-    `step`."""
+class ReplayedEnvironment(Environment):
+    """Base class of environments whose state cannot be copied. A snapshot holds the seeds and the actions of the
+    current episodes, and `restore` replays them. A subclass must call `_record_reset` and `_record_step`."""
 
     state = None
     _seeds: Tensor | None = None  # [M, E], of the current episodes
-    _began: Tensor  # [M, E], number of entries in `_actions` that precede each episode
-    _actions: list[tuple[Tensor, Tensor | None]]  # actions of a step, and the active environments (None: all)
+    _start_steps: Tensor  # [M, E], index in `_actions` of the first step of each current episode
+    _actions: list[tuple[Tensor, Tensor | None]]  # the actions of each step, and the active environments (None: all)
 
-    def _note_reset(self, seeds: Tensor, where: Tensor | None) -> None:
-        """Record a reset of the environments in ``where``, and forget steps before the current episodes."""
-        if where is None or self._seeds is None:  # of all, or the first reset
-            self._seeds, self._began, self._actions = seeds, torch.zeros_like(seeds), []
+    def _record_reset(self, seeds: Tensor, where: Tensor | None) -> None:
+        """Record a reset of the environments in ``where``. Forget the steps that precede all current episodes."""
+        if where is None or self._seeds is None:  # a reset of all environments, or the first reset
+            self._seeds, self._start_steps, self._actions = seeds, torch.zeros_like(seeds), []
             return
         self._seeds = torch.where(where, seeds, self._seeds)
-        self._began = torch.where(where, len(self._actions), self._began)
-        num_stale = int(self._began.min())  # steps before every current episode
-        self._actions, self._began = self._actions[num_stale:], self._began - num_stale
+        self._start_steps = torch.where(where, len(self._actions), self._start_steps)
+        num_stale = int(self._start_steps.min())
+        self._actions, self._start_steps = self._actions[num_stale:], self._start_steps - num_stale
 
-    def _note_step(self, actions: Tensor, active: Tensor | None) -> None:
-        if self._seeds is not None:  # a step before the first reset raises an error
+    def _record_step(self, actions: Tensor, active: Tensor | None) -> None:
+        """Record the actions of a step. Steps before the first reset are not recorded, because they raise an error."""
+        if self._seeds is not None:
             self._actions.append((actions, active))
 
     def select(self, members: Tensor) -> None:
@@ -117,11 +117,11 @@ class Replayed(Environment):
         return self.reset(prepared, where)
 
     def snapshot(self) -> dict[str, Any]:
-        """See `Environment.snapshot`. It is empty before the first reset; ``actions`` and ``active`` ``[T, M, E]`` are
-        missing before the first step."""
+        """See `Environment.snapshot`. The entries are ``seeds`` and ``began [M, E]`` (`_start_steps`), ``actions [T, M,
+        E(, A)]`` and ``active [T, M, E]``. The last two are missing before the first step, all before a reset."""
         if self._seeds is None:
             return {}
-        state: dict[str, Any] = {"seeds": self._seeds, "began": self._began}
+        state: dict[str, Any] = {"seeds": self._seeds, "began": self._start_steps}
         if self._actions:
             all_active = torch.ones_like(self._seeds, dtype=torch.bool)
             state["actions"] = torch.stack([actions for actions, _ in self._actions])
@@ -129,8 +129,7 @@ class Replayed(Environment):
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Environment.restore`: reset from the seeds, then repeat each episode's actions. Raises the errors of
-        `models.state` for a damaged snapshot."""
+        """See `Environment.restore`. Reset, then repeat all actions. Raises StateError for a damaged snapshot."""
         if not state:
             return
         zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)
@@ -141,5 +140,5 @@ class Replayed(Environment):
         self.reset(state["seeds"])
         for i, step_actions in enumerate(actions):
             self.step(step_actions, active[i] & (state["began"] <= i))
-        # Replay recorded the steps again. With the snapshot's record, the next snapshot equals an uninterrupted run's.
-        self._began, self._actions = state["began"], list(zip(actions, active, strict=True))
+        # The replay has recorded other masks. The next snapshot must equal the one of an uninterrupted run.
+        self._start_steps, self._actions = state["began"], list(zip(actions, active, strict=True))

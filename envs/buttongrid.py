@@ -1,9 +1,9 @@
 """ButtonGrid as a tensor program: switch all buttons of a grid on, over and over, without episodes.
 
-The player moves on a grid with buttons on some of its cells; stepping onto a button's cell toggles it. The step after
-all buttons are on pays 1 and starts a new arrangement. Rare events switch all buttons on, so that even an agent that
-never earns a reward sees one. The task tests model-based generalisation, because every arrangement is new. Arrangements
-within an episode are functions of its seed too.
+The player moves on a grid with buttons on some of its cells. Stepping onto a button's cell toggles the button. When all
+buttons are on, the next step pays 1 and starts a new arrangement of player and buttons. In rare events all buttons turn
+on by themselves, so that even an agent that never earns a reward sees one. The task tests model-based generalisation,
+because every arrangement is new. All arrangements of an episode depend on its seed alone.
 """
 
 import torch
@@ -16,13 +16,13 @@ from envs.tensor import ChanceDynamics
 
 
 class ButtonGrid(ChanceDynamics):
-    """State ``[..., 4 + 2 K]`` int64: seed, steps since the reset, row, column, the K buttons' cells (row * size +
-    column, all different), the K buttons' states (1 on).
+    """State ``[..., 4 + 2 K]`` int64: seed, steps since the reset, row and column of the player, the cells of the K
+    buttons (row * size + column, all different), the states of the K buttons (1 on, 0 off).
 
-    Observation ``[..., 3 * size**2]`` of zeros and ones: for each cell in row-major order, whether it holds the player,
-    a button that is on, a button that is off. Never terminates; there is no time limit without ``max_episode_steps``.
-    With ``spontaneous_reset`` each step has an event with probability 1 / (10 size**2). It switches all buttons on or,
-    without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
+    Observation ``[..., 3 * size**2]``: for each cell in row-major order three numbers, 0 or 1, which say whether it
+    holds the player, a button that is on, a button that is off. Episodes never terminate, and have a time limit only
+    with ``max_episode_steps``. With ``spontaneous_reset`` each step has an event with probability 1 / (10 size**2). The
+    event turns all buttons on or, without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class ButtonGrid(ChanceDynamics):
         ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)  # checks the values
         cells = grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
-        self._size, self._buttons, self._activate = grid_size, num_buttons, activate_on_reset
+        self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, activate_on_reset
         self._event_probability = 1 / (10 * cells) if spontaneous_reset else 0.0
-        # Number of random numbers in every step, used or not: for the event, the row, the column, each button's cell.
+        # Every step has this many random numbers, used or not: for the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
         self.state_size = 4 + 2 * num_buttons
-        self._columns = torch.arange(1, 1 + self.chances)  # of step 0 in `uniform_at`; other steps follow
-        # Bounds of the random row and column, and of each button's number in Floyd's sample (`_new_arrangement`).
+        self._columns = torch.arange(1, 1 + self.chances)  # columns of step 0 in `uniform_at`; other steps follow
+        # Upper bounds of the random row and column, and of each button's number in Floyd's sample (`_new_arrangement`).
         self._ranges = torch.tensor([grid_size, grid_size, *range(cells - num_buttons + 1, cells + 1)])
-        self._one_step = torch.tensor([0, 1])  # added to seed and steps
+        self._one_step = torch.tensor([0, 1])  # added to seed and number of steps
         self._next_cell = clipped_moves(grid_size)
         self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
@@ -52,8 +52,8 @@ class ButtonGrid(ChanceDynamics):
         """Return states with a uniform cell for the player, uniform cells without replacement for the buttons, and all
         buttons off."""
         seeds = seeds.to(torch.int64)
-        head = torch.stack((seeds, torch.zeros_like(seeds)), -1)
-        return self._new_arrangement(head, self._random_numbers(head[..., :1], head[..., 1:]))
+        counters = torch.stack((seeds, torch.zeros_like(seeds)), -1)
+        return self._new_arrangement(counters, self._random_numbers(counters[..., :1], counters[..., 1:]))
 
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., 3 * size**2]``, three numbers per cell: player, button on, button off."""
@@ -67,53 +67,57 @@ class ButtonGrid(ChanceDynamics):
         return self._random_numbers(seed, time + 1)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance [..., 3 + K]`` is for the event, row, column, cells."""
-        head, row, col, cells, on = self._parts(state)
-        head = head + self._one_step
+        """See `envs.tensor.ChanceDynamics.advance`. ``chance [..., 3 + K]`` holds random numbers for the event, for row
+        and column of the player, and for the cells of the K buttons."""
+        counters, row, col, cells, on = self._parts(state)
+        counters = counters + self._one_step
         old_cell = torch.add(col, row, alpha=self._size)
         # Index into tables of next cells, which have a row for each cell and a column for each action.
         move = torch.add(actions[..., None], old_cell, alpha=len(MOVES))
         new_cell = torch.take(self._next_cell, move)
-        success = restart = on.all(-1, keepdim=True)
+        success = restart = on.all(-1, keepdim=True)  # as in the original: all buttons were on before this step
         on = on ^ ((cells == new_cell) & (new_cell != old_cell))  # entering a button's cell toggles it
         if self._event_probability:
             event = chance[..., :1] < self._event_probability
-            if self._activate:
+            if self._event_activates_all:
                 on = on | event
-            else:
+            else:  # the event begins a new arrangement
                 restart = success | event
-        continued = torch.cat((head, torch.take(self._next_row, move), torch.take(self._next_col, move), cells, on), -1)
-        state = torch.where(restart, self._new_arrangement(head, chance), continued)
+        next_row, next_col = torch.take(self._next_row, move), torch.take(self._next_col, move)
+        same_arrangement = torch.cat((counters, next_row, next_col, cells, on), -1)
+        state = torch.where(restart, self._new_arrangement(counters, chance), same_arrangement)
         success = success[..., 0]
         return state, success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[4 + 2 K]`` as lines: ``@`` player, ``*`` player on a button, ``o`` button off, ``O`` on."""
+        """Return a state ``[4 + 2 K]`` as lines of characters: ``@`` player, ``*`` player on a button, ``o`` button
+        that is off, ``O`` button that is on, ``.`` other cells."""
         _, row, col, cells, on = self._parts(state)
         characters = ["."] * self._size**2
-        for cell, lit in zip(cells.tolist(), on.tolist(), strict=True):
-            characters[cell] = "O" if lit else "o"
+        for cell, is_on in zip(cells.tolist(), on.tolist(), strict=True):
+            characters[cell] = "O" if is_on else "o"
         player = int(row) * self._size + int(col)
         characters[player] = "@" if characters[player] == "." else "*"
         return as_lines(characters, self._size)
 
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
-        """Split a state into seed and steps ``[..., 2]``, row and column ``[..., 1]``, buttons' cells and states
-        ``[..., K]``."""
+        """Split a state into five parts: seed and number of steps ``[..., 2]``, row ``[..., 1]``, column ``[..., 1]``,
+        cells of the buttons ``[..., K]``, states of the buttons ``[..., K]``."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
     def _random_numbers(self, seed: Tensor, number: Tensor) -> Tensor:
-        """Return the random numbers ``[..., 3 + K]`` of step ``number [..., 1]``; step 0 is the reset."""
+        """Return the random numbers ``[..., 3 + K]`` of step ``number [..., 1]``. Step 0 is the reset."""
         return uniform_at(seed, number * self.chances + self._columns)
 
-    def _new_arrangement(self, head: Tensor, random_numbers: Tensor) -> Tensor:
-        """Return states with a new arrangement of player and buttons, all off, from ``head [..., 2]``, the seed and
-        time of a step, and its ``random_numbers [..., 3 + K]``. The first of them, for the event, is not used."""
+    def _new_arrangement(self, counters: Tensor, random_numbers: Tensor) -> Tensor:
+        """Return states with a new arrangement of player and buttons, and all buttons off. ``counters [..., 2]`` are
+        seed and number of the step. Of its ``random_numbers [..., 3 + K]`` the first, for the event, is not used."""
         numbers = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
-        # Floyd's sample without replacement (Bentley & Floyd 1987): a repeated number is replaced by the last number of
-        # its range, which is outside all earlier ranges. The set is uniform. Its order is not, but does not matter.
+        # Floyd's sample without replacement (Bentley & Floyd 1987). Button k's range has one number more than button k
+        # - 1's. If its number repeats an earlier one, the last number of its range takes its place. All sets of cells
+        # are equally likely. Their orders are not, but do not matter.
         cells = numbers[..., 2:]  # a view, in which the loop replaces numbers
         for k in range(1, self._buttons):
             duplicate = (cells[..., :k] == cells[..., k : k + 1]).any(-1)
             cells[..., k].masked_fill_(duplicate, self._size**2 - self._buttons + k)
-        return torch.cat((head, numbers, torch.zeros_like(cells)), -1)
+        return torch.cat((counters, numbers, torch.zeros_like(cells)), -1)

@@ -1,10 +1,11 @@
 """CartPole as a tensor program: the equations of Gymnasium 1.4.0's CartPole-v0 and -v1 in float64, within rounding.
 
 By default, a cart of 1 kg on a track carries a pole of 0.1 kg and half length 0.5 m (Barto, Sutton & Anderson 1983,
-with Florian 2007's corrected equations and no friction). Actions push it with 10 N to the left (0) or right (1) for
-0.02 s, explicit Euler. Every step pays 1, including the last one. It terminates if the cart is beyond 2.4 m or the pole
-beyond 12 degrees. Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, so a seed
-starts another episode than in Gymnasium.
+with Florian 2007's corrected equations and no friction). Actions push the cart with 10 N to the left (0) or right (1)
+for 0.02 s, which is one step of the explicit Euler method. Every step pays 1, including the last one. An episode
+terminates if the cart is more than 2.4 m from the middle or the pole more than 12 degrees from upright. Initial states
+have the same distribution as in Gymnasium, but are sampled by `envs.seeded`, not by NumPy, so the same seed starts a
+different episode than in Gymnasium.
 """
 
 import math
@@ -18,34 +19,36 @@ from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
 _SECONDS = 0.02
-# The largest |state| that does not terminate; speeds have no bound. `math.radians(12)` differs from Gymnasium's by an
-# ulp.
+# Largest absolute values of a state that does not terminate; speeds have no bound. `math.radians(12)` would differ from
+# Gymnasium's bound by an ulp.
 _BOUNDS = torch.tensor([2.4, math.inf, 12 * 2 * math.pi / 360, math.inf], dtype=torch.float64)
 _START = 0.05
-_SAMPLED = ("gravity", "cart_mass", "pole_mass", "half_length")  # sampled per episode with a spread, columns 4 to 7
+# Physics that are sampled for each episode if there is a spread. They are columns 4 to 7 of a state.
+_SAMPLED_PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length")
 
 
 class CartPole(Dynamics):
-    """State ``[..., 4]`` float64: position (m), speed (m/s), angle from upright (rad), angular speed (rad/s); the
+    """State ``[..., 4]`` float64: position (m), speed (m/s), angle from upright (rad), angular speed (rad/s). The
     observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0.
 
-    ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` above 1 the state is ``[..., 8]``: the
-    last four numbers are gravity, masses and half length, which differ per episode and are not observed. Raises
-    SettingError."""
+    ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` above 1 the state is ``[..., 8]``. The
+    last four numbers are gravity, both masses and half length, which differ between episodes and are not observed.
+    Raises SettingError."""
 
     def __init__(self, max_episode_steps: int = 500, **physics: float) -> None:
         self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
         self.physics = CartPoleParameters(**physics)
         self.random_physics = self.physics.physics_spread > 1
-        self._nominal_physics = [getattr(self.physics, name) for name in _SAMPLED]
+        self._nominal_physics = [getattr(self.physics, name) for name in _SAMPLED_PHYSICS]
         self._nominal_tensor = torch.tensor(self._nominal_physics, dtype=torch.float64)
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with the first four numbers uniform on [-0.05, 0.05). Sampled physics are log-uniform."""
+        """Return states whose first four numbers are uniform on [-0.05, 0.05). Sampled physics are log-uniform."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
-        motion, numbers = (uniform(seeds, 4 + len(_SAMPLED)) * 2 - 1).split([4, len(_SAMPLED)], -1)
+        num_physics = len(_SAMPLED_PHYSICS)
+        motion, numbers = (uniform(seeds, 4 + num_physics) * 2 - 1).split([4, num_physics], -1)
         factors = (numbers * math.log(self.physics.physics_spread)).exp()
         return torch.cat((motion * _START, factors * self._nominal_tensor), -1)
 
@@ -53,16 +56,16 @@ class CartPole(Dynamics):
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Take an explicit Euler step, with the physics of the episode if they are sampled."""
+        """Advance by one explicit Euler step, with the physics of the episode if they are sampled."""
         if self.random_physics:
-            motion, episode_physics = state.split([4, len(_SAMPLED)], -1)
+            motion, episode_physics = state.split([4, len(_SAMPLED_PHYSICS)], -1)
             gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)
         else:
             motion = state
             gravity, cart_mass, pole_mass, half_length = self._nominal_physics
         _, speed, angle, angular_speed = motion.unbind(-1)
         mass = cart_mass + pole_mass
-        moment = pole_mass * half_length / mass  # of the pole, divided by the whole mass, in m
+        moment = pole_mass * half_length / mass  # the pole's first moment of mass, divided by the total mass, in m
         cos, sin = angle.cos(), angle.sin()
         push = (actions.double() * 2 - 1) * (self.physics.force / mass) + angular_speed * angular_speed * sin * moment
         inertia = half_length * 4 / 3 - cos * cos * (half_length * pole_mass / mass)
@@ -70,6 +73,6 @@ class CartPole(Dynamics):
         acceleration = push - angular_acceleration * cos * moment
         rates = torch.stack((speed, acceleration, angular_speed, angular_acceleration), -1)
         motion = motion + rates * _SECONDS
-        ends = (motion.abs() > self._bounds).any(-1)
+        terminated = (motion.abs() > self._bounds).any(-1)
         next_state = torch.cat((motion, episode_physics), -1) if self.random_physics else motion
-        return next_state, torch.ones_like(speed, dtype=torch.float32), ends, None
+        return next_state, torch.ones_like(speed, dtype=torch.float32), terminated, None

@@ -1,7 +1,8 @@
 """Small maps as tensor programs: the grids of Ferreira et al. 2022, and Gymnasium's CliffWalking.
 
-They are deterministic, and every episode starts in the same cell. So tables for S cells and A actions define them
-completely. Cells are numbered row by row, ``row * columns + column``. Observations are one-hot cells ``[S]``.
+They are deterministic, and every episode starts in the same cell, so tables with an entry for each of S cells and A
+actions define them. Cells are numbered row by row, ``row * columns + column``. An observation is the cell of the
+player, one-hot ``[S]``.
 """
 
 import torch
@@ -24,18 +25,19 @@ MAPS = {
     "holeroomlarge": ("S.O.O..", "..O.O..", ".......", "..O.O..", "..O.O.G"),
     "holeroomlargeshifted": ("S.O....", "..O.O..", "..O.O..", "..O.O..", "....O.G"),
 }
-# Rewards for entering an ordinary cell, the goal, and a hole. `_BEST` and `_ROOMS_BEST` are upper bounds on returns.
-_PAYS = {"cliff": (-1.0, 0.0, -100.0)}
-_ROOMS_PAY = (-0.01, 1.0, -1.0)
-_BEST = {"cliff": -12.0}
-_ROOMS_BEST = 1.0
+# Rewards for entering an ordinary cell, the goal, and a hole, by map; the second constant is for all other maps.
+_REWARDS = {"cliff": (-1.0, 0.0, -100.0)}
+_ROOM_REWARDS = (-0.01, 1.0, -1.0)
+# Upper bounds on returns, in the same way.
+_MAX_RETURNS = {"cliff": -12.0}
+_ROOM_MAX_RETURN = 1.0
 _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base of dynamics on a map. The state ``[..., 1]`` int64 is the cell. A subclass defines the effect of a move in
-    `cell_after_move`. The tables ``next_cell``, ``reward`` and ``terminated`` ``[S * A]`` have action a in cell s at
-    index ``s * A + a``."""
+    """Base class of dynamics on a map. The state ``[..., 1]`` int64 is the cell of the player. A subclass defines the
+    effect of a move in `move_outcome`. Action a in cell s has index ``s * A + a`` in the tables ``next_cell``,
+    ``reward`` and ``terminated``, ``[S * A]`` each."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -44,14 +46,14 @@ class CellTable(Dynamics):
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
         pairs = [(cell, move) for cell in range(size) for move in self.actions]
-        outcomes = [self.cell_after_move(cell, self._towards(cell, move)) for cell, move in pairs]
+        outcomes = [self.move_outcome(cell, self._neighbour(cell, move)) for cell, move in pairs]
         next_cells, rewards, terminated = zip(*outcomes, strict=True)
         self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(rewards)
         self.terminated, self._one_hot = torch.tensor(terminated), torch.eye(size)
 
-    def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
-        """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``towards``, a neighbour or, at
-        the border, ``cell`` itself."""
+    def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
+        """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``neighbour``. A move that the
+        border stops has ``cell`` itself as its neighbour."""
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -67,14 +69,15 @@ class CellTable(Dynamics):
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Play one episode per member, of at most ``limit`` steps. Member m takes action ``moves[m, s]`` in cell s.
-        Return the episodes' returns and lengths ``[M]``. Both equal the result of stepping, up to rounding.
+        """Play one episode per member, of at most ``limit`` steps, without stepping. Member m takes action ``moves[m,
+        s]`` in cell s. Return the returns and the lengths of the episodes, ``[M]`` each. Both equal the results of
+        `step`, up to rounding.
 
-        Tables are doubled: next cells and rewards of k steps, applied twice, give next cells and rewards of 2 k steps.
-        The tables of 1, 2, 4, ... steps whose sum is ``limit`` are applied one after the other."""
+        The tables of k steps (next cells and sums of rewards), applied twice, give the tables of 2 k steps. ``limit``
+        is a sum of powers of two, and the tables of these numbers of steps are applied one after the other."""
         members, num_cells = moves.shape
         index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S]
-        # One additional cell per member for finished episodes. It pays nothing and leads to itself.
+        # Finished episodes are in one additional cell per member, which pays nothing and leads to itself.
         next_cells = torch.where(self.terminated[index], num_cells, self.next_cell[index])
         next_cells = torch.nn.functional.pad(next_cells, (0, 1), value=num_cells)
         payoffs = torch.stack((self.reward[index], torch.ones(members, num_cells)), -1)  # rewards and steps
@@ -84,7 +87,7 @@ class CellTable(Dynamics):
         next_cells, payoffs = (next_cells + first_cells).flatten(), payoffs.flatten(0, 1)
         current_cells, totals = first_cells[:, 0] + self._cells.index(START), torch.zeros(members, 2)
         while limit:
-            if limit & 1:  # the tables of this power of two are a part of the limit
+            if limit & 1:  # this power of two is a term of the sum
                 totals = totals + payoffs.index_select(0, current_cells)
                 current_cells = torch.take(next_cells, current_cells)
             limit >>= 1
@@ -94,8 +97,8 @@ class CellTable(Dynamics):
         return totals[:, 0], totals[:, 1].long()
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Compute optimal values by 2,000 sweeps of value iteration: ``[S]`` of cells and ``[S, A]`` of moves, if the
-        moves pay ``reward [S, A]``. The results have its dtype."""
+        """Compute the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
+        moves, by 2,000 sweeps of value iteration. The results have the dtype of ``reward``."""
         shape = reward.shape
         next_cells = self.next_cell.view(shape)
         factor = (~self.terminated.view(shape)).to(reward.dtype) * discount  # 0 at termination
@@ -105,13 +108,14 @@ class CellTable(Dynamics):
         return value, reward + factor * value[next_cells]
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[1]`` as lines: ``@`` player, ``G`` goal, ``*`` both, ``#`` wall, ``O`` hole."""
+        """Return a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#``
+        wall, ``O`` hole, ``.`` other cells."""
         cells, player = list(self._cells.replace(START, ".")), int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
         columns = len(self.rows[0])
         return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
 
-    def _towards(self, cell: int, move: str) -> int:
+    def _neighbour(self, cell: int, move: str) -> int:
         """Return the neighbour of ``cell`` in the direction of ``move``; ``cell`` itself at the border."""
         num_columns = len(self.rows[0])
         row_offset, column_offset = _MOVES[move]
@@ -121,36 +125,37 @@ class CellTable(Dynamics):
 
 
 class GridMap(CellTable):
-    """A map of `MAPS` by its name, with the actions right, left, down, up. The border and walls stop a move. Goals and
-    holes terminate. The reward depends on the cell after the step: 1 for the goal, -1 for a hole, else -0.01. On the
-    map ``cliff`` it is 0, -100 and -1. Raises SettingError for an unknown name."""
+    """A map of `MAPS` by its name, with the actions right, left, down, up. The border and walls stop a move. Entering
+    the goal or a hole ends the episode. The reward depends on the cell after the step: 1 for the goal, -1 for a hole,
+    -0.01 for any other. On the map ``cliff`` these rewards are 0, -100 and -1. Raises SettingError for an unknown
+    name."""
 
     actions = ("right", "left", "down", "up")
 
     def __init__(self, map_name: str = "cliff", max_episode_steps: int | None = None) -> None:
         if map_name not in MAPS:
             raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
-        self._pays = _PAYS.get(map_name, _ROOMS_PAY)
-        super().__init__(MAPS[map_name], max_episode_steps, _BEST.get(map_name, _ROOMS_BEST))
+        self._rewards = _REWARDS.get(map_name, _ROOM_REWARDS)
+        super().__init__(MAPS[map_name], max_episode_steps, _MAX_RETURNS.get(map_name, _ROOM_MAX_RETURN))
 
-    def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
-        towards = cell if self._cells[towards] == WALL else towards
-        step_reward, goal_reward, hole_reward = self._pays
-        reward = {GOAL: goal_reward, HOLE: hole_reward}.get(self._cells[towards], step_reward)
-        return towards, reward, self._cells[towards] in (GOAL, HOLE)
+    def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
+        next_cell = cell if self._cells[neighbour] == WALL else neighbour
+        step_reward, goal_reward, hole_reward = self._rewards
+        reward = {GOAL: goal_reward, HOLE: hole_reward}.get(self._cells[next_cell], step_reward)
+        return next_cell, reward, self._cells[next_cell] in (GOAL, HOLE)
 
 
 class CliffWalking(CellTable):
     """Gymnasium's CliffWalking-v1, not slippery (Sutton & Barto, "Reinforcement Learning", example 6.6), on the map
-    ``cliff``. A fall pays -100 and moves the player to the start; all other steps pay -1, including the step to the
-    goal, which terminates. Actions are up, right, down, left."""
+    ``cliff``. A step off the cliff pays -100 and moves the player to the start. All other steps pay -1, including the
+    step to the goal, which ends the episode. Actions are up, right, down, left."""
 
     actions = ("up", "right", "down", "left")
 
     def __init__(self, max_episode_steps: int | None = None) -> None:
         super().__init__(MAPS["cliff"], max_episode_steps, max_return=-13.0)  # 13 steps around the cliff
 
-    def cell_after_move(self, cell: int, towards: int) -> tuple[int, float, bool]:
-        if self._cells[towards] == HOLE:
+    def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
+        if self._cells[neighbour] == HOLE:
             return self._cells.index(START), -100.0, False
-        return towards, -1.0, self._cells[towards] == GOAL
+        return neighbour, -1.0, self._cells[neighbour] == GOAL

@@ -1,9 +1,9 @@
-"""OpenGrid as a tensor program, and the parts that grids share: five moves that the border stops, a goal, and a rare
-event that ends the search for it.
+"""OpenGrid as a tensor program. `envs.procmaze` builds on it: five moves that the border stops, a goal, and a rare
+event that ends the search for the goal.
 
 From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
-Learning". Cells are numbered row by row, ``row * grid_size + column``. Starts and events are sampled by `envs.seeded`,
-not by JAX, so a seed starts in another cell than in that code.
+Learning". Cells are numbered row by row, ``row * grid_size + column``. Initial cells and events are sampled by
+`envs.seeded`, not by JAX, so the same seed starts in a different cell than in that code.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from envs.seeded import uniform
 from envs.tensor import TIME, ChanceDynamics
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
-# The columns that follow `SEED` and `TIME`.
-POSITION, GOAL, EXTRA = range(TIME + 1, TIME + 4)  # `EXTRA` is the first of a subclass's columns
+# Columns of a state after `SEED` and `TIME`. `EXTRA` is the first of the columns that a subclass may add.
+POSITION, GOAL, EXTRA = range(TIME + 1, TIME + 4)
 BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
 
 
@@ -27,7 +27,8 @@ def as_lines(cells: Sequence[str], grid_size: int) -> str:
 
 
 def clipped_moves(grid_size: int) -> Tensor:
-    """Return the next cell for each cell and move in a grid without walls, ``[grid_size ** 2, 5]`` int64."""
+    """Return the next cell for each cell and move in a grid without walls, ``[grid_size ** 2, 5]`` int64. A move that
+    the border stops leads to the cell itself."""
     cells = torch.arange(grid_size * grid_size)
     coordinates = torch.stack((cells // grid_size, cells % grid_size), -1)  # [cells, 2]
     coordinates = coordinates[:, None] + torch.tensor(MOVES)  # [cells, 5, 2]
@@ -42,13 +43,13 @@ class OpenGrid(ChanceDynamics):
     The observation is ``[grid_size, grid_size]`` flattened, 1 for the player's cell and 0 for all others.
 
     Every step pays -1. A step terminates if the player was on the goal *before* it moved. So one observation shows the
-    player on the goal, and a path of d moves returns -(d + 1). With ``spontaneous_termination``, an event may follow
-    the move, with probability `event_chance`. It moves the player to the goal or, without ``teleport_on_termination``,
-    ends the episode. Raises SettingError.
+    player on the goal, and the return of a path of d moves is -(d + 1). With ``spontaneous_termination``, an event
+    follows a move with probability `event_chance`. The event moves the player to the goal or, without
+    ``teleport_on_termination``, ends the episode. Raises SettingError.
     """
 
     channels = 1  # numbers per cell in the observation
-    remembers_cells = False  # whether states have one more column per cell, after the columns of all grids
+    remembers_cells = False  # whether states have one column per cell, after the four columns above
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class OpenGrid(ChanceDynamics):
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
-        """Return the probability of an event in a step: 0.1 divided by the grid's side."""
+        """Return the probability of an event in a step: 0.1 / ``grid_size``."""
         return 0.1 / grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
@@ -83,28 +84,28 @@ class OpenGrid(ChanceDynamics):
         return obs.scatter_(-1, state[..., POSITION : POSITION + 1], 1.0)
 
     def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Return the player's cell after a move from ``position [..., 1]`` towards ``cell [..., 1]``. ``extra_columns
-        [..., K - 4]`` are a subclass's columns."""
+        """Return the player's cell ``[..., 1]`` after a move from ``position [..., 1]`` to ``cell [..., 1]``, which may
+        be a wall in a subclass. ``extra_columns [..., K - 4]`` are the columns that a subclass adds to the state."""
         return cell
 
     def text(self, state: Tensor) -> str:
-        """Return a state ``[K]`` as ``grid_size`` lines: ``@`` player, ``G`` goal, ``*`` both, ``#`` wall."""
+        """Return a state ``[K]`` as ``grid_size`` lines of characters: ``@`` player, ``G`` goal, ``*`` player on the
+        goal, ``#`` wall, ``.`` other cells."""
         cells = list(self.ground(state))
         player, goal = int(state[POSITION]), int(state[GOAL])
         cells[goal], cells[player] = "G", "*" if player == goal else "@"
         return as_lines(cells, self.grid_size)
 
     def ground(self, state: Tensor) -> str:
-        """Return one character for each cell of a state ``[K]``, without player and goal."""
+        """Return one character for each cell of a state ``[K]``, as if player and goal were not there."""
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events. The
-        step after arrival at the goal terminates."""
+        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
-        towards = torch.take(self._next_cell, torch.add(actions[..., None], old_position, alpha=len(MOVES)))
-        position = self.cell_after_move(extra_columns, old_position, towards)
+        neighbour = torch.take(self._next_cell, torch.add(actions[..., None], old_position, alpha=len(MOVES)))
+        position = self.cell_after_move(extra_columns, old_position, neighbour)
         if self.chances:
             event = chance < self.event_probability
             if self.teleports:

@@ -14,26 +14,28 @@ from torch import Tensor
 
 import envs.registration  # noqa: F401  # ids of this project
 from envs import promises, wrappers
-from envs.base import EnvironmentFault, Replayed, Step
+from envs.base import EnvironmentFault, ReplayedEnvironment, Step
 from envs.names import CartPoleParameters, Game, first_line
-from envs.promises import Broken
+from envs.promises import BrokenContract
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 
-# A number too large for float32 raises EnvironmentFault, so NumPy's warning is redundant.
+# A number that is too large for float32 becomes infinite and raises EnvironmentFault, so NumPy need not warn.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
 
-class GymnasiumEnvironment(Replayed):
-    """``members * envs`` instances of one Gymnasium environment; see `envs.base.Environment` for the contract.
+class GymnasiumEnvironment(ReplayedEnvironment):
+    """``members * envs`` instances of one Gymnasium environment. Interface: `envs.base.Environment`.
 
-    Observations: 1-D Box as float32; images (uint8, or a Dict with one under "screen") as grey stacked frames,
-    see `ImageObservation`; all others flattened, discrete parts one-hot, float32. Actions: Discrete, or Box with
-    finite bounds, flattened. The constructor makes one instance; the others follow when first reset. Raises
-    SettingError if the environment cannot be made. Raises EnvironmentFault if it raises an error, exits, or returns
-    results that are not finite or do not match its spaces (`envs.promises`).
+    Observations of a 1-D Box are converted to float32. Images (uint8, or a Dict with one under "screen") become grey
+    stacked frames (`envs.wrappers.ImageObservation`). All other observations are flattened to float32 vectors, in which
+    discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened.
+
+    The constructor makes one instance, and first resets make the others. Raises SettingError if the environment cannot
+    be made. Raises EnvironmentFault if it raises an error, exits, or returns results that are not finite or do not
+    match its spaces (`envs.promises`).
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:
@@ -41,19 +43,19 @@ class GymnasiumEnvironment(Replayed):
         self._render = render
         rows = members * envs
         self._envs: list[gym.Env | None] = [None] * rows
-        self._steps: list[Any] = [_not_reset] * rows
+        self._steps: list[Any] = [_raise_not_reset] * rows  # the method ``step`` of each instance
         self._row: int | None = None  # index of the instance in the current or last call
-        first = self._envs[0] = _open(game, render)
+        first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space, self._action_space = first.observation_space, first.action_space
         self._obs_dtype, self._shape = self._space.dtype, self._space.shape
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
-        self._ages = np.zeros(rows, np.int64)  # steps of the current episodes
+        self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
 
     def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Return the bounds ``[O]`` of observations, low and high. None if observations are no vectors, or if a bound
-        is above 1e6 in size."""
+        """Return the lower and the upper bounds of observations, ``[O]`` each. None if observations are no vectors, or
+        if the absolute value of a bound is above 1e6."""
         space = self._space
         if not isinstance(space, Box) or len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
@@ -61,7 +63,7 @@ class GymnasiumEnvironment(Replayed):
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """See `envs.base.Environment.reset`. The first reset of an environment creates its instance."""
-        self._note_reset(seeds, where)
+        self._record_reset(seeds, where)
         rows = self._rows(where)
         row_seeds = seeds.reshape(-1).tolist()
         for row in rows:
@@ -69,7 +71,7 @@ class GymnasiumEnvironment(Replayed):
             self._ages[row] = 0
             env = self._envs[row]
             if env is None:
-                env = self._envs[row] = _open(self.game, self._render)
+                env = self._envs[row] = _make_instance(self.game, self._render)
             try:
                 obs, info = env.reset(seed=row_seeds[row])
                 promises.check_observation(self._space, obs)
@@ -82,10 +84,10 @@ class GymnasiumEnvironment(Replayed):
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Fast comparisons accept most results; `envs.promises` checks the others."""
-        self._note_step(actions, active)
+        """See `envs.base.Environment.step`. Fast comparisons accept most results, `envs.promises` checks the others."""
+        self._record_step(actions, active)
         rows = self._rows(active)
-        native_actions = self._native(actions)
+        native_actions = self._native_actions(actions)
         num_rows = len(self._envs)
         reward = np.zeros(num_rows, np.float32)
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
@@ -109,7 +111,7 @@ class GymnasiumEnvironment(Replayed):
                     info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
                 observations[row] = obs
         except BaseException as error:
-            self._ages[row] += 1  # count the failed step, because the error message has its number
+            self._ages[row] += 1  # count the failed step, because the error message states its number
             raise self._fault(error, "step") from error
         self._ages[slice(None) if active is None else rows] += 1  # a slice is faster
         self._check_finite("reward", reward)
@@ -118,23 +120,23 @@ class GymnasiumEnvironment(Replayed):
             self._check_finite("info", info_values)
         return Step(
             obs=self._observations(),
-            reward=self._by_member(reward),
-            terminated=self._by_member(terminated),
-            truncated=self._by_member(truncated),
-            info=self._by_member(info_values) if names else None,
+            reward=self._member_tensor(reward),
+            terminated=self._member_tensor(terminated),
+            truncated=self._member_tensor(truncated),
+            info=self._member_tensor(info_values) if names else None,
         )
 
     @property
     def frames_per_second(self) -> float:
-        """Number of pictures that show one second: the environment's ``render_fps`` (30 if missing), divided by the
-        action repeat and clipped to [1, 240]."""
+        """Number of frames of a film that show one second of the environment: its ``render_fps`` (30 if missing),
+        divided by the action repeat and clipped to [1, 240]."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
 
     def frame(self, member: int, env: int) -> np.ndarray:
-        """Return the picture of one environment, ``[H, W, 3]`` uint8. Raises EnvironmentFault if there is none, for
-        example without ``render=True`` or before the first reset."""
+        """Return a picture ``[H, W, 3]`` uint8 of environment ``env`` of ``member``. Raises EnvironmentFault if there
+        is none, for example without ``render=True`` or before the first reset."""
         instance = self._envs[member * self.envs + env]
         try:
             picture: Any = None if instance is None else instance.render()
@@ -147,9 +149,9 @@ class GymnasiumEnvironment(Replayed):
         return picture
 
     def close(self) -> None:
-        """Close all instances. A failure prints a warning, because the environment is not needed any more."""
+        """Close all instances. If that fails, print a warning, because they are not needed any more."""
         environments, self._envs = self._envs, [None] * len(self._envs)
-        self._steps = [_not_reset] * len(self._envs)
+        self._steps = [_raise_not_reset] * len(self._envs)
         failed = ""
         for env in filter(None, environments):
             try:
@@ -163,8 +165,9 @@ class GymnasiumEnvironment(Replayed):
         """Return the indices of the instances selected by ``mask [M, E]``; None means all."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
-    def _native(self, actions: Tensor) -> Any:
-        """Return actions in the format of the environment's space, one item per row, never a view of ``actions``."""
+    def _native_actions(self, actions: Tensor) -> Any:
+        """Return ``actions [M, E, ...]`` in the format of the environment's action space, a list or array with an item
+        for each instance. It is never a view of ``actions``, which an environment could change."""
         space, numbers = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
             return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
@@ -172,27 +175,27 @@ class GymnasiumEnvironment(Replayed):
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
     def _observations(self) -> Tensor:
-        return self._by_member(self._obs.copy())
+        return self._member_tensor(self._obs.copy())
 
-    def _by_member(self, rows: np.ndarray) -> Tensor:
-        """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` of the same memory."""
+    def _member_tensor(self, rows: np.ndarray) -> Tensor:
+        """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` that shares its memory."""
         return torch.from_numpy(rows).view(self.members, self.envs, *rows.shape[1:])
 
     def _check_finite(self, name: str, values: np.ndarray) -> None:
-        """Raise EnvironmentFault about the first row of ``values [M * E, ...]`` that is not finite."""
+        """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
         first_index = tuple(np.argwhere(~np.isfinite(values))[0])
         self._row = int(first_index[0])
-        raise self._fault(Broken(f"{name} is {float(values[first_index])}; it must be finite"), "")
+        raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"), "")
 
     def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
-        """Return the fault of the current row for an error in ``call`` (step, reset). Raises KeyboardInterrupt and
-        StopNow again."""
+        """Return the EnvironmentFault about an error that the current instance raised in ``call``, "step" or "reset".
+        KeyboardInterrupt and StopNow are raised again."""
         return EnvironmentFault(f"{self._describe_call()}: {promises.error_reason(error, call)}")
 
     def _describe_call(self) -> str:
-        """Describe the current or last call in words: environment, step and seed."""
+        """Describe the current or last call in words: environment, number of the step, and seed of the episode."""
         row = self._row
         if row is None:
             return f"environment {self.game.name}"
@@ -200,12 +203,13 @@ class GymnasiumEnvironment(Replayed):
         return f"environment {self.game.name}, step {self._ages[row]} of the episode with seed {seed}"
 
 
-def _not_reset(action: Any) -> NoReturn:
+def _raise_not_reset(action: Any) -> NoReturn:
+    """Take the place of the method ``step`` of an instance that does not exist yet."""
     raise RuntimeError("stepped before its first reset")
 
 
 def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
-    """Suppress a deprecation warning of MuJoCo 4 about Gymnasium's models, which each new instance would print."""
+    """Suppress a deprecation warning that MuJoCo 4 would print about Gymnasium's models for each new instance."""
     if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
         return
     with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
@@ -219,15 +223,14 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
 
 
 def _repeats_actions(game: Game) -> bool:
-    """Return whether the environment repeats actions itself, as VizDoom does, which then draws the last frame only. Its
-    time limit counts actions."""
+    """Return whether the environment itself repeats actions, as VizDoom does, which is faster because it draws only the
+    last frame. Its time limit then counts actions, not repetitions."""
     return game.gym_id.startswith("vizdoom")
 
 
-def _open(game: Game, render: bool) -> gym.Env:
-    """Make one instance with its wrappers, and set environment variables for SDL and MuJoCo. Raises SettingError if it
-    cannot be made, if agents cannot use its spaces, or if it must ``render`` but cannot."""
-    _set_drivers(render)
+def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict[str, float]]:
+    """Return the arguments of ``gymnasium.make``, how often a wrapper must repeat each action (1: no wrapper), and the
+    physics of CartPole for a wrapper, by the names of `CartPoleParameters` (empty: no wrapper)."""
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     action_repeat = kwargs.pop("action_repeat", 1)
     if action_repeat > 1 and _repeats_actions(game):
@@ -235,9 +238,17 @@ def _open(game: Game, render: bool) -> gym.Env:
         kwargs |= {"frame_skip": action_repeat, "max_episode_steps": -(-limit // action_repeat) if limit > 0 else limit}
         action_repeat = 1
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
+    return kwargs, action_repeat, physics
+
+
+def _make_instance(game: Game, render: bool) -> gym.Env:
+    """Make one instance with its wrappers. Also set environment variables for SDL and MuJoCo. Raises SettingError if it
+    cannot be made, if agents cannot use its spaces, or if ``render`` is on but it cannot be drawn."""
+    _set_drivers(render)
+    kwargs, action_repeat, physics = _make_arguments(game, render)
     try:
         with warnings.catch_warnings():
-            if render:  # an error below reports a missing render mode
+            if render:  # Gymnasium would warn about a missing render mode, for which an error is raised below
                 warnings.simplefilter("ignore")
             _quiet_mujoco(gym.registry.get(game.gym_id))
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
@@ -245,7 +256,7 @@ def _open(game: Game, render: bool) -> gym.Env:
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
         if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
-            with contextlib.suppress(AttributeError):  # a class may compute `action_space`
+            with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:
         raise SettingError(f"gamename is {game.name!r}: {_cause_of(error)}") from error
@@ -262,8 +273,8 @@ def _open(game: Game, render: bool) -> gym.Env:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return in words why an instance could not be made: a missing package, if possible with the command that installs
-    it, or ``error``. Raises KeyboardInterrupt and StopNow again."""
+    """Return in words why an instance could not be made: a missing package, with the command that installs it if that
+    is known, or the ``error`` itself. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return f"it cannot be made ({promises.error_reason(error, '')})"
     for package, extra in _EXTRAS.items():
@@ -273,7 +284,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``. Convert observations to grey frames (``observes_images``) or to vectors."""
+    """Apply the wrappers of ``game``. Then convert observations to grey frames if ``observes_images``, else to
+    vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if observes_images:
@@ -284,7 +296,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
 
 
 def _set_drivers(render: bool) -> None:
-    """Set environment variables so that SDL and MuJoCo need no display. Values that the user has set remain."""
+    """Set environment variables so that SDL and MuJoCo need no display. Keep variables that the user has set."""
     if os.environ.get("SDL_VIDEODRIVER") == "":
         os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL would fail with an empty name
     if not render:
@@ -297,7 +309,7 @@ def _set_drivers(render: bool) -> None:
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
-    """Return the spaces of an instance with its wrappers. The time limit counts actions, not repetitions."""
+    """Return the spaces of an instance with its wrappers. Their time limit counts actions, not repetitions."""
     obs_space, action_space = env.observation_space, env.action_space
     assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
     if isinstance(action_space, gym.spaces.Discrete):

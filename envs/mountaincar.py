@@ -1,9 +1,9 @@
-"""MountainCar as tensor programs. MountainCar-v0 of Gymnasium 1.4.0 is computed in float64 and equal up to rounding.
-MountainCarContinuous-v0 keeps its state in float32, and here it is rounded in the same way.
+"""MountainCar as tensor programs, with the equations of Gymnasium 1.4.0. MountainCar-v0 is computed in float64 and
+equals Gymnasium's up to rounding. MountainCarContinuous-v0 has its state in float32 and is rounded as Gymnasium's.
 
-A car in a valley is too weak to drive up the hill and has to swing (Moore 1990, "Efficient Memory-based Learning for
-Robot Control"). Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, so a seed
-starts another episode than in Gymnasium.
+A car in a valley is too weak to drive straight up the hill and has to swing (Moore 1990, "Efficient Memory-based
+Learning for Robot Control"). Initial states have the same distribution as in Gymnasium, but are sampled by
+`envs.seeded`, not by NumPy, so the same seed starts a different episode than in Gymnasium.
 """
 
 import torch
@@ -15,15 +15,15 @@ from models.spaces import Continuous, Discrete
 from models.streams import Streams
 
 _GRAVITY, _FORCE, _POWER = 0.0025, 0.001, 0.0015
-LEFT, RIGHT, MAX_SPEED = -1.2, 0.6, 0.07  # ends of the track, and the largest speed per step
-_GOAL, _CONTINUOUS_GOAL = 0.5, 0.45  # goal positions with discrete and with continuous actions
-_PRIZE, _COST = 100.0, 0.1
+LEFT, RIGHT, MAX_SPEED = -1.2, 0.6, 0.07  # positions of the ends of the track, and the largest speed per step
+_GOAL, _CONTINUOUS_GOAL = 0.5, 0.45  # positions of the goal with discrete and with continuous actions
+_GOAL_REWARD, _FORCE_COST = 100.0, 0.1
 
 
 class _Car(RepeatedDynamics):
     """Base class of both cars: the state is position and speed, and both are observed."""
 
-    observed = 2
+    obs_size = 2
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
         """Return positions and speeds ``[M, count, 2]`` float32, uniform over their ranges, from M random streams."""
@@ -35,13 +35,13 @@ class _Car(RepeatedDynamics):
 
 
 class MountainCar(_Car):
-    """State ``[..., 2]`` float64, position and speed; the observation is the same in float32. Actions 0, 1, 2 push to
-    the left, not at all, to the right. A step pays -1, and terminates at position 0.5 or beyond. The left end stops the
-    car."""
+    """State ``[..., 2]`` float64: position and speed. The observation is the same in float32. Actions 0, 1, 2 push to
+    the left, not at all, to the right. Every step pays -1. An episode terminates at position 0.5 or beyond. The left
+    end of the track stops the car."""
 
     actions = Discrete(3)
 
-    def first(self, seeds: Tensor) -> Tensor:
+    def first_states(self, seeds: Tensor) -> Tensor:
         return states_at_rest(seeds)
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -52,15 +52,15 @@ class MountainCar(_Car):
 
 
 class MountainCarContinuous(_Car):
-    """State and observation ``[..., 2]`` float32, position and speed. Actions ``[..., 1]`` are forces within [-1, 1]. A
-    step costs 0.1 times the square of the force. It terminates at position 0.45 or beyond, which pays 100.
+    """State and observation ``[..., 2]`` float32: position and speed. Actions ``[..., 1]`` are forces within [-1, 1]. A
+    step costs 0.1 times the square of the force. An episode terminates at position 0.45 or beyond, which pays 100.
 
-    Gymnasium's initial state is float64, so its first step may differ from ours in the last digit. So may a step with a
-    force out of bounds, which Gymnasium clips."""
+    Two steps may differ from Gymnasium's in the last digit: the first one, because Gymnasium's initial state is
+    float64, and a step with a force out of bounds, which Gymnasium clips."""
 
-    actions, max_return = Continuous((-1.0,), (1.0,)), _PRIZE
+    actions, max_return = Continuous((-1.0,), (1.0,)), _GOAL_REWARD
 
-    def first(self, seeds: Tensor) -> Tensor:
+    def first_states(self, seeds: Tensor) -> Tensor:
         return states_at_rest(seeds).float()
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,7 +70,7 @@ class MountainCarContinuous(_Car):
         # Gymnasium computes the cosine and the square in float64, everything else in float32.
         slope = ((position * 3).double().cos() * _GRAVITY).float()
         state, terminated = move_car(position, speed + (force.clamp(-1.0, 1.0) * _POWER - slope), _CONTINUOUS_GOAL)
-        return state, terminated.double() * _PRIZE - force.double().square() * _COST, terminated
+        return state, terminated.double() * _GOAL_REWARD - force.double().square() * _FORCE_COST, terminated
 
 
 def states_at_rest(seeds: Tensor) -> Tensor:
@@ -80,8 +80,8 @@ def states_at_rest(seeds: Tensor) -> Tensor:
 
 
 def move_car(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tensor]:
-    """Move a car at ``position [...]`` by ``speed [...]``, which already includes the step's acceleration. Return the
-    next state ``[..., 2]``, and whether it is at the goal and does not move to the left."""
+    """Move a car at ``position [...]`` by ``speed [...]``, which already includes the acceleration of the step. Return
+    the next state ``[..., 2]``, and terminated ``[...]``: whether it is at the goal and does not move to the left."""
     speed = speed.clamp(-MAX_SPEED, MAX_SPEED)
     position = (position + speed).clamp(LEFT, RIGHT)
     speed = torch.where((position == LEFT) & (speed < 0), 0.0, speed)

@@ -1,8 +1,8 @@
 """The names for ``--gamename``: a table of games, files of this folder that declare a ``GAME``, and every registered
 Gymnasium id. Imports no torch.
 
-A name may contain parameters. The name in a `Game` has only parameters that differ from the table, sorted and written
-as in YAML: ``procmaze,grid_size=5,teleport_on_termination=false``.
+A name may contain parameters of the environment: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of
+a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ from models.settings import (
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base of the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Raises
-    SettingError for a value out of its range."""
+    """Base class for the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Raises
+    SettingError for a value that is out of range."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -72,14 +72,14 @@ class FluteParameters(Parameters):
 
 @dataclass(frozen=True)
 class RepeatParameters(Parameters):
-    """Parameters of `envs.repeated.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
+    """Parameter of `envs.repeated.RepeatedDynamics` and `envs.wrappers.RepeatAction`."""
 
     action_repeat: int = setting(
         1, "times that each action is taken; time limits count these, all else counts actions", minimum=1, maximum=1000
     )
 
 
-def _physical(default: float, help: str) -> Any:
+def _physics_setting(default: float, help: str) -> Any:
     return setting(default, help, above=0, maximum=1000.0)
 
 
@@ -87,11 +87,11 @@ def _physical(default: float, help: str) -> Any:
 class CartPoleParameters(Parameters):
     """Parameters of `envs.cartpole.CartPole` and `envs.wrappers.CartPolePhysics`; the defaults are Gymnasium's."""
 
-    gravity: float = _physical(9.8, "of CartPole, in m/s^2")
-    cart_mass: float = _physical(1.0, "kg")
-    pole_mass: float = _physical(0.1, "kg")
-    half_length: float = _physical(0.5, "of the pole, in m")
-    force: float = _physical(10.0, "of a push, in N")
+    gravity: float = _physics_setting(9.8, "of CartPole, in m/s^2")
+    cart_mass: float = _physics_setting(1.0, "kg")
+    pole_mass: float = _physics_setting(0.1, "kg")
+    half_length: float = _physics_setting(0.5, "of the pole, in m")
+    force: float = _physics_setting(10.0, "of a push, in N")
     physics_spread: float = setting(
         1.0,
         "every episode has a gravity, masses and a half length of its own: those above, times factors that are "
@@ -105,16 +105,17 @@ class CartPoleParameters(Parameters):
 class Game:
     """One environment with its name.
 
-    ``gym_id`` is the Gymnasium id, ``module:id`` if a module must be imported first; may be empty beside ``dynamics``.
-    ``max_return`` is an upper bound on returns, None if unknown. Commands are clipped to it.
+    ``gym_id`` is the Gymnasium id, or ``module:id`` if a module must be imported first. It may be empty if there are
+    ``dynamics``.
+    ``max_return`` is an upper bound on returns, None if unknown. Commanded returns are clipped to it.
     ``kwargs`` are arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the
     fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`). ``wrappers`` are classes of ``envs/wrappers.py``,
     applied in order.
-    ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`, made with the same
-    ``kwargs``), empty if there is none. The tensor program is used instead of Gymnasium's environment, except to draw
-    frames.
-    ``parameters`` is the class of the ``kwargs`` that a name may change (`Parameters`), None if there are
-    none. Its fields have the names and defaults of the constructor's arguments, and every field is also a flag.
+    ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`), which is made with
+    the same ``kwargs``; empty if there is none. The tensor program is used instead of Gymnasium's environment, except
+    to draw frames.
+    ``parameters`` is a class with a field for each of the ``kwargs`` that a name may change; None if there are none.
+    Its fields have the names and defaults of the constructor's arguments, and every field is also a flag.
     ``info`` names the entries of Gymnasium's ``info`` that `envs.base.Step.info` contains, in this order.
     """
 
@@ -139,8 +140,8 @@ class Game:
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder with a time limit of 100 steps. It is also
-    registered with Gymnasium."""
+    """Return the `Game` of a tensor program ``module:class`` of this folder, with a time limit of 100 steps. The
+    program is also registered with Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -148,16 +149,16 @@ def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters],
     )
 
 
-def _map(name: str, max_return: float, steps: int) -> Game:
-    """Return the `Game` of a map of `envs.gridmaps.MAPS` with a time limit of ``steps``. It is also registered with
-    Gymnasium."""
+def _map_game(name: str, max_return: float, steps: int) -> Game:
+    """Return the `Game` of a map of `envs.gridmaps.MAPS`, with a time limit of ``steps``. The map is also registered
+    with Gymnasium."""
     kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
 
-def _repeatable(name: str, dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder with the parameter ``action_repeat`` and a
-    time limit of ``steps``."""
+def _repeatable_game(name: str, dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
+    """Return the `Game` of a tensor program ``module:class`` of this folder, with a time limit of ``steps`` and the
+    parameter ``action_repeat``."""
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
 
@@ -180,9 +181,11 @@ _TABLE = (
         parameters=CartPoleParameters,
     ),
     Game("acrobot", "Acrobot-v1", dynamics="envs.acrobot:Acrobot"),
-    _repeatable("mountaincar", "mountaincar:MountainCar", "MountainCar-v0", 200),
-    _repeatable("mountaincar-continuous", "mountaincar:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0),
-    _repeatable("pendulum", "pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
+    _repeatable_game("mountaincar", "mountaincar:MountainCar", "MountainCar-v0", 200),
+    _repeatable_game(
+        "mountaincar-continuous", "mountaincar:MountainCarContinuous", "MountainCarContinuous-v0", 999, 100.0
+    ),
+    _repeatable_game("pendulum", "pendulum:Pendulum", "Pendulum-v1", 200, 0.0),
     Game("carracing", "CarRacing-v3", 1000.0),
     # The id has no time limit, and a greedy policy that walks into a wall would never come back.
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
@@ -208,14 +211,14 @@ _TABLE = (
         ),
     ),
     # Time limits as published with reward networks (Ferreira et al. 2022). A room's goal pays 1, and steps cost.
-    _map("Cliff", -12.0, 50),
-    _map("EmptyRoom22", 1.0, 10),
-    _map("EmptyRoom23", 1.0, 15),
-    _map("EmptyRoom33", 1.0, 20),
-    _map("WallRoom", 1.0, 30),
-    _map("HoleRoom", 1.0, 30),
-    _map("HoleRoomLarge", 1.0, 30),
-    _map("HoleRoomLargeShifted", 1.0, 30),
+    _map_game("Cliff", -12.0, 50),
+    _map_game("EmptyRoom22", 1.0, 10),
+    _map_game("EmptyRoom23", 1.0, 15),
+    _map_game("EmptyRoom33", 1.0, 20),
+    _map_game("WallRoom", 1.0, 30),
+    _map_game("HoleRoom", 1.0, 30),
+    _map_game("HoleRoomLarge", 1.0, 30),
+    _map_game("HoleRoomLargeShifted", 1.0, 30),
     # 100 steps, as in the evaluations of model-based generalisation (Young et al. 2023).
     _tensor_game("procmaze:ProcMaze", -1.0, GridParameters, grid_size=4),
     _tensor_game("gridworld:OpenGrid", -1.0, GridParameters),
@@ -227,13 +230,13 @@ GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
 
 def resolve(name: str) -> Game:
-    """Return the `Game` of a name: from the table, or of any registered Gymnasium id (``module:Env-v0`` if the module
-    is already imported; names may be from files, so nothing is imported here). A name may have its parameters in any
-    order; the name in the `Game` has them sorted.
+    """Return the `Game` of a name: from the table, or of any registered Gymnasium id. A name may have parameters in any
+    order. Case and separators are ignored (`models.settings.match_spelling`).
 
-    An id without a version, or with a retired version, means the newest version, with a note on stderr. An id in the
-    table (``LunarLander-v3``) gives its `Game`. Case and separators are ignored (`models.settings.match_spelling`).
-    SettingError, which suggests the nearest name, if there is no such environment.
+    An id without a version, or with a retired version, means the newest version, and a note about that is printed on
+    stderr. An id that the table contains (``LunarLander-v3``) gives the table's `Game`. ``module:Env-v0`` is valid only
+    if the module is already imported. It is not imported here, because the name may be from a file. Raises
+    SettingError, with the nearest name, if there is no such environment.
     """
     name = match_spelling(name, [*GAMES, *declared_games()])
     if name in GAMES:
@@ -251,9 +254,9 @@ def resolve(name: str) -> Game:
     if module and module not in sys.modules:
         line = f"gamename is {format_value(name)}: only a flag can have module {module} imported"
         raise SettingError(f"{line}; give --import {module}", "gamename")
-    gym_id = _registered(env_id)
+    gym_id = _registered_id(env_id)
     if gym_id is None:
-        raise _unknown(name)
+        raise _unknown_name_error(name)
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
@@ -262,9 +265,9 @@ def resolve(name: str) -> Game:
 
 
 def import_module(setting: str, value: str) -> None:
-    """Import the module in ``value``: a module or, if ``setting`` is gamename, a name such as ``module:Env-v0``. Names
-    without a module import nothing. ``value`` must be from a flag or keyword ``setting`` of this process or of its
-    parent, never from a file. Raises SettingError if the import fails."""
+    """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``. A
+    gamename without a module imports nothing. ``value`` must be from a flag or keyword of this process or its parent,
+    never from a file, because an import runs code. Raises SettingError if the import fails."""
     module = value
     if setting == "gamename":
         module = value.rpartition(":")[0]
@@ -281,16 +284,17 @@ def import_module(setting: str, value: str) -> None:
 
 @functools.cache
 def declared_games() -> dict[str, str]:
-    """Return name -> module of environments outside the table: files of this folder with a line that begins ``GAME =
-    Game("name"``, without annotation. They are read as text, because importing them imports torch."""
+    """Return name -> module of the environments that files of this folder declare, by a line that begins with ``GAME =
+    Game("name"``. The files are read as text, because importing them would import torch."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
     matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
     return {match[1]: f"envs.{stem}" for stem, match in matches.items() if match}
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
-    """Return the `Game` of the name before the first comma, and the parameters after it. Raises SettingError for an
-    unknown, repeated or missing parameter. Ranges are not checked; a value that cannot be parsed remains text."""
+    """Split ``name`` at its commas. Return the `Game` of its first part, and the parameters in the other parts, name ->
+    value. Raises SettingError for an unknown or repeated parameter, and for one without a value. Ranges are not
+    checked, and a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
     parameters = game.parameter_values()
@@ -303,8 +307,8 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
             hint = nearest(key, parameters) or f"; allowed: {', '.join(parameters)}"
             raise SettingError(f"gamename is {format_value(name)}: {key or pair!r} is unknown{hint}", "gamename")
         if not equals or key in values:
-            wrong = "is given twice" if equals else f"needs a value: {key}={str(parameters[key]).lower()}"
-            raise SettingError(f"gamename is {format_value(name)}: {key} {wrong}", "gamename")
+            problem = "is given twice" if equals else f"needs a value: {key}={str(parameters[key]).lower()}"
+            raise SettingError(f"gamename is {format_value(name)}: {key} {problem}", "gamename")
         try:
             values[key] = parse_value(type(parameters[key]), text)
         except ValueError:
@@ -313,8 +317,8 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name. ``game.name`` must have none yet.
-    Values equal to the game's are left out. Raises SettingError for a value out of range."""
+    """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name, which must not have parameters
+    yet. Values that ``game`` already has are left out. Raises SettingError for a value that is out of range."""
     if game.parameters is None or not values:
         return game
     parameters = game.parameter_values()
@@ -352,23 +356,23 @@ def register_environments() -> None:
 
     for game in _TABLE:
         if game.gym_id.startswith("understudy/") and game.gym_id not in registry:
-            fixed = dict(game.kwargs)
-            limit = fixed.pop("max_episode_steps", None)
-            kwargs = {"dynamics": game.dynamics, **fixed}
+            arguments = dict(game.kwargs)
+            limit = arguments.pop("max_episode_steps", None)
+            kwargs = {"dynamics": game.dynamics, **arguments}
             register(game.gym_id, "envs.tensor_gym:TensorGym", max_episode_steps=limit, kwargs=kwargs)
 
 
 def reward_threshold(name: str) -> float | None:
-    """Return the mean return at which Gymnasium considers the environment solved; None without one. Raises SettingError
-    for an unknown name."""
+    """Return the mean return at which Gymnasium considers the environment solved, None if there is no such threshold.
+    Raises SettingError for an unknown name."""
     from gymnasium.envs.registration import registry
 
     spec = registry.get(resolve(name).gym_id.rpartition(":")[2])
     return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
-def _ids() -> dict[str, str]:
-    """Return the Gymnasium ids that can be made, with the module that defines each."""
+def _gym_ids() -> dict[str, str]:
+    """Return the Gymnasium ids that can be made, id -> module that defines it."""
     from gymnasium.envs.registration import registry
 
     register_environments()
@@ -381,10 +385,10 @@ def _ids() -> dict[str, str]:
     return modules
 
 
-def _registered(env_id: str) -> str | None:
-    """Return the registered id for ``env_id``, with its spelling corrected: the id if it can be made, else its newest
-    version; None if there is no newer one."""
-    ids = _ids()
+def _registered_id(env_id: str) -> str | None:
+    """Return the registered id that ``env_id`` means: the id itself, in its registered spelling, or its newest version
+    if this version cannot be made. None if there is no such id and no newer version."""
+    ids = _gym_ids()
     env_id = match_spelling(env_id, ids)
     id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
     if id_match is None:  # empty, or several lines
@@ -398,18 +402,19 @@ def _registered(env_id: str) -> str | None:
     return f"{base_id}-v{newest}" if version < newest else None
 
 
-def _unknown(name: str) -> SettingError:
-    """Return the error about a name that no environment has, with the nearest name or with advice: to import the
-    module of an id such as ``namespace/Env-v0``, or, if the name is a module, an id that it registers."""
-    modules_by_id = _ids()
+def _unknown_name_error(name: str) -> SettingError:
+    """Return the error about a name that no environment has. It suggests the nearest name. If the name is a module, it
+    suggests an id that the module registers. For ``namespace/Env-v0`` with an unknown namespace, it suggests to import
+    the module."""
+    modules_by_id = _gym_ids()
     module, _, env_id = name.rpartition(":")
     namespace, slash, _ = env_id.partition("/")
     if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in modules_by_id):
         line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
         return SettingError(f"{line}; give --import and the one that does", "gamename")
-    # Look among ids of this package only, without its name, which would make all of its ids look similar.
+    # Compare with the ids of this package, without the package's name, which would make all of its ids look similar.
     package = module.partition(".")[0] or name
-    package_ids = [gym_id for gym_id, home in modules_by_id.items() if home.partition(".")[0] == package]
+    package_ids = [gym_id for gym_id, home_module in modules_by_id.items() if home_module.partition(".")[0] == package]
     suggestion = closest(env_id, package_ids) if module else None
     if suggestion:
         suggestion = f"{module}:{suggestion}"

@@ -1,8 +1,8 @@
 """PanFlute as a tensor program: notes must be played in the right order to reach the ends of their pipes together.
 
-Pipe i of n delays its notes by i + 1 steps; each action plays one pipe. A step pays 1 if all pipes have a note at the
-end before the step. To get there, play the pipes n - 1, n - 2, ..., 0. Events put notes at all ends, so that even an
-agent that never earns a reward sees one. There are no episodes.
+Each action plays a note in one pipe. A note needs i + 1 steps to the end of pipe i of n. A step pays 1 if all pipes had
+a note at their ends before the step. To earn it, play the pipes n - 1, n - 2, ..., 0. Rare events put notes at all
+ends, so that even an agent that never earns a reward sees one. There are no episodes.
 """
 
 import torch
@@ -14,12 +14,12 @@ from envs.tensor import ChanceDynamics
 
 
 class PanFlute(ChanceDynamics):
-    """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the pipes one after the other. Pipe i
-    (from 0) has i + 1 places from its mouth to its end; a place is 1 if it holds a note, else 0.
+    """State ``[..., 2 + n (n + 1) / 2]`` int64: seed, steps since the reset, then the places of the pipes. Pipe i (from
+    0) has i + 1 places, from its mouth to its end. A place is 1 if it holds a note, else 0.
 
-    The observation is the places in float32. Never terminates; there is no time limit without ``max_episode_steps``.
-    ``num_pipes`` n is also the number of actions. With ``spontaneous_reward`` each step has an event with probability
-    1 / n**2. Raises SettingError.
+    The observation is all places in float32. Episodes never terminate, and have a time limit only with
+    ``max_episode_steps``. ``num_pipes`` n is also the number of actions. With ``spontaneous_reward`` each step has an
+    event with probability 1 / n**2. Raises SettingError.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class PanFlute(ChanceDynamics):
         self._ends = self._mouths + pipes
         self._is_end = torch.zeros(places, dtype=torch.int64).index_fill(0, self._ends, 1)
         self._not_mouth = torch.ones(places, dtype=torch.int64).index_fill(0, self._mouths, 0)
-        self._one_step = torch.tensor([0, 1])  # added to seed and steps
+        self._one_step = torch.tensor([0, 1])  # added to seed and number of steps
         self.chances = int(spontaneous_reward)  # number of random numbers in a step
         self.state_size = 2 + places
         self._event_probability = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with empty pipes. Seeds only determine the events."""
+        """Return states with empty pipes. Seeds determine only the events."""
         empty = torch.zeros(*seeds.shape, 1 + len(self._is_end), dtype=torch.int64)
         return torch.cat((seeds.to(torch.int64)[..., None], empty), -1)
 
@@ -51,18 +51,18 @@ class PanFlute(ChanceDynamics):
         return state[..., 2:].float()
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
-        return uniform_at(seed, time + 1)  # the column of the step's end
+        return uniform_at(seed, time + 1)  # the column of the time after the step
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
-        head, notes = state.split((2, len(self._is_end)), -1)
+        counters, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
-        # All notes move one place on. A mouth follows the end of the pipe before, from which nothing may enter it.
+        # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.
         notes = notes.roll(1, -1) * self._not_mouth
         notes = notes.scatter_(-1, torch.take(self._mouths, actions[..., None]), 1)
         if self.chances:
             notes = notes | (self._is_end * (chance < self._event_probability))
-        return torch.cat((head + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
+        return torch.cat((counters + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
         """Return a state ``[K]`` as text, one line per pipe with its end on the right: ``O`` note, ``.`` no note."""

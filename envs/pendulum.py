@@ -1,8 +1,8 @@
 """Pendulum as a tensor program: the equations of Gymnasium 1.4.0's Pendulum-v1 in float64, within rounding.
 
-A motor must hold a rod of 1 kg and 1 m upright under a gravity of 10 m/s^2. A step is 0.05 s, semi-implicit Euler.
-Initial states are uniform as in Gymnasium, but sampled by `envs.seeded`, not by NumPy, so a seed starts another episode
-than in Gymnasium.
+A motor must hold a rod of 1 kg and 1 m upright under a gravity of 10 m/s^2. A step of 0.05 s is one step of the
+semi-implicit Euler method. Initial states have the same distribution as in Gymnasium, but are sampled by `envs.seeded`,
+not by NumPy, so the same seed starts a different episode than in Gymnasium.
 """
 
 import math
@@ -21,14 +21,14 @@ _START = torch.tensor([math.pi, 1.0], dtype=torch.float64)
 
 
 class Pendulum(RepeatedDynamics):
-    """State ``[..., 2]`` float64, the angle from upright (rad), never wrapped, and its speed (rad/s). Observation
-    ``[..., 3]``: cosine and sine of the angle, speed. Actions ``[..., 1]`` are torques within [-2, 2] N m. A step costs
-    angle^2 + 0.1 speed^2 + 0.001 torque^2, with angle and speed before the step and the angle in [-pi, pi). It never
-    terminates."""
+    """State ``[..., 2]`` float64: the angle from upright (rad), which is never wrapped, and its speed (rad/s).
+    Observation ``[..., 3]`` float32: cosine and sine of the angle, and the speed. Actions ``[..., 1]`` are torques
+    within [-2, 2] N m. A step costs angle^2 + 0.1 speed^2 + 0.001 torque^2, with angle and speed before the step and
+    the angle wrapped into [-pi, pi). Episodes never terminate."""
 
-    observed, actions, max_return = 3, Continuous((-_TORQUE,), (_TORQUE,)), 0.0
+    obs_size, actions, max_return = 3, Continuous((-_TORQUE,), (_TORQUE,)), 0.0
 
-    def first(self, seeds: Tensor) -> Tensor:
+    def first_states(self, seeds: Tensor) -> Tensor:
         """Return states ``[..., 2]`` with an angle uniform on [-pi, pi) and a speed uniform on [-1, 1)."""
         return (uniform(seeds, 2) * 2 - 1) * _START.to(seeds.device)
 
@@ -46,7 +46,7 @@ class Pendulum(RepeatedDynamics):
         angle, speed = state.unbind(-1)
         torque = actions.squeeze(-1).clamp(-_TORQUE, _TORQUE)
         wrapped_angle = torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-        # The torque's terms are float32, as in Gymnasium, until they are added to the others.
+        # As in Gymnasium, the terms of the torque are float32 until they are added to the other terms.
         cost = wrapped_angle * wrapped_angle + speed * speed * 0.1 + torque * torque * 0.001
         speed = speed + (angle.sin() * _WEIGHT + torque * _INERTIA) * _SECONDS
         speed = speed.clamp(-_MAX_SPEED, _MAX_SPEED)

@@ -1,4 +1,4 @@
-"""Handmade potentials, as somebody who knows a task would choose them for reward shaping. They are baselines, and a
+"""Handmade potentials for reward shaping, as somebody who knows the task would choose them. They are baselines, and a
 search for a reward network may start from one."""
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class HandmadePotential:
-    """A handmade potential. ``potential`` maps states ``[..., S]`` to ``[...]``, in units of reward. ``low`` and
-    ``high`` bound the states of interest; a map has a number of ``cells`` instead."""
+    """A handmade potential. ``potential`` maps states ``[..., S]`` to values ``[...]`` in units of reward. ``low`` and
+    ``high`` are bounds of the states to which a network is fitted. A map has its number of ``cells`` instead."""
 
     potential: Callable[[Tensor], Tensor]
     low: tuple[float, ...] = ()
@@ -19,8 +19,8 @@ class HandmadePotential:
     cells: int = 0
 
     def states(self, count: int) -> Tensor:
-        """Return states ``[N, S]``: ``count`` states uniform within the bounds, the same in every call; or each cell of
-        a map once, one-hot."""
+        """Return states ``[N, S]``: ``count`` states that are uniform within the bounds, and the same in every call.
+        For a map return each cell once, one-hot, and ignore ``count``."""
         if self.cells:
             return torch.eye(self.cells)
         low, high = torch.tensor(self.low), torch.tensor(self.high)
@@ -28,30 +28,30 @@ class HandmadePotential:
 
 
 def _negative_distance(obs: Tensor) -> Tensor:
-    """Return minus the number of moves to the goal of Cliff (4 x 12 cells) along the row above the cliff, from one-hot
+    """Return -1 times the number of moves to the goal of Cliff (4 x 12 cells) on a path above the cliff, for one-hot
     cells ``[..., 48]``."""
     cell = obs.argmax(-1)
     row, column = cell // 12, cell % 12
     manhattan_distance = (3 - row) + (11 - column)  # the goal is the bottom right cell
-    # From the start and the cliff, in the bottom row, one move leads up and one down again.
+    # From the bottom row (the start and the cliff) the path has two additional moves, one up and one down.
     moves = torch.where((row == 3) & (column < 11), manhattan_distance + 2, manhattan_distance)
     return -moves.float()
 
 
 def _balance(obs: Tensor) -> Tensor:
-    """Return how near CartPole is to standing upright, still and in the middle; at most 1."""
+    """Return how near CartPole is to standing upright, still and in the middle: at most 1, for ``obs [..., 4]``."""
     x, speed, angle, spin = obs.unbind(-1)
     return 1 - (0.2 * x**2 + 0.1 * speed**2 + 20 * angle**2 + spin**2 + 5 * angle * spin)
 
 
 def _energy(obs: Tensor) -> Tensor:
-    """Return 1,000 times the mechanical energy of the car."""
+    """Return 1,000 times the mechanical energy of MountainCar for ``obs [..., 2]``, position and speed."""
     x, speed = obs.unbind(-1)
     return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)
 
 
 def _upright(obs: Tensor) -> Tensor:
-    """Return how upright and how still the pendulum is; at most 10."""
+    """Return how upright and how still the pendulum is: at most 10, for ``obs [..., 3]``."""
     cos, _, speed = obs.unbind(-1)
     return 10 * cos - 0.1 * speed**2
 

@@ -1,8 +1,8 @@
-"""ProcMaze as a tensor program: every reset samples a new maze, so the task is a distribution over mazes.
+"""ProcMaze as a tensor program. Every reset samples a new maze, so the task is a distribution over mazes.
 
 From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
-Learning". Mazes, places and events are sampled by `envs.seeded`, not by JAX, so a seed gives another maze than in that
-code. `mazes` digs any number of mazes at once; a maze is the same alone and among others.
+Learning". Mazes, places and events are sampled by `envs.seeded`, not by JAX, so the same seed gives a different maze
+than in that code. `mazes` digs many mazes at once. A seed gives the same maze alone and among other seeds.
 """
 
 from functools import lru_cache
@@ -13,19 +13,20 @@ from torch import Tensor
 from envs.gridworld import EXTRA, MOVES, POSITION, OpenGrid, clipped_moves
 from envs.seeded import uniform, uniform_at
 
-_START, _PLAYER, _GOAL, _NUM_DRAWS = range(4)  # columns of `uniform`, and their number
-_WALL_SEEN, _OPEN_SEEN = 2, 3  # channels of the observation, after player and goal
-_VISITED = 8  # more than all neighbours of a cell
+# Columns of `uniform`, for the start of the search in `mazes`, the player and the goal. Then the number of columns.
+_START, _PLAYER, _GOAL, _NUM_DRAWS = range(4)
+_WALL_CHANNEL, _OPEN_CHANNEL = 2, 3  # channels of the observation, after player and goal
+_VISITED = 8  # the mark of an open cell; more than the number of neighbours of a cell
 
 
 class ProcMaze(OpenGrid):
     """A maze with exactly one path between any two open cells. Player and goal each start in a uniform open cell,
     possibly the same one.
 
-    After the columns of `OpenGrid`, a state has one column per cell, 1 if open and 0 for a wall. The observation is
-    ``[grid_size, grid_size, 4]`` flattened, zeros and ones: player, goal, wall, open. Walls stop moves as the border
-    does. The probability of an event is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2) for G = ``grid_size``, so 1 in 100 for
-    G = 4.
+    After the columns of `OpenGrid`, a state has one column per cell: 1 if the cell is open, 0 for a wall. The
+    observation is ``[grid_size, grid_size, 4]`` flattened. Its four channels are 1 at the player, at the goal, at walls
+    and at open cells, else 0. Walls stop moves as the border does. With G = ``grid_size``, the probability of an event
+    is 0.1 / ((G + 1) * ceil(G / 2) - G mod 2), which is 1 in 100 for G = 4.
     """
 
     channels = 4
@@ -37,11 +38,11 @@ class ProcMaze(OpenGrid):
         return 0.1 / ((grid_size + 1) * half_size - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with a new maze each, and player and goal in open cells."""
+        """Return states with different mazes, and with player and goal in open cells."""
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
-        # Sample the rank of each place, which is its index among the open cells.
+        # Sample the places of player and goal by their rank, which is the index among the open cells.
         num_open_up_to = is_open.cumsum(1)
         num_open = num_open_up_to[:, -1:]
         ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
@@ -51,10 +52,10 @@ class ProcMaze(OpenGrid):
         return state.view(*seeds.shape, -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return observations ``[..., grid_size ** 2 * 4]``: for each cell player, goal, wall, open."""
+        """Return observations ``[..., grid_size ** 2 * 4]``: for each cell the channels player, goal, wall, open."""
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
-        obs[..., _WALL_SEEN], obs[..., _OPEN_SEEN] = 1 - is_open, is_open
+        obs[..., _WALL_CHANNEL], obs[..., _OPEN_CHANNEL] = 1 - is_open, is_open
         places = state[..., POSITION:EXTRA]  # cells of player and goal
         return obs.flatten(-2).scatter_(-1, places * self.channels + self.player_and_goal, 1.0)
 
@@ -68,20 +69,22 @@ class ProcMaze(OpenGrid):
 def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     """Return the open cells ``[N, grid_size ** 2]`` bool of mazes dug by depth-first search, for ``seeds [N]`` int64.
 
-    The search begins at a uniform cell. It opens a uniformly chosen neighbour that is closed and has exactly one open
-    neighbour. If there is none, it backtracks, and it ends when it is back at the start.
+    The search begins at a uniform cell. A neighbour of the current cell is expandable if it is closed and has exactly
+    one open neighbour. Each step opens a uniformly chosen expandable neighbour and moves there. If there is none, the
+    search moves back to the cell before, and it ends when it leaves the start in this way.
     """
     neighbours, increments = _neighbours(grid_size)
-    cells = nowhere = grid_size * grid_size  # number of cells, and the index of one outside the grid
+    cells = nowhere = grid_size * grid_size  # the number of cells is also the index of a cell outside the grid
     num_mazes = len(seeds)
     cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
-    # The number of each cell's open neighbours, plus _VISITED for an open cell. The cell nowhere is never expandable.
+    # For each cell the number of its open neighbours, plus _VISITED if it is open. So a cell is expandable if its count
+    # is 1. The cell nowhere is never expandable.
     count = increments[cell[:, 0]]
     count[:, nowhere] = _VISITED
-    # The stack of the search is the path back to the start, so predecessors of cells describe it completely.
+    # A stack is not needed: the cells on the path back to the start are the predecessors of the current cell.
     predecessor = torch.full((num_mazes, cells + 1), nowhere)
-    # Every cell except the start is entered and left at most once, which bounds the steps. A finished maze remains at
-    # nowhere until the others finish. Random columns below 0 are for the maze, columns from 0 on for events.
+    # Every cell except the start is entered and left at most once, which bounds the number of steps. A finished search
+    # remains at nowhere until the others finish. Columns of `uniform_at` below 0 are for mazes, the others for events.
     for random_numbers in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
         neighbours_of_cell = neighbours.index_select(0, cell[:, 0])
         num_expandable_up_to = (count.gather(1, neighbours_of_cell[:, :4]) == 1).cumsum(1)
@@ -99,9 +102,10 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
 
 @lru_cache
 def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
-    """Return two tables with one row per cell, and ``nowhere = grid_size ** 2`` as the last row. The first, ``[cells +
-    1, 5]`` int64, has four neighbours (nowhere if off the grid) and nowhere as a fifth. The second, ``[cells + 1, cells
-    + 1]`` uint8, has the numbers that opening the cell adds to each cell's count in `mazes`."""
+    """Return two tables with one row per cell, and a last row for the cell ``nowhere = grid_size ** 2``. The first
+    table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell, nowhere in place of a neighbour outside the
+    grid, and nowhere as a fifth. The second, ``[cells + 1, cells + 1]`` uint8, has the numbers that `mazes` adds to the
+    counts of all cells when it opens a cell."""
     cells = nowhere = grid_size * grid_size
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)

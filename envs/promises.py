@@ -1,7 +1,8 @@
 """Checks that a Gymnasium environment keeps its contract: usable spaces, and results of steps that match them.
 
 NumPy would convert nearly everything to numbers: it broadcasts one number to a whole observation, parses text, and
-drops imaginary parts. The adapter makes a few fast comparisons; these functions check the results that fail them.
+drops imaginary parts. `envs.gymnasium_adapter` accepts most results by a few fast comparisons, and calls these
+functions for the others.
 """
 
 import traceback
@@ -15,19 +16,19 @@ from gymnasium.spaces import Box
 from envs.names import first_line
 from models.settings import StopNow, UserError, format_value, shorten
 
-LARGEST = 2**24  # most numbers of an observation, and most actions
+MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 _NUMBERS = "biuf"  # NumPy's kinds of dtypes: bool, int, unsigned int, float
-
+# Method of an environment -> the values that it must return.
 _CALLS = {"step": "observation, reward, terminated, truncated and info", "reset": "observation and info"}
 
 
-class Broken(Exception):
-    """An environment's result breaks its contract. The message names the result and the expected one."""
+class BrokenContract(Exception):
+    """A result of an environment that breaks Gymnasium's contract. The message states it and the expected result."""
 
 
 def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
-    """Raise `Broken` if ``obs`` is no observation of ``space``. Numbers of another type are accepted if they can be
-    cast safely. Bounds of floats are not checked, because many environments overshoot theirs a little."""
+    """Raise `BrokenContract` if ``obs`` is no observation of ``space``. Numbers of another dtype are accepted if the
+    space's dtype can represent them. Bounds of floats are not checked: many environments exceed them a little."""
     if isinstance(space, Box):
         _check_numbers(space, obs, name)
     elif isinstance(space, gym.spaces.Dict) and isinstance(obs, Mapping):
@@ -38,77 +39,79 @@ def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> 
         for i, part in enumerate(space.spaces):
             check_observation(part, obs[i], f"{name}[{i}]")
     elif isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or obs not in space:
-        raise Broken(f"{name} is {_describe_value(obs)}; expected {describe(space)}")
+        raise BrokenContract(f"{name} is {_describe_value(obs)}; expected {describe(space)}")
 
 
 def _check_numbers(space: Box, obs: Any, name: str) -> None:
-    """Raise `Broken` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent."""
+    """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent."""
     try:
         numbers = np.asarray(obs)
     except Exception:  # lists of unequal lengths, or an object whose conversion fails
         numbers = np.array(None)
     if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
         faulty_obs = numbers if numbers.dtype.kind != "O" else obs
-        raise Broken(f"{name} is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}")
+        raise BrokenContract(
+            f"{name} is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}"
+        )
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
             changed = numbers.astype(space.dtype) != numbers
         if changed.any():
-            raise Broken(f"{name} holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
+            raise BrokenContract(f"{name} holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
 
 
 def as_number(result: Any, name: str = "reward") -> Any:
-    """Return ``result`` or, if it is an array of one number, this number. Raises `Broken` for anything else, such as
-    text, None or complex numbers."""
-    of_numpy = isinstance(result, np.ndarray | np.generic)
-    if type(result) is np.float64 or (not of_numpy and hasattr(type(result), "__float__")):
+    """Return ``result`` or, if it is an array of one number, this number. Raises `BrokenContract` for anything else,
+    such as text, None or complex numbers."""
+    is_numpy = isinstance(result, np.ndarray | np.generic)
+    if type(result) is np.float64 or (not is_numpy and hasattr(type(result), "__float__")):
         return result
-    if of_numpy and result.size == 1 and result.dtype.kind in _NUMBERS:
+    if is_numpy and result.size == 1 and result.dtype.kind in _NUMBERS:
         return result.item()
-    raise Broken(f"{name} is {_describe_value(result)}; expected a number")
+    raise BrokenContract(f"{name} is {_describe_value(result)}; expected a number")
 
 
 def as_bool(result: Any, name: str) -> bool:
-    """Return ``result`` as a bool. It may be a bool, 0 or 1, alone or as the only number of an array; otherwise raises
-    `Broken`."""
+    """Return ``result`` as a bool. Allowed are bools, 0 and 1, also as the only number of an array. Raises
+    `BrokenContract` for anything else."""
     if result is True or type(result) is np.bool_:
         return bool(result)
     value = np.asarray(result)
     if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
         return bool(value.item())
-    raise Broken(f"{name} is {_describe_value(result)}; expected True or False")
+    raise BrokenContract(f"{name} is {_describe_value(result)}; expected True or False")
 
 
 def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
-    """Raise `Broken` if ``info`` is no mapping, or lacks one of the ``names``."""
+    """Raise `BrokenContract` if ``info`` is no mapping, or lacks one of the ``names``."""
     if not isinstance(info, Mapping):
-        raise Broken(f"info is {_describe_value(info)}; expected a mapping")
+        raise BrokenContract(f"info is {_describe_value(info)}; expected a mapping")
     _check_keys(info, names, "info")
 
 
 def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) -> None:
     if missing := [name for name in names if name not in mapping]:
-        raise Broken(f"{label} lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
+        raise BrokenContract(f"{label} lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
 
 
 def error_reason(error: BaseException, call: str) -> str:
-    """Return one line about an error that ``call`` (step, reset, ...) of an environment raised. Raises
-    KeyboardInterrupt and StopNow again."""
+    """Return one line about an error that the method ``call`` ("step", "reset", ...) of an environment raised.
+    KeyboardInterrupt and StopNow are raised again."""
     if isinstance(error, KeyboardInterrupt | StopNow):
         raise error
-    if isinstance(error, Broken | UserError):
+    if isinstance(error, BrokenContract | UserError):
         return str(error)
     text = f"{type(error).__name__}: {first_line(error)}"
     *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
     in_adapter = innermost_frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
-    # Python's message if a result has not the expected number of values: "not enough values to unpack".
+    # If a result has another number of values than expected, Python's message is such as "not enough values to unpack".
     if call in _CALLS and "unpack" in text and in_adapter:
         return f"{call} did not give {_CALLS[call]} ({text})"
     return text
 
 
 def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
-    """Return the reason why agents cannot use an environment's spaces or time limit; None if they can. Agents observe
+    """Return the reason why agents cannot use an environment's spaces or time limit, None if they can. Agents observe
     images of the space ``screen`` or, if it is None, flattened observations."""
     obs_space, action_space = env.observation_space, env.action_space
     limit = None if env.spec is None else env.spec.max_episode_steps
@@ -116,12 +119,12 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
         count = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
         return f"its observation space {describe(obs_space)} cannot be flattened to numbers"
-    if not 1 <= count <= LARGEST:
-        return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {LARGEST}"
+    if not 1 <= count <= MAX_SIZE:
+        return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
     if not _playable(action_space):
         return (
             f"its action space {describe(action_space)} is not supported; allowed: Discrete, or Box of floats with "
-            f"finite bounds, each low below its high; at most {LARGEST} actions"
+            f"finite bounds, each low below its high; at most {MAX_SIZE} actions"
         )
     if limit is not None and not (type(limit) is int and limit >= 1):
         return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
@@ -129,10 +132,10 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
 
 
 def _playable(space: Any) -> bool:
-    """Return whether agents can choose actions of ``space``: discrete, or vectors with finite bounds."""
+    """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
     if isinstance(space, gym.spaces.Discrete):
-        return 1 <= space.n <= LARGEST
-    if not isinstance(space, Box) or space.dtype.kind != "f" or not 1 <= space.low.size <= LARGEST:
+        return 1 <= space.n <= MAX_SIZE
+    if not isinstance(space, Box) or space.dtype.kind != "f" or not 1 <= space.low.size <= MAX_SIZE:
         return False
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)

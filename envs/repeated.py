@@ -1,4 +1,4 @@
-"""Base of tensor programs that can repeat an action."""
+"""Base class of tensor programs that can repeat an action."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,16 @@ from models.spaces import Continuous, Discrete, Spaces
 
 
 class RepeatedDynamics(Dynamics):
-    """Base of dynamics that repeat every action. A subclass defines one repetition, `single_step`.
+    """Base class of dynamics that repeat every action. A subclass defines one repetition, `single_step`.
 
     With ``action_repeat`` n, a step is n repetitions of an action, or fewer if the episode ends before. It pays the sum
-    of their rewards. ``max_episode_steps`` counts repetitions: with 999 and n = 2, an episode has 500 steps, the last
-    with one repetition. If the limit is no multiple of n, states have one more column, the repetitions since the start.
-    `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit does the same. Raises SettingError.
+    of their rewards. ``max_episode_steps`` counts repetitions: with a limit of 999 and n = 2, an episode has 500 steps,
+    and the last step has one repetition. If the limit is no multiple of n, states have an additional last column with
+    the repetitions since the start. `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit has the same results.
+    Raises SettingError.
     """
 
-    observed: int  # number of numbers in an observation
+    obs_size: int
     actions: Discrete | Continuous
     max_return: float | None = None
 
@@ -27,19 +28,19 @@ class RepeatedDynamics(Dynamics):
         RepeatParameters(action_repeat)  # checks the value
         limit = max_episode_steps
         self.repeat = action_repeat
-        # Number of repetitions after which an episode ends within a step; None if that never happens. States have a
-        # column of repetitions only if there is this limit.
+        # Number of repetitions after which an episode ends in the middle of a step; None if that never happens. Only
+        # with this limit do states have a column of repetitions.
         self._repetition_limit = limit if limit is not None and limit % action_repeat else None
         step_limit = None if limit is None else -(-limit // action_repeat)  # rounded up
-        self.spaces = Spaces((self.observed,), self.actions, torch.float32, step_limit, self.max_return)
+        self.spaces = Spaces((self.obs_size,), self.actions, torch.float32, step_limit, self.max_return)
 
-    def first(self, seeds: Tensor) -> Tensor:
+    def first_states(self, seeds: Tensor) -> Tensor:
         """Return initial states without the column of repetitions."""
         raise NotImplementedError
 
     def single_step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute one repetition. Return next states, rewards ``[M, E]`` in any floating dtype, and terminated. States
-        have no column of repetitions."""
+        """Compute one repetition of ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state, the reward
+        ``[M, E]`` in any floating dtype, and terminated ``[M, E]`` bool. States have no column of repetitions here."""
         raise NotImplementedError
 
     def observe_state(self, state: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ class RepeatedDynamics(Dynamics):
         raise NotImplementedError
 
     def initial(self, seeds: Tensor) -> Tensor:
-        state = self.first(seeds)
+        state = self.first_states(seeds)
         return state if self._repetition_limit is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
 
     def observe(self, state: Tensor) -> Tensor:
@@ -64,10 +65,10 @@ class RepeatedDynamics(Dynamics):
         state, total, terminated = self.single_step(state, actions)
         for repetitions in range(1, self.repeat):
             continues = ~terminated if limit is None else ~terminated & (counts[..., 0] + repetitions < limit)
-            next_state, reward, ends = self.single_step(state, actions)
+            next_state, reward, next_terminated = self.single_step(state, actions)
             state = torch.where(continues[..., None], next_state, state)
             total = total + torch.where(continues, reward, 0.0)
-            terminated = terminated | (continues & ends)
+            terminated = terminated | (continues & next_terminated)
         if limit is not None:
             state = torch.cat((state, counts + self.repeat), -1)
         return state, total.float(), terminated, None

@@ -20,12 +20,12 @@ from models.streams import Streams, random_actions
 from understudy.kinds import Mode
 from understudy.rewards import shaped
 
-_SAMPLES = 4096  # steps of random play, or states, to which an initial network is fitted
-_GOOD = 5.0  # the value of a termination that is worth reaching
+_SAMPLES = 4096  # number of random steps, or of states, to which an initial network is fitted
+_GOOD_VALUE = 5.0  # value of a termination that is worth reaching
 
 
 class Potential(Protocol):
-    """The network phi of each member: ``obs [M, E, O]``, ``info [M, E, I]`` -> ``[M, E]``."""
+    """The networks phi of M members: ``obs [M, E, O]`` and ``info [M, E, I]`` -> values ``[M, E]``."""
 
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor: ...
 
@@ -35,8 +35,9 @@ class Potential(Protocol):
 class RewardedEnvironment:
     """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
 
-    Potentials use the agents' ``discounts [M]``. Phi of both states of a step gets the info of that step, as in the
-    published code. With ``zero_at_end`` phi is 0 at termination. ``weight`` multiplies the real reward.
+    Potentials use the agents' ``discounts [M]``. If phi reads the info of a step, it reads this info for both the state
+    before and the state after the step, as in the published code. With ``zero_at_end`` phi is 0 at termination. The
+    real reward is multiplied by ``weight``.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class RewardedEnvironment:
         return self._remember_obs(self.real.reset_prepared(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. The reward is the learned one."""
+        """See `envs.base.Environment.step`. The reward in the result is the learned one."""
         mode, step = self.mode, self.real.step(actions, active)
         potential = self._potential
         if mode.potential and mode.info:  # phi also reads the step's info, so it could not be computed before
@@ -114,8 +115,8 @@ class RewardedEnvironment:
 
 
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return transitions of the real environment: next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]``
-    bool. A map of cells gives all of its transitions, other environments 4,096 steps of random play."""
+    """Return next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]`` bool of N transitions of the real
+    environment: all transitions of a map of cells, or 4,096 steps of random play in any other environment."""
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
@@ -135,9 +136,9 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
 
 def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
     """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
-    it pays more than ``steps`` further steps with the mean reward of other transitions."""
+    its reward is above the sum of ``steps`` mean rewards of transitions that do not terminate."""
     threshold = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
-    values = torch.where(reward > threshold, _GOOD, -_GOOD)
+    values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
     return torch.where(terminated, values, 0.0)
 
 
@@ -148,7 +149,8 @@ class Stages(BaseStages):
 
     def __init__(self, config: Config, game: str):
         self.config, self.game = config, game
-        self.explained_variance: float | None = None  # of a potential made from a policy, on new episodes
+        # Explained variance of a potential that is made from a policy, on episodes to which it was not fitted.
+        self.explained_variance: float | None = None
         real = make_environment(game, 1, 1)
         self.spaces = real.spaces
         real.close()
@@ -167,7 +169,7 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]`` as ``rn_init`` says."""
+        """Return initial parameters ``[M, D]``, sampled or fitted as ``rn_init`` says."""
         flat = self.parameters.initial(streams)
         init = self.config.rn_init
         if init == "torch":
@@ -182,7 +184,7 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`. A potential of the state may have the policy's returns."""
+        """See `envs.make.Stages`. Only a potential of the state can be made from a policy: it is fitted to returns."""
         mode = self.parameters.mode
         if not (mode.potential and mode.state) or mode.info:
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
@@ -190,8 +192,8 @@ class Stages(BaseStages):
         return False
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """See `envs.make.Stages`. The potential is fitted to the policy's discounted returns. The last tenth of the
-        episodes is held out, for ``explained_variance``."""
+        """See `envs.make.Stages`. The potential is fitted to the discounted returns of the policy, except for the last
+        tenth of the episodes, from which ``explained_variance`` is computed."""
         count = self.config.rn_episodes
         states, values = episodes.returns(self.config.rn_discount, -(-count * 9 // 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
@@ -211,10 +213,10 @@ class Stages(BaseStages):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """Return the rewards ``[B]`` that the network ``flat [1, D]`` pays an agent with this ``discount`` for steps.
+        """Return the rewards ``[B]`` of B steps for an agent with this ``discount``, by the network ``flat [1, D]``.
 
-        Observations are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``. Modes that read the step's
-        info need its numbers ``info [B, I]``.
+        ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``. Modes that
+        read the info of a step need its numbers ``info [B, I]``.
         """
         info_batch = None if info is None else info[None]
         phi, mode = self.parameters.program(flat), self.parameters.mode
@@ -225,7 +227,7 @@ class Stages(BaseStages):
         return agent_reward[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
-        """See `envs.make.Stages`. Training episodes have the time limit of tests."""
+        """See `envs.make.Stages`. Training episodes have the time limit of tests, ``test_limit``."""
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
         phi, mode = self.parameters.program(flat.to(device)), self.parameters.mode

@@ -1,4 +1,4 @@
-"""A population of synthetic environments as one environment. Each member has separate networks."""
+"""A population of synthetic environments as one environment, in which each member has separate networks."""
 
 import functools
 import math
@@ -25,27 +25,26 @@ from models.streams import Streams, lockstep_streams
 from understudy.kinds import FORMS
 
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends, as published
-_MIN_SCALING_OBS = 2048  # least number of observations that scale a target's inputs
-_DAGGER_UPDATES = 1000  # of a clone before it visits states
-_PAIRS_SCHEDULE = 300, 1e-2  # number of updates and learning rate to train a target on pairs
+_MIN_SCALING_OBS = 2048  # smallest number of observations by which the inputs of a target are scaled
+_DAGGER_UPDATES = 1000  # number of updates of a clone before it visits states
+_PAIRS_SCHEDULE = 300, 1e-2  # number of updates and learning rate when a target is trained on pairs
 
 Starts = Callable[[Tensor], Tensor]
-"""Seeds ``[..., M, E]`` to first observations ``[..., M, E, S]`` of the real environment."""
+"""A function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of the real environment."""
 
 
 class SyntheticDynamics(Dynamics):
-    """Dynamics computed by learned networks. The observation is the state ``[M, E, S]``. If the real environment has
-    one-hot observations (`models.spaces.Spaces.one_hot`), it is one-hot too, with the 1 at the state's largest number,
-    as in the published code.
+    """Dynamics that learned networks compute. The observation is the state ``[M, E, S]``. If observations of the real
+    environment are one-hot (`models.spaces.Spaces.one_hot`), the observation is one-hot too, with the 1 at the largest
+    number of the state, as in the published code.
 
-    Initial states are the real environment's (``starts``), outputs of the learned initial-state network for
-    normal noise hashed from the seed, or rows of a table. Episodes terminate if the output of the done network is above
-    0.5. With ``raw_done`` the discount of an MDP is 1 - d for this raw output d, as in the published replay buffer.
-    Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states may grow without bound and become
-    infinite."""
+    Episodes terminate if the output d of the done network is above 0.5. With ``raw_done`` the discount of an MDP is 1 -
+    d, as in the published replay buffer. Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states
+    may grow without bound and become infinite."""
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
-        """``scale`` has centre and spread of the real observations if ``program`` takes scaled ones."""
+        """``starts`` gives initial states of the real environment. If ``program`` takes scaled observations, ``scale``
+        has "target.center" and "target.spread" of the real ones."""
         self.program, self.starts, self.scale = program, starts, scale
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
@@ -53,28 +52,30 @@ class SyntheticDynamics(Dynamics):
         self.spaces = replace(spaces, max_episode_steps=limit, max_return=None, binary=False)
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states: rows of the table, random cells, the real environment's, or learned ones."""
-        latent = self.program.networks.latent
-        if self.program.networks.rows:
+        """Return the initial states ``[..., M, E, S]`` for ``seeds [..., M, E]``. They are rows of the table, random
+        cells, states of the real environment, or outputs of the initial-state network."""
+        networks = self.program.networks
+        latent = networks.latent
+        if networks.num_table_rows:
             return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
-        if self.program.networks.cells:
-            num_cells = self.program.networks.state_size
+        if networks.has_cells:
+            num_cells = networks.state_size
             return torch.eye(num_cells)[(seeded.uniform(seeds, 1)[..., 0] * num_cells).long()]
         if not latent:
             return self.starts(seeds)
-        # The network takes [M, N, latent], so all leading axes and the environments become one axis.
+        # The network takes [M, N, latent]: the other axes of seeds are flattened into N.
         by_member = seeds.movedim(-2, 0)  # [M, ..., E]
         states = self.program.first_states(seeded.normal(by_member.flatten(1), latent).float())  # [M, N, S]
         return states.reshape(*by_member.shape, -1).movedim(0, -3)  # [M, ..., E, S] -> [..., M, E, S]
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return the state or, if observations are one-hot, the one-hot index of its largest number."""
+        """Return the state or, if observations are one-hot, the index of its largest number, one-hot."""
         if not self.spaces.one_hot:
             return state
         return torch.zeros_like(state).scatter_(-1, state.argmax(-1, keepdim=True), 1.0)
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Take a step of the networks. With ``raw_done``, an MDP's discount is 1 minus the done network's output."""
+        """See `envs.tensor.Dynamics.step`."""
         out = self.program.step(state, actions)
         discount = 1 - out.done if self.raw_done and not self.bandit else None
         return out.next_state, out.reward, out.done > ENDS_ABOVE, discount
@@ -105,12 +106,12 @@ class Stages(BaseStages):
         self.parameters = Networks(config, self.spaces)
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``, one row per random stream. If the range of observations is known,
-        observations spread over this range fill a table of initial states and scale the inputs of a target network.
-        Raises SettingError as `check_start` does."""
+        """Return initial parameters ``[M, D]``, a row for each random stream. If the range of observations is known, a
+        table of initial states is filled with observations that are spread over this range, and the inputs of a target
+        network are scaled by them. Raises SettingError as `check_start` does."""
         networks = self.parameters
         flat = networks.initial(streams)
-        if not (networks.rows or networks.has_target):
+        if not (networks.num_table_rows or networks.has_target):
             return flat
         self.check_start()
         states = sample_observations(self.game, streams, self.num_scaling_obs)
@@ -118,35 +119,36 @@ class Stages(BaseStages):
 
     @property
     def num_scaling_obs(self) -> int:
-        """Number of observations that scale a target's inputs. The first ones are the table of initial states."""
-        return max(self.parameters.rows, _MIN_SCALING_OBS)
+        """Number of observations by which the inputs of a target are scaled. The first ones are the rows of the table
+        of initial states."""
+        return max(self.parameters.num_table_rows, _MIN_SCALING_OBS)
 
     @functools.cached_property
-    def unbounded(self) -> bool:
-        """Whether there is a table of initial states, but the range of observations is unknown."""
-        return bool(self.parameters.rows) and sample_observations(self.game, Streams([0]), 1) is None
+    def lacks_table_range(self) -> bool:
+        """Whether there is a table of initial states, but the range of observations, to fill it, is unknown."""
+        return bool(self.parameters.num_table_rows) and sample_observations(self.game, Streams([0]), 1) is None
 
     def check_start(self) -> None:
-        """Raise SettingError if a table needs the range of observations, which is not known, or if initial states are
+        """Raise SettingError if the range of observations is unknown and a table needs it, or if initial states are
         cells, but observations are not. With a target policy, a table needs no range."""
-        if self.parameters.cells and not self.spaces.one_hot:
+        if self.parameters.has_cells and not self.spaces.one_hot:
             line = f"first_states is 'cells', but observations of {self.game} are no cells"
             raise SettingError(f"{line}; allowed: latent, table", "first_states")
-        if self.unbounded and not self.parameters.has_target:
+        if self.lacks_table_range and not self.parameters.has_target:
             line = f"first_states is 'table', but nothing is known of how far the observations of {self.game} go"
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """See `envs.make.Stages`. These two settings have an effect only if the range of observations is unknown."""
-        if self.unbounded:
+        """See `envs.make.Stages`. Two settings have an effect only if the range of observations is unknown."""
+        if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
-        unknown; if initial states are searched (``pairs``), only with ``scaled``."""
+        unknown. With ``pairs`` a search changes the initial states, so they are replaced only if ``scaled``."""
         networks = self.parameters
-        if not (self.unbounded and networks.has_target):
+        if not (self.lacks_table_range and networks.has_target):
             return flat
         if networks.config.pairs and not scaled:
             return flat
@@ -156,8 +158,8 @@ class Stages(BaseStages):
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """See `envs.make.Stages`. The searched part is the networks or, with ``pairs``, one pair ``[S + A]`` for each
-        row of the table: the row, scaled as the target's input, and the target's output for it."""
+        """See `envs.make.Stages`. The searched part is the weights of the networks. With ``pairs`` it is one pair ``[S
+        + A]`` for each row of the table: the row, scaled as an input of the target, and the output of the target."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -166,29 +168,30 @@ class Stages(BaseStages):
         target_actions = networks.program(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
-    def with_searched_part(self, searched: Tensor, template: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `trained_on_pairs`
+    def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
+        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `train_on_pairs`
         trains the targets, all from the same initial weights."""
         networks = self.parameters
-        leading_shape = searched.shape[:-1]
+        leading_shape = part.shape[:-1]
         if networks.config.pairs is None:
-            return torch.cat([searched, template[networks.searched :].expand(*leading_shape, -1)], -1)
-        pairs = searched.reshape(-1, searched.shape[-1])
+            return torch.cat([part, template[networks.searched :].expand(*leading_shape, -1)], -1)
+        pairs = part.reshape(-1, part.shape[-1])
         same_streams = lockstep_streams([0] * len(pairs), "first weights")
-        return self.trained_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
+        return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
-    def trained_on_pairs(self, searched: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` for the pairs of state and action ``searched [M, K]`` (`searched_part`). The
-        states become the table of first states. The target network is trained on the pairs, from initial weights of
-        each random stream. The center and spread of the states are copied from ``template [D]``."""
+    def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
+        """Return the flat parameters ``[M, D]`` of networks that are trained on pairs of state and action. ``pairs [M,
+        K]`` holds the flattened pairs of each member (`searched_part`). The states become the table of initial states.
+        The target is trained from weights that the stream of each member initialises. Center and spread of states are
+        copied from ``template [D]``."""
         networks = self.parameters
-        pairs = searched.unflatten(1, (networks.rows, -1))  # [M, rows, S + A]
-        states, target_actions = pairs.split([networks.state_size, networks.action_size], 2)
+        rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
+        states, target_actions = rows.split([networks.state_size, networks.action_size], 2)
         if not isinstance(self.spaces.actions, Discrete):
             target_actions = target_actions.clamp(-1, 1)
         initial_weights = networks.initial(streams)[:, : networks.searched]
-        flat = torch.cat([initial_weights, template[networks.searched :].expand(len(searched), -1)], 1)
-        # Both are views of `flat`, so copying to them changes it.
+        flat = torch.cat([initial_weights, template[networks.searched :].expand(len(pairs), -1)], 1)
+        # Both are views of `flat`, so `flat` changes when numbers are copied to them.
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
         target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
@@ -201,10 +204,10 @@ class Stages(BaseStages):
     def check_policy(self, source: str) -> bool:
         """See `envs.make.Stages`."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
-        if not (networks.rows or networks.cells):
+        if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
             raise SettingError(line, "start_from")
-        if self.spaces.one_hot and not networks.cells:
+        if self.spaces.one_hot and not networks.has_cells:
             line = f"first_states is 'table', but observations of {self.game} are cells"
             raise SettingError(f"{line}; allowed with a policy: cells", "first_states")
         if self._clones_values and (networks.has_target or not discrete):
@@ -215,35 +218,36 @@ class Stages(BaseStages):
         return self._clones_values
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """See `envs.make.Stages`. The bandit rewards the policy's actions, or pays the policy's action values.
+        """See `envs.make.Stages`. The reward of the bandit is highest for the actions of the policy, or equals its
+        action values.
 
-        States are from the policy's episodes. ``dagger_rounds`` times, states from episodes of the clone are added, and
-        the clone is fitted again (Ross et al. 2011), so that it knows what to do after its mistakes. With cells, the
-        states are all cells."""
+        States are from episodes of the policy. Then states from episodes of the clone are added, and the clone is
+        fitted again, ``dagger_rounds`` times (Ross et al. 2011). So it learns what to do after its mistakes. If initial
+        states are cells, the states are all cells."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
-        if networks.cells:
-            return self._fitted_to_policy(flat, policy, torch.eye(networks.state_size))
+        if networks.has_cells:
+            return self._fit_to_policy(flat, policy, torch.eye(networks.state_size))
         states = episodes.states(self.num_scaling_obs, config.table_episodes)  # [N, S]
         for _ in range(config.dagger_rounds if networks.has_target else 0):
-            flat = self._fitted_to_policy(flat, policy, states, _DAGGER_UPDATES)
+            flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             clone = functools.partial(_first_member_actions, networks.target(flat))
             new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, clone)
             states = torch.cat([states, new_states])
             random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
             states = states[random_order]
-        return self._fitted_to_policy(flat, policy, states)
+        return self._fit_to_policy(flat, policy, states)
 
-    def _fitted_to_policy(
+    def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Return parameters ``[1, D]`` with a network that is fitted to a policy's results in ``states [N, S]``, from
-        its weights in ``flat [1, D]``. The first of these states fill the table."""
+        """Return new parameters ``[1, D]``: the target or reward network in ``flat [1, D]`` is fitted to the results of
+        the policy in ``states [N, S]``, and the first of these states fill the table."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
-        # Views of `flat`, so copying to a part changes it.
+        # Both are views of `flat`, so `flat` changes when numbers are copied to them.
         fixed, parts = networks.fixed(flat), networks.split(flat)
-        outputs = self._fit_outputs(policy(states))  # [N, A]
+        outputs = self._clone_outputs(policy(states))  # [N, A]
         if networks.has_target:
             name, inputs = "target", scale_states(states[None], fixed)[0]
         else:  # one row per observation and action, the actions of an observation one after the other
@@ -252,16 +256,16 @@ class Stages(BaseStages):
             repeated_states = states.repeat_interleave(len(one_hot_actions), 0)
             inputs = torch.cat([one_hot_actions.repeat(len(states), 1), repeated_states], 1)
             outputs = outputs.flatten()[:, None]
-        # The actions of pairs are outputs of the target, so these should be near 0 and 1.
+        # With pairs, outputs of the target become the actions of pairs, so they should be near 0 or 1.
         classifies = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
         mlp, weights = networks.parts[name], parts[name]
         weights.copy_(fit(mlp, weights, inputs[None], outputs[None], cross_entropy=classifies, updates=updates))
         return flat
 
-    def _fit_outputs(self, results: Tensor) -> Tensor:
-        """Return the outputs ``[N, A]`` that a network of a clone shall have, for a policy's ``results`` for N
-        observations: standardised action values, one-hot actions, or continuous actions in half-widths of their
-        range from its middle."""
+    def _clone_outputs(self, results: Tensor) -> Tensor:
+        """Return the outputs ``[N, A]`` to which a clone is fitted, from the ``results`` of a policy in N states:
+        standardised action values, one-hot actions, or continuous actions relative to the middle of their range, in
+        units of half the range."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -271,12 +275,12 @@ class Stages(BaseStages):
         return (2 * (results - low) / (high - low) - 1).clamp(-1, 1)
 
     def starts(self, seeds: Tensor) -> Tensor:
-        """Return initial observations of the real environment, which the first call collects (`starts_of`)."""
+        """Return initial observations of the real environment (`Starts`). The first call collects them."""
         return self._real_starts(seeds)
 
     @functools.cached_property
     def _real_starts(self) -> Starts:
-        """Initial observations of the real environment by seed."""
+        """The function that `starts` calls (`starts_of`)."""
         real = make_environment(self.game, 1, 8)
         starts = starts_of(real)
         real.close()
@@ -284,9 +288,9 @@ class Stages(BaseStages):
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step of the proxy ``flat [1, D]``. ``inputs`` are states ``[B, S]`` and actions ``[B]`` or ``[B,
-        A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit does
-        not change."""
+        """Compute a step of the proxy ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``, and actions ``[B]`` or
+        ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit
+        does not change."""
         states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
         outcome = self.parameters.program(flat).step(states.float(), actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
@@ -306,14 +310,14 @@ class Stages(BaseStages):
 
 
 def _first_member_actions(policy: Any, obs: Tensor) -> Tensor:
-    """Return the actions for ``obs [N, S]`` of a `models.contract.Policy` with one member."""
+    """Return the actions of a `models.contract.Policy` with one member for ``obs [N, S]``."""
     actions: Tensor = policy.act(obs[None])[0]
     return actions
 
 
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:
-    """Return observations ``[M, count, S]`` spread over the environment's range, sampled from M random streams; None if
-    the range is unknown."""
+    """Sample observations ``[M, count, S]`` that are spread over the range of observations, from M random streams.
+    Return None if the range is unknown."""
     real = make_environment(game, 1, 1)
     try:
         if isinstance(real, TensorEnvironment):
@@ -328,10 +332,8 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Return a function from seeds to initial observations of a real environment.
-
-    If it is no tensor program, the function picks one of at least ``draws`` observations, collected by resets here.
-    """
+    """Return a function from seeds to initial observations of a real environment. If it is no tensor program, the
+    function picks one of at least ``draws`` observations, which are collected by resets when `starts_of` is called."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

@@ -14,50 +14,47 @@ from models.spaces import Discrete, Spaces
 from models.state import check_like
 from models.streams import Streams
 
-# Columns of the states of `ChanceDynamics`.
-SEED, TIME = range(2)
+SEED, TIME = range(2)  # first columns of the states of `ChanceDynamics`
 CPU = torch.device("cpu")
 
 
 class Dynamics(Protocol):
-    """The transition function of an environment, as pure functions of states.
+    """Initial states, observations and steps of an environment, as pure functions.
 
-    Results are new tensors or the arguments themselves; arguments are never changed. ``spaces`` includes the time
-    limit, which `TensorEnvironment` applies. Dynamics may have parameters for every member (a learned environment);
-    dynamics without them serve any number of members.
+    Results are new tensors or the arguments themselves. Arguments are never changed. ``spaces`` includes the time
+    limit, which `TensorEnvironment` applies. The dynamics of a learned environment have parameters for each of M
+    members. Dynamics without such parameters work for any number of members.
     """
 
     spaces: Spaces
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. Each one is a function of its seed.
+        """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. A state is a function of its seed.
 
-        Leading axes prepare the resets of several steps at once, which is cheaper than one call per step."""
+        With leading axes, one call prepares the resets of several steps, which is cheaper than one call per step."""
 
     def observe(self, state: Tensor) -> Tensor:
         """Return observations ``[..., M, E, *O]`` of states ``[..., M, E, K]``, in the dtype of ``spaces``."""
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Take ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state, the reward ``[M, E]`` float32,
-        terminated ``[M, E]`` bool, and the discount ``[M, E]`` of `Step`, None if it is 1 minus terminated."""
+        """Take ``actions [M, E(, A)]`` in ``state [M, E, K]``. Return the next state ``[M, E, K]``, the reward ``[M,
+        E]`` float32, terminated ``[M, E]`` bool, and ``discount`` as in `envs.base.Step`."""
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """Return observations ``[M, count, *O]`` spread over the range of states, sampled from M random streams; None
-        if the range is unknown."""
+        """Sample observations ``[M, count, *O]`` that are spread over the range of states, from M random streams.
+        Return None if the range is unknown."""
         return None
 
     def adapted(self, policy: Any) -> Any:
-        """Return the ``policy`` (`models.contract.Policy`) of agents that trained here, for the real environment."""
+        """Return ``policy``, of agents that trained here, adapted to observations of the real environment."""
         return policy
 
     def select(self, members: Tensor) -> Self:
-        """Return the dynamics of ``members [M']`` int64 only. Dynamics without parameters for members return
-        themselves."""
+        """Return the dynamics of ``members [M']`` int64 only: themselves if they have no parameters for members."""
         return self
 
     def to(self, device: torch.device) -> Self:
-        """Return a copy for ``device``: its `initial`, `observe` and `step` take tensors on the device and transfer no
-        number to the host."""
+        """Return a copy that takes tensors on ``device``, and transfers no number to the host."""
         duplicate = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -69,23 +66,23 @@ class ChanceDynamics(Dynamics):
     """Base class of dynamics with random events that the caller can choose, on any device. Observations consist of
     zeros and ones, and there are no parameters for members.
 
-    States ``[..., K]`` are int64. They begin with the columns `SEED`, the episode's seed, and `TIME`, the steps since
-    its start. `step` calls `advance` with random numbers hashed from these two (`envs.seeded.uniform_at`), so an
-    episode is a function of its seed and its actions alone. Replay from a stored state repeats the same events. For
-    other events, change column `SEED`, or pass other random numbers to `advance`.
+    States ``[..., K]`` are int64. Their first columns are `SEED`, the seed of the episode, and `TIME`, the steps since
+    its start. `step` calls `advance` with random numbers that are hashed from these two (`envs.seeded.uniform_at`). So
+    an episode depends only on its seed and its actions, and steps from a stored state repeat the same events. For other
+    events, change the column `SEED`, or pass other random numbers to `advance`.
     """
 
     state_size: int  # K
-    chances: int  # number of random numbers in each step; 0 for deterministic dynamics
+    chances: int  # number of random numbers of each step; 0 for deterministic dynamics
 
     def __init__(self, obs_size: int, actions: int, max_episode_steps: int | None, max_return: float | None = None):
         check_value("max_episode_steps", max_episode_steps, OPTIONAL_INTEGER, {"minimum": 1})
         self.spaces = Spaces((obs_size,), Discrete(actions), torch.float32, max_episode_steps, max_return, binary=True)
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Compute the results of `step` from ``state [..., K]``, ``actions [...]`` and random numbers ``chance [...,
-        chances]``, which are independent and uniform on [0, 1), in any floating dtype. The next state has the same seed
-        and the next time. Never waits for the device."""
+        """Compute the results of `step` from ``state [..., K]``, ``actions [...]`` and ``chance [..., chances]``:
+        independent random numbers, uniform on [0, 1), in any floating dtype. The next state has the same seed and the
+        next time. Never waits for the device."""
         raise NotImplementedError
 
     def chance_at(self, seed: Tensor, time: Tensor) -> Tensor:
@@ -102,11 +99,12 @@ class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
     ``time_limit`` in steps replaces the limit of the dynamics, unless it is None. As with Gymnasium's TimeLimit, the
-    step that reaches it is truncated even if it also terminates. Every step replaces ``state [M, E, K]`` and ``age
-    [M, E]`` int64, the steps since the reset, by new tensors. Rewards and states are not checked for NaN.
+    step that reaches it is truncated even if it also terminates. ``age [M, E]`` int64 is the number of steps since the
+    reset. Every step replaces ``state [M, E, K]`` and ``age`` by new tensors. Rewards and states are not checked for
+    NaN.
 
-    Episodes, actions, masks and results are on ``device``. ``dynamics`` remains on its device, and samples initial
-    states on the CPU; `reset` and `set_state` move states and masks to ``device``.
+    Episodes, actions, masks and results are on ``device``. Initial states are sampled on the CPU by ``dynamics``, which
+    is not moved. `reset` and `set_state` move states and masks to ``device``.
     """
 
     def __init__(
@@ -120,18 +118,16 @@ class TensorEnvironment:
         self._limit = self.spaces.max_episode_steps
         self._started = False
         self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)
-        # Environments that were never reset need a valid state too, because they are stepped along with the others.
+        # Environments that were never reset are stepped along with the others, so they need a valid state.
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes from ``seeds [M, E]`` if selected by ``where [M, E]`` (all by default). Return all
-        observations."""
+        """See `envs.base.Environment.reset`."""
         return self.set_state(self.prepare_resets(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes as `reset` does, but from states ``[M, E, K]``, such as earlier results of
-        ``dynamics.initial``. Without a mask, the tensor ``state`` is stored without a copy.
-        """
+        """Start episodes as `reset` does, but from ``state [M, E, K]``, such as an earlier result of
+        ``dynamics.initial``. Without the mask ``where``, the tensor ``state`` is stored without a copy."""
         self._started = True
         state = state.to(self.device)
         if where is None:
@@ -142,15 +138,15 @@ class TensorEnvironment:
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """Advance the episodes in ``active [M, E]`` bool by one step. None means all, which is cheapest. Raises
-        EnvironmentFault before the first reset."""
+        """See `envs.base.Environment.step`. Without ``active`` it is cheapest. Raises EnvironmentFault before a
+        reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")
         state, reward, terminated, discount = self.device_dynamics.step(self.state, actions)
         if active is None:
             self.state, self.age = state, self.age + 1
         else:
-            # Not a product with the mask, because inactive rows may become infinite.
+            # Not a product with the mask, because rows of inactive environments may be infinite, and 0 * inf is NaN.
             self.state, self.age = torch.where(active[..., None], state, self.state), self.age + active
             reward, terminated = torch.where(active, reward, 0.0), terminated & active
         truncated = torch.zeros_like(terminated) if self._limit is None else self.age >= self._limit

@@ -2,8 +2,8 @@
 
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
 
-An environment is dynamics (`envs.tensor.Dynamics`) whose state can be written as text: `text(state [K]) -> str`, one
-line per row.
+The dynamics (`envs.tensor.Dynamics`) need a method ``text(state [K]) -> str``, which writes a state as lines of
+characters. A picture has a coloured square for each character.
 """
 
 import importlib
@@ -17,8 +17,8 @@ from gymnasium.spaces import Box
 from models.spaces import Discrete
 
 _SEEDS = 2**62
-_PIXELS = 24  # side of a character's square
-# RGB colours of the characters of the text.
+_PIXELS = 24  # side of a square
+# RGB colours of characters.
 _COLOURS = {
     ".": (238, 238, 238),
     "#": (70, 70, 70),
@@ -32,10 +32,10 @@ _COLOURS = {
 
 
 class TensorGym(gym.Env[Any, np.int64]):
-    """One environment of dynamics ``module:class``, built with ``parameters``.
+    """One environment with the dynamics ``module:class``, which are built with ``parameters``.
 
-    It has no time limit and never truncates; ``gymnasium.make`` adds the id's limit, or ``max_episode_steps``.
-    Observations are float32 within [0, 1]; a map's observation is the number of the cell.
+    It never truncates. ``gymnasium.make`` adds the time limit of the id, or ``max_episode_steps``. Observations are
+    float32 vectors within [0, 1], or integers, the index of a cell, if the dynamics have one-hot observations.
     """
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
@@ -52,7 +52,7 @@ class TensorGym(gym.Env[Any, np.int64]):
         self.render_mode = render_mode
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, a function of ``seed``. None uses the next number of the last seed's random stream."""
+        """Start an episode from ``seed``. None continues the random stream of the last seed."""
         super().reset(seed=seed)
         self._state = self.dynamics.initial(torch.tensor([[int(self.np_random.integers(_SEEDS))]]))
         return self._observation(), {}

@@ -1,7 +1,8 @@
 """Gymnasium environments stepped by several processes in lock-step, with the same results as in one process.
 
-Each worker holds a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Numbers are in
-shared memory, and pipes carry only orders and their acknowledgement: a round trip takes tens of microseconds.
+Each worker steps a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Observations,
+actions and rewards are in shared memory. Pipes carry only orders ("reset" or "step") and answers, and a round trip
+takes tens of microseconds.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.base import EnvironmentFault, Replayed, Step
+from envs.base import EnvironmentFault, ReplayedEnvironment, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game, first_line
 from models.settings import ProcessDied, UserError
@@ -27,18 +28,17 @@ _JOIN_SECONDS = 5.0
 _SHARED_STEP_FIELDS = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` in shared memory
 
 
-class ParallelEnvironment(Replayed):
-    """``members * envs`` environments over ``num_workers`` processes; see `envs.base.Environment`.
+class ParallelEnvironment(ReplayedEnvironment):
+    """``members * envs`` environments over ``num_workers`` processes. Interface: `envs.base.Environment`.
 
-    Raises EnvironmentFault if an environment faults or a worker dies. After the death of one all workers are closed.
-    Raises ProcessDied if the server that starts the workers dies while starting one.
-    Workers end with `close`, or when this process ends for any reason. Scripts that use this class need the usual
-    ``if __name__ == "__main__"`` guard.
+    Raises EnvironmentFault if an environment faults or a worker dies. If a worker dies, all workers are closed. Raises
+    ProcessDied if the server process that starts the workers dies while starting one. Workers end with `close`, or when
+    this process ends for any reason. Scripts that use this class need the usual ``if __name__ == "__main__"`` guard.
     """
 
     def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
         self.game, self.members, self.envs = game, members, envs
-        self._workers: list[tuple[Any, Connection]] = []
+        self._workers: list[tuple[Any, Connection]] = []  # the process and the pipe of each worker
         # Raise errors about settings in this process, so that they are one line.
         environment = GymnasiumEnvironment(game, 1, 1)
         self.spaces: Spaces = environment.spaces
@@ -70,19 +70,19 @@ class ParallelEnvironment(Replayed):
             self._workers.append((process, parent_pipe))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
-        self._note_reset(seeds, where)
+        self._record_reset(seeds, where)
         self._shared["seeds"][:] = seeds.flatten()
         self._command_workers("reset", where)
         return self._read_shared("obs")
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        self._note_step(actions, active)
+        self._record_step(actions, active)
         self._shared["actions"][:] = actions.detach().flatten(0, 1)
         self._command_workers("step", active)
         return Step(**{key: self._read_shared(key) for key in self._shared.keys() & _SHARED_STEP_FIELDS})
 
     def close(self) -> None:
-        """Close the pipes, which ends the workers. After five seconds, kill the remaining ones."""
+        """Close the pipes, which ends the workers. Kill workers that have not ended after five seconds."""
         for _, pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -99,16 +99,16 @@ class ParallelEnvironment(Replayed):
         return self._shared[key].clone().unflatten(0, (self.members, self.envs))
 
     def _command_workers(self, order: str, where: Tensor | None) -> None:
-        """Send ``order`` (reset or step) to every worker, for the environments in ``where [M, E]`` (None: all). When
-        all have answered, raise EnvironmentFault for the first fault. If a worker has died, close all."""
+        """Send ``order``, "reset" or "step", to every worker, for the environments in ``where [M, E]`` (None: all), and
+        wait for all answers. Raises EnvironmentFault about the first fault. If a worker has died, close all workers."""
         self._shared["active"][:] = True if where is None else where.flatten()
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         for _, pipe in self._workers:
-            # `_wait_for` reports a broken pipe, with the name of the worker.
+            # `_receive_answer` reports a broken pipe, with the number of the worker.
             with contextlib.suppress(OSError):
                 pipe.send(order)
-        answers = [self._wait_for(i) for i in range(len(self._workers))]
+        answers = [self._receive_answer(i) for i in range(len(self._workers))]
         faults = [fault for fault in answers if fault is not None]
         if any(died for _, died in faults):
             self.close()
@@ -116,8 +116,9 @@ class ParallelEnvironment(Replayed):
             message, _ = faults[0]
             raise EnvironmentFault(message)
 
-    def _wait_for(self, index: int) -> tuple[str, bool] | None:
-        """Wait for the answer of a worker. Return None if it succeeded, else (message, whether the worker died)."""
+    def _receive_answer(self, index: int) -> tuple[str, bool] | None:
+        """Wait for the answer of a worker. Return None if it succeeded, otherwise the error message and whether the
+        worker has died."""
         process, pipe = self._workers[index]
         worker_name = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
         try:
@@ -132,16 +133,16 @@ class ParallelEnvironment(Replayed):
 
 
 def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
-    """Run a worker: carry out orders on its rows until the other end of the pipe is closed.
+    """Run a worker: carry out orders from ``pipe`` until its other end is closed. The answer to an order is an error
+    message, or empty after success.
 
-    ``tensors`` are the worker's rows of the shared tensors, from which it takes seeds and actions and to which it
-    writes results. An answer is a message about an error, or empty after success."""
+    ``tensors`` are the worker's rows of the shared tensors, with seeds and actions to read, and results to write."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     if hasattr(os, "setsid"):
         os.setsid()  # so that `_kill_group` also ends programs that an environment has started
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
-    tensors = {key: tensor[None] for key, tensor in tensors.items()}  # [1, rows, ...]: views, as of one member
+    tensors = {key: tensor[None] for key, tensor in tensors.items()}  # views [1, rows, ...], as if of one member
     environment = None
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -173,16 +174,16 @@ def _kill_group(pid: int) -> None:
 
 
 def _context() -> Any:
-    """Return a multiprocessing context in which workers fork from a clean server that has imported torch once, never
-    from this process and its threads. Without fork servers they are spawned."""
+    """Return a multiprocessing context. Its processes fork from a server that has imported torch once, never from this
+    process, which has threads. On systems without fork servers, processes are spawned."""
     has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
     context.set_forkserver_preload(["envs.workers"])
     if not has_forkserver:
         return context
     for start in (resource_tracker.ensure_running, forkserver.ensure_running):
-        # A signal to the whole group, such as from a closed terminal, makes the parent write a checkpoint. The server
-        # must survive until then: it inherits the mask, which blocks the signal.
+        # A signal to all processes of a terminal, such as when it is closed, makes the parent write a checkpoint. The
+        # server must survive until then. It inherits the mask of this process, so the signal is blocked at its start.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         start()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

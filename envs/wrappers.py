@@ -17,7 +17,7 @@ _LUMA = (0.299, 0.587, 0.114)
 
 
 class FastDiscrete(gym.spaces.Discrete):
-    """A Discrete space with a faster `contains` for Python's integers, because environments call it at every step."""
+    """A Discrete space with a `contains` that is faster for Python's integers. Environments call it at every step."""
 
     def contains(self, x: Any) -> bool:
         if type(x) is int:
@@ -39,15 +39,15 @@ class SparseReward(gym.Wrapper):
 
 
 class RepeatAction(gym.Wrapper):
-    """Take each action ``times`` times, or fewer if the episode ends before, and pay the float64 sum of the rewards.
-    Observation and info are from the last step."""
+    """Take each action ``times`` times, or fewer if the episode ends before. The reward is the float64 sum of the
+    rewards. Observation and info are from the last repetition."""
 
     def __init__(self, env: gym.Env, times: int) -> None:
         super().__init__(env)
         self._times = times
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Repeat ``action``. The reward is the sum of the repetitions' rewards."""
+        """Take ``action`` repeatedly, as one step."""
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
@@ -58,8 +58,8 @@ class RepeatAction(gym.Wrapper):
 
 
 class CartPolePhysics(gym.Wrapper):
-    """Gymnasium's CartPole with other physics, or with newly sampled physics in each episode, as
-    `envs.names.CartPoleParameters` says. A seed gives other samples than in the tensor program."""
+    """Gymnasium's CartPole with the physics of `envs.names.CartPoleParameters`, which may be sampled for each episode.
+    A seed gives other samples than in the tensor program."""
 
     def __init__(self, env: gym.Env, physics: CartPoleParameters) -> None:
         super().__init__(env)
@@ -70,7 +70,7 @@ class CartPolePhysics(gym.Wrapper):
         obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
         physics, spread = self._physics, self._physics.physics_spread
-        # One log-uniform factor for each, in this order. All are 1 if the spread is 1.
+        # Log-uniform factors, sampled in this order. All are 1 if the spread is 1.
         gravity_factor, cart_factor, pole_factor, length_factor = spread ** cart.np_random.uniform(-1, 1, 4)
         cart.gravity, cart.force_mag = physics.gravity * gravity_factor, physics.force
         cart.masscart, cart.masspole = physics.cart_mass * cart_factor, physics.pole_mass * pole_factor
@@ -80,8 +80,8 @@ class CartPolePhysics(gym.Wrapper):
 
 
 class FlatObservation(gym.Wrapper):
-    """Flatten observations of any space to one vector, with discrete parts one-hot. Raises `envs.promises.Broken` for
-    an observation that is not in the space."""
+    """Flatten observations of any space to one vector, with discrete parts one-hot. Raises
+    `envs.promises.BrokenContract` for an observation that is not in the space."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -98,7 +98,7 @@ class FlatObservation(gym.Wrapper):
         return self._flatten(obs), reward, terminated, truncated, info
 
     def _flatten(self, obs: Any) -> Any:
-        """Return ``obs`` as one vector. Raises `envs.promises.Broken` if it is not in the space."""
+        """Return ``obs`` as one vector. Raises `envs.promises.BrokenContract` if it is not in the space."""
         space = self._space
         if type(obs) in (int, np.int64) and isinstance(space, gym.spaces.Discrete) and space.contains(obs):
             flat = np.zeros(self._size, space.dtype)  # the same result as below, but faster
@@ -109,12 +109,12 @@ class FlatObservation(gym.Wrapper):
 
 
 class ImageObservation(gym.Wrapper):
-    """Observe the last ``stack`` frames in grey, ``(stack, size, size)`` uint8 0..255, newest last.
+    """Observe the last ``stack`` frames in grey: ``(stack, size, size)`` uint8, the newest frame last.
 
     The environment's observations are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is
-    ignored), or a Dict with an image under ``"screen"``. Frames are resized by averaging areas. At a reset, the first
-    frame fills the stack. The default sizes are from Srivastava et al. 2019, "Training Agents using Upside-Down RL",
-    for TakeCover.
+    ignored), or a Dict with such an image under ``"screen"``. Frames are resized by averaging areas. At a reset, the
+    first frame fills the whole stack. The default sizes are those for TakeCover in Srivastava et al. 2019, "Training
+    Agents using Upside-Down RL".
     """
 
     def __init__(self, env: gym.Env, size: int = 32, stack: int = 8) -> None:
@@ -126,7 +126,8 @@ class ImageObservation(gym.Wrapper):
         assert images is not None
         height, width, *channels = images.shape
         luma = torch.tensor([*_LUMA, 0.0][: channels[0]] if channels and channels[0] > 1 else [1.0])
-        # Averages of n pixels are one product with a matrix [n, size]. The frame is rows @ image [H, W C] @ columns.
+        # Averaging n pixels to ``size`` is a product with a matrix [n, size], so a grey frame [size, size] is rows
+        # [size, H] @ image [H, W C] @ columns [W C, size]. The columns also weight the channels by luma.
         rows, columns = (adaptive_avg_pool1d(torch.eye(n)[None], size)[0] for n in (height, width))
         self._rows, self._columns = rows.T, torch.kron(columns, luma.unsqueeze(1))
         self._frames = np.zeros((stack, size, size), np.uint8)
@@ -151,8 +152,8 @@ class ImageObservation(gym.Wrapper):
 
 
 def image_space(space: Any) -> Box | None:
-    """Return the space of the images that `ImageObservation` uses from observations of ``space``; None if there are
-    none."""
+    """Return the space of the images in observations of ``space``, as `ImageObservation` uses them. None if there are
+    no images."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:

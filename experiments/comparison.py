@@ -99,7 +99,7 @@ def check_number(name: str, value: float | list[float], **meta: Any) -> None:
     """Raise SettingError if a number, or one of a list, is not finite or not within the bounds of ``meta``."""
     frozen_value = tuple(value) if isinstance(value, list) else value
     check_value(
-        name, frozen_value, Kind(float, isinstance(value, list), False), {"empty": True, "longest": 1000} | meta
+        name, frozen_value, Kind(float, isinstance(value, list), False), {"allow_empty": True, "max_items": 1000} | meta
     )
 
 

@@ -18,9 +18,9 @@ THETA, DT = 0.15, 0.01
 class OrnsteinUhlenbeck(PerMember):
     """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
 
-    x is 0 at the start of an episode. The noise in stable-baselines3 is sigma x. After t steps the standard deviation
-    of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a hundred, 1.8 in the
-    limit.
+    x is 0 at the start of an episode. The noise in stable-baselines3 is x times its parameter sigma. After t steps the
+    standard deviation of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a
+    hundred, 1.8 in the limit.
     """
 
     per_member = saved = ("level",)
@@ -30,7 +30,7 @@ class OrnsteinUhlenbeck(PerMember):
 
     def next(self, normal: Tensor) -> Tensor:
         """Advance one step and return the noise ``[M, E, A]``. ``normal`` are standard normal numbers of this shape."""
-        # Separate products and sum: fused operations could round the last elements of an array differently.
+        # Products and sum are separate, because fused operations could round the last elements of an array differently.
         self.level = self.level.mul(1 - THETA * DT).add_(normal.mul(sqrt(DT)))
         return self.level
 

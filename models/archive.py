@@ -1,9 +1,9 @@
 """A safe reader of files written by `torch.save`.
 
-`torch.load` with ``weights_only=True`` runs no code, but it trusts the sizes in the file: it allocates the storage
-length that the pickle names, whatever the archive holds, and a tensor of stride 0 or lists that share their parts can
-have any size. This reader bounds time and memory by the size of the file. It accepts plain values, lists, mappings and
-tensors.
+`torch.load` with ``weights_only=True`` runs no code, but it trusts the sizes in the file. It allocates as much memory
+as the pickle says, even if the archive contains less, and a small file can describe huge tensors (by a stride of 0) or
+huge lists (by lists that share their items). This reader bounds time and memory by the size of the file. It accepts
+plain values, lists, mappings and tensors.
 """
 
 import io
@@ -21,7 +21,7 @@ from torch import Tensor
 
 _MAX_PICKLE = 2**21  # bytes; see `_pickle_limit`
 _CHUNK = 2**20  # bytes read at once
-_DTYPES = {  # by the class of a storage in the pickle
+_DTYPES = {  # class of a storage in the pickle -> dtype
     "FloatStorage": torch.float32,
     "DoubleStorage": torch.float64,
     "HalfStorage": torch.float16,
@@ -37,8 +37,8 @@ _Base: Any = pickle._Unpickler  # the Python version; the C version does not let
 
 
 def read_archive(file: Path) -> Any:
-    """Return the content of a file written by `torch.save`, with tensors on the CPU. Check the checksum and size of
-    every part before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
+    """Return the content of a file written by `torch.save`, with tensors on the CPU. Checksums and sizes of parts are
+    checked before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
     size = file.stat().st_size
     limit = _pickle_limit(size)
     with _LimitedFile(file) as opened, zipfile.ZipFile(opened) as archive:
@@ -55,8 +55,8 @@ def read_archive(file: Path) -> Any:
 
 
 def _pickle_limit(file_size: int) -> int:
-    """Return the limit on the bytes of the pickle and on the values and characters in it. The pickle grows with the
-    members, but far less than their tensors."""
+    """Return the limit on the number of bytes of the pickle, and on the number of values and characters in it. A pickle
+    is longer for more members, but it is far smaller than their tensors."""
     return _MAX_PICKLE + file_size // 16
 
 
@@ -110,8 +110,8 @@ _PLAIN = (
 
 
 class Unpickler(_Base):
-    """Unpickler of plain values, with only the opcodes that they need. Each opcode takes time and memory in proportion
-    to its bytes. Raises UnpicklingError for other opcodes and for any class or function."""
+    """Unpickler of plain values, with only the opcodes that they need. The time and the memory that an opcode takes are
+    proportional to its bytes. Raises UnpicklingError for other opcodes and for any class or function."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"it holds a {module}.{name}")
@@ -142,7 +142,7 @@ class Unpickler(_Base):
 
 
 class _TensorUnpickler(Unpickler):
-    """`Unpickler` that also rebuilds tensors, at most ``limit // 40``. Subclasses load storages (`persistent_load`)."""
+    """`Unpickler` that also rebuilds up to ``limit // 40`` tensors. Subclasses load storages (`persistent_load`)."""
 
     limit, num_tensors = _MAX_PICKLE, 0
 
@@ -166,15 +166,15 @@ class _TensorUnpickler(Unpickler):
         hooks: Any = None,
         metadata: Any = None,
     ) -> Tensor:
-        """Return a view of ``storage``. Raises UnpicklingError if elements overlap, or for too many tensors or
-        dimensions. The last three arguments are part of the format, but ignored."""
+        """Return a view of ``storage``. The last three arguments are part of the format, but ignored. Raises
+        UnpicklingError if elements overlap, and for too many tensors or dimensions."""
         self.num_tensors += 1
         # torch permits 64 dimensions; `torch.save` writes about 40 bytes for each tensor.
         if len(size) > 64 or self.num_tensors > self.limit // 40:
             raise pickle.UnpicklingError(f"it holds {self.num_tensors} tensors, the last of {len(size)} dimensions")
         if not all(type(number) is int for number in (*size, *stride)):  # sorting nested lists may take forever
             raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
-        last_offset = 0  # of the last element along the axes so far
+        last_offset = 0  # offset of the last element along the axes so far
         for step, count in sorted(zip(stride, size, strict=True)):  # axes by ascending stride
             if count > 1 and step <= last_offset:
                 raise pickle.UnpicklingError("it holds a tensor of elements that overlap")
@@ -214,7 +214,7 @@ class _ArchiveUnpickler(_TensorUnpickler):
 
 
 class _LegacyUnpickler(_TensorUnpickler):
-    """Unpickler of the content in a file of the older format. The storages together are no larger than the file."""
+    """Unpickler of the content in a file of the older format. All storages together must fit into the file."""
 
     def __init__(self, opened: io.BytesIO):
         super().__init__(opened)

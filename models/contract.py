@@ -10,9 +10,9 @@ axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one o
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
 | `InnerAgent` | the same, also on proxies | the same, and ``flat_parameters``, ``with_weights``, ``per_member`` |
 
-The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. The
-numbers of member m depend only on ``seeds[m]`` and its experience. They are equal to the bit for any M (docs/design.md
-lists the traps).
+The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. All
+numbers of member m depend only on ``seeds[m]`` and its experience. They are the same to the bit for any M and any other
+members (docs/design.md lists the traps).
 """
 
 from abc import ABC, abstractmethod
@@ -32,8 +32,8 @@ Command = Mapping[str, float]
 
 
 class Policy(Protocol):
-    """Chooses the actions in E episodes of each of M ``members``. All episodes begin at its first `act`. It acts in
-    all E episodes until the last one has ended; actions in finished episodes are ignored."""
+    """Chooses the actions in E episodes of each of M ``members``. All episodes begin at the first call of `act`. Calls
+    are for all E episodes until the last one has ended, and actions in finished episodes are ignored."""
 
     members: int
 
@@ -41,16 +41,17 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Return the action in each of S cells, ``[M, S]``, if actions depend on a grid's cell alone, else None."""
+        """Return the action in each of the S cells of a grid, ``[M, S]``; None if the cell alone does not determine
+        it."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
-        """Return the current command of each episode, ``{name: [M, E]}``, with the names of `Command` and in raw units.
-        Empty if the policy follows no command."""
+        """Return the current command of each episode, ``{name: [M, E]}``, with the names and units of `Command`. Empty
+        if the policy follows no command."""
         return {}
 
     def advance(self, reward: Tensor) -> None:
-        """Update the policy's memory, if it has one, by the reward ``[M, E]`` of the last action."""
+        """Update the state of the policy, if it has one, by the reward ``[M, E]`` of the last action."""
         return None
 
 
@@ -65,10 +66,13 @@ class RandomPolicy(Policy):
 
 
 class GreedyNetwork(NamedTuple):
-    """A network whose outputs give greedy actions (`understudy.policy`): weights ``[out, in]`` and biases ``[out]``,
-    then weight and bias of the layer's gate, if any; the ``activations`` of hidden layers (`models.mlp.MLP.of_member`),
-    a ``head`` of `understudy.policy.HEADS`, mean and scale ``[O]`` of observations, if these are normalised, and the
-    numbers ``[7]`` of `understudy.policy.COMMAND_ROWS` for each name of a command."""
+    """A network whose outputs determine greedy actions, for an `understudy.policy` file.
+
+    ``layers`` has for each layer its weight ``[out, in]`` and bias ``[out]``, then weight and bias of its gate if it
+    has one. ``activations`` of the hidden layers are as in `models.mlp.MLP.of_member`. ``head`` is a name in
+    `understudy.policy.HEADS`: how outputs become actions. ``moments`` are mean and scale ``[O]`` of observations, if
+    these are normalised. ``command`` has for each name of a command the numbers ``[7]`` in the order of
+    `understudy.policy.COMMAND_ROWS`."""
 
     layers: Sequence[tuple[Tensor, ...]]
     activations: list[str | float]
@@ -78,12 +82,12 @@ class GreedyNetwork(NamedTuple):
 
 
 class Agent(nn.Module, PerMember, ABC):
-    """The base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the
-    agent does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
+    """Base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the agent
+    does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
-    takes_images: ClassVar[bool] = False  # else observations must be vectors, O = (n,)
-    takes_cells_only: ClassVar[bool] = False  # whether they must be one-hot (`models.spaces.Spaces.one_hot`)
+    takes_images: ClassVar[bool] = False  # if False, observations must be vectors, O = (n,)
+    takes_cells_only: ClassVar[bool] = False  # if True, observations must be one-hot (`models.spaces.Spaces.one_hot`)
     advice: ClassVar[str] = "a smaller lr may help"  # shown to the user when weights or losses are no longer finite
     optimizers: Sequence[torch.optim.Optimizer] = ()  # saved by Lightning; other optimizers are in `training_state`
     device = torch.device("cpu")  # of observations and actions
@@ -101,18 +105,20 @@ class Agent(nn.Module, PerMember, ABC):
     ) -> Policy:
         """Return a policy for E = ``envs`` episodes of each member, with the current weights.
 
-        If ``sample``, actions are sampled, otherwise they are greedy. (A `StepAgent` samples actions only in
-        `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes. ``command`` overrides parts of
-        the agent's command, if it follows one. All random numbers are from ``streams``, one stream for each member.
+        If ``sample``, actions are sampled, otherwise they are greedy. (It is False for a `StepAgent`, which samples the
+        actions of its training in `StepAgent.act`.) If ``evaluate``, the agent will not learn from the episodes.
+        ``command`` overrides parts of the command that the agent follows, if any. All random numbers are from
+        ``streams``, one stream for each member.
         """
 
     def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
-        """Return the network of the greedy policy of ``member``. ``command`` overrides parts of the agent's command, if
-        it follows one. None if a single network does not describe the policy."""
+        """Return the network of the greedy policy of ``member``, None if a single network does not describe it.
+        ``command`` overrides parts of the command that the agent follows, if any."""
         return None
 
     def commands_now(self) -> dict[str, Tensor]:
-        """Return the mean of the current command, ``{name: [M]}`` in raw units. Empty if the agent follows none."""
+        """Return the mean of the current commands, ``{name: [M]}``, with the names and units of `Command`. Empty if the
+        agent follows no command."""
         return {}
 
     @property
@@ -121,13 +127,14 @@ class Agent(nn.Module, PerMember, ABC):
         return list(self.commands_now())
 
     def status(self) -> dict[str, Tensor]:
-        """Return the current state of training, ``{tag: [M]}``: the learning rate of the network that acts, and the
-        number of steps in the replay buffer, if there is one."""
+        """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate of the network that
+        acts, and the number of steps in the replay buffer, if there is one."""
         rates = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
         return {"train/learning_rate": torch.full((self.members,), rates[0], dtype=torch.float64)} if rates else {}
 
     def training_state(self) -> dict[str, Any]:
-        """Return the state that resuming needs in addition to weights and ``optimizers``: the attributes ``saved``."""
+        """Return the state that a resumed run needs in addition to weights and ``optimizers``: by default the
+        attributes in ``saved``."""
         return PerMember.state_dict(self)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
@@ -138,15 +145,14 @@ class Agent(nn.Module, PerMember, ABC):
 class EpisodeAgent(Agent):
     """Base class of agents that learn from whole episodes. ``config.schedule`` is a `models.family.EpisodeSchedule`."""
 
-    budget: int | None = None  # steps of a member after which the run ends, if its settings limit them; set by the loop
+    budget: int | None = None  # steps of a member in the whole run, None without a limit; set by the loop
     main_loss: ClassVar[str]
-    """The key in the result of `learn` that the progress line shows as loss. The value must be finite, but need not
-    fall."""
+    """Key of the loss in the result of `learn` that the progress line shows. It must be finite, but need not fall."""
 
     @abstractmethod
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store episodes and return statistics of them, ``{name: [M]}``. If ``validate``, the agent has not yet learned
-        from these episodes, so that losses on them are validation losses."""
+        """Store episodes and return statistics of them, ``{name: [M]}``. If ``validate``, the agent has not learned
+        from these episodes yet, so it may also return validation losses."""
 
     @abstractmethod
     def learn(self) -> dict[str, Tensor]:
@@ -162,19 +168,19 @@ class StepAgent(Agent):
     """Base class of agents that learn between the steps of their environments: the loop calls ``act``, ``observe`` and
     ``learn`` in turn. E is ``envs``, which must equal ``config.num_envs``.
 
-    It may have a method ``values(obs [M, B, O])``, which returns the values of the A actions ``[M, B, A]``, or of its
-    policy ``[M, B, 1]``, in units of reward. The contract tests compare them with the true values of small problems.
+    An agent may have a method ``values(obs [M, B, O])``. It returns the values of all A actions ``[M, B, A]``, or the
+    values of its policy ``[M, B, 1]``, in units of reward. Tests compare them with the true values of small problems.
 
     If ``knows_dynamics``, the constructor takes two more arguments: the environment's ``dynamics``
     (`envs.tensor.ChanceDynamics`, or None if the environment is no tensor program) and ``device``.
     """
 
-    main_loss: ClassVar[str] = "value_loss"  # name of the loss that `learn` returns, in an epoch's row
+    main_loss: ClassVar[str] = "value_loss"  # name in metrics.csv of the loss that `learn` returns
     knows_dynamics: ClassVar[bool] = False
     acts_on_stale: bool = False  # whether the agent also acts on an episode's last observation, after its end
     envs: int = 1
     updates_per_step: int = 1  # gradient steps after each step, once a member learns; `updates` counts them
-    budget: int = 1  # steps of a member in the whole run, for schedules; set by the loop before the first step
+    budget: int = 1  # steps of a member in the whole run, on which schedules depend; set by the loop before the first
     episodes: Tensor  # [M] int64, number of finished episodes
 
     @abstractmethod
@@ -182,19 +188,19 @@ class StepAgent(Agent):
         """Begin a step. Return exploring actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, *O]``."""
 
     def visit(self, state: Tensor) -> None:
-        """Store the current state ``[M, E, K]`` of the environment's dynamics; called only if ``knows_dynamics``."""
+        """Store the current state ``[M, E, K]`` of the environment's dynamics. Called only if ``knows_dynamics``."""
 
     @abstractmethod
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step, ``[M, E, ...]`` each. ``discount`` is 0 after termination, but not after truncation. ``done``
-        is True after either."""
+        """Store the step. Arguments are ``[M, E, ...]``. ``discount`` is 0 after termination, but not after truncation.
+        ``done`` is True after both."""
 
     @abstractmethod
     def learn(self) -> Tensor:
-        """Make the updates that are due after this step. Return the loss of the last one, ``[M]``, NaN for members that
-        do not learn yet."""
+        """Make the updates that follow this step. Return the loss of the last one, ``[M]``, NaN for members that do not
+        learn yet."""
 
     @property
     def first_update(self) -> int:
@@ -206,23 +212,23 @@ class StepAgent(Agent):
         """Return whether members have enough experience to learn, ``[M]`` bool. Once True, always True."""
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. Each member could learn in
-        ``learned [M]`` of these steps."""
+        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. ``learned [M]`` is the
+        number of these steps in which each member had enough experience to learn (`learning`)."""
         return learned * self.updates_per_step
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics since the last call, ``{tag: [M]}``, to log each epoch in addition to loss and return."""
+        """Return statistics since the last call, ``{tag: [M]}``. They are logged each epoch, with loss and return."""
         return {}
 
     @staticmethod
     def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-        """Return groups of positions in ``seeds``. The members of a group share one tensor program, so their networks
-        must have one shape. The first group begins with position 0."""
+        """Group the positions in ``seeds``. The members of a group are trained in one tensor program, so their networks
+        must have the same shapes. The first group begins with position 0."""
         return [list(range(len(seeds)))]
 
     @staticmethod
     def needs_dynamics(config: Any) -> bool:
-        """Return whether the agent can learn only in environments with states that can be copied."""
+        """Return whether the agent can learn only in environments that are tensor programs (`envs.tensor.Dynamics`)."""
         return False
 
 
@@ -237,5 +243,5 @@ class InnerAgent(StepAgent):
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
 
     def discounts(self) -> Tensor:
-        """Return each member's discount factor, ``[M]``; learned rewards may need it."""
+        """Return the discount factor of each member, ``[M]``, on which learned rewards may depend."""
         return torch.full((self.members,), self.config.discount, device=self.device)

@@ -16,11 +16,11 @@ from models.streams import Streams
 
 
 class TwinCritics(nn.Module, PerMember):
-    """Two critics Q(s, a) for each member. ``sizes`` are the inputs O + A (observation and action), hidden widths, 1.
+    """Two critics Q(s, a) for each member. ``sizes`` are the number of inputs O + A (observation and action), the
+    widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
 
-    Without ``twins`` the second critic exists, but is neither used nor trained. A row of ``flat_parameters [M, 2 D]``
-    holds the first critic, then the second, so that it can be viewed as 2 M networks ``[2 M, D]``. ``lr [M]`` are
-    learning rates.
+    A row of ``flat_parameters [M, 2 D]`` holds the first critic, then the second one, so that all of them can be viewed
+    as 2 M networks ``[2 M, D]``. Without ``twins`` the second critic exists, but is neither used nor trained.
     """
 
     per_member = ("optimizer", "target_parameters")
@@ -29,32 +29,32 @@ class TwinCritics(nn.Module, PerMember):
         super().__init__()
         self.twins = twins
         self.network = MLP(sizes, activation)
-        start = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
-        self.flat_parameters = nn.Parameter(start, requires_grad=False)
-        self.target_parameters = nn.Parameter(start.clone(), requires_grad=False)
+        initial_weights = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
+        self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
+        self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
         self.optimizer = MemberAdam(self.flat_parameters, lr)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values of both critics (without twins of the first), ``[M, K, B]``, K = 2 or 1, for ``obs
-        [M, B, O]`` and ``action [M, B, A]``."""
+        """Return the values of K critics, ``[M, K, B]``, for ``obs [M, B, O]`` and ``action [M, B, A]``. K is 2, or 1
+        without ``twins``."""
         return self._values(self.flat_parameters, obs, action, 2 if self.twins else 1)
 
-    def first(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the first critic's values, ``[M, B]``."""
+    def first_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of the first critic, ``[M, B]``."""
         return self._values(self.flat_parameters, obs, action, 1).squeeze(1)
 
     def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the smaller of both target networks' values, ``[M, B]``; without twins the first one's."""
-        return smaller(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
+        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
+        return min_values(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
         """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
-        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # for member 0 its critics, then for member 1
+        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # once for each critic of member 0, then of 1
         weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)
         return self.network(weights, pair).view(len(flat), count, -1)
 
     def update_targets(self, tau: float, members: Tensor | None = None) -> None:
-        """Move both target networks of ``members [M]`` bool (None: all) towards the critics by the share ``tau``."""
+        """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
     def select(self, members: Tensor) -> None:
@@ -63,7 +63,7 @@ class TwinCritics(nn.Module, PerMember):
         self.flat_parameters = self.optimizer.param
 
 
-def smaller(values: Tensor) -> Tensor:
-    """Return the smaller value of K = 2 critics, ``[M, K, B] -> [M, B]``; of K = 1 the only one."""
+def min_values(values: Tensor) -> Tensor:
+    """Return the smallest of the values of K = 1 or 2 critics, ``[M, K, B] -> [M, B]``."""
     first, *second = values.unbind(1)
     return torch.minimum(first, *second) if second else first

@@ -3,9 +3,9 @@
     curiosity = build_curiosity(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])
 
-Each call of `rewards` also trains on its rows. ``next_obs`` is the observation after the action. At the end of an
-episode it is the final observation, not the first one of the next episode. Terminations are ignored: they end returns,
-not novelty. Each member has separate networks and statistics.
+Each call of `rewards` also trains on its arguments. ``next_obs`` is the observation after the action. At the end of an
+episode it is the final observation, not the first one of the next episode. Terminations make no difference. Each member
+has separate networks and statistics.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Curiosity:
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state except the optimiser's, ``{name: [M, ...]}``, as views that `load_state_dict` overwrites."""
+        """Return the state without the optimiser's, ``{name: [M, ...]}``, not as copies."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -70,23 +70,23 @@ class Curiosity:
 class Icm(Curiosity):
     """Intrinsic curiosity module (ICM, Pathak et al. 2017), as in the baseline of Ferreira et al. 2022.
 
-    Three networks are trained together: features phi of observations, an inverse model, which predicts the action from
-    phi(s) and phi(s'), and a forward model, which predicts phi(s') from phi(s) and the action. The loss is ``(1 - beta)
-    * inverse + beta * forward``. The forward model's gradient also trains the features, as in the public code. The
-    reward is ``eta`` times the mean squared error of the forward model after the update.
+    Three networks are trained together. One computes features phi of observations. The inverse model predicts the
+    action from phi(s) and phi(s'). The forward model predicts phi(s') from phi(s) and the action. The loss is ``(1 -
+    beta) * inverse error + beta * forward error``. The gradient of the forward error also trains the features, as in
+    the public code. The reward is ``eta`` times the mean squared error of the forward model after the update.
 
-    Layers are as in the baseline: features O-h-h-f with LeakyReLU; inverse 2f-h-h-outputs with ReLU; forward
-    [f, a]-h-h-f, four residual blocks ``x + L2([LeakyReLU(L1([x, a])), a])`` of width f, and f-h-f. A choice of two
-    actions is one number (0 or 1), a choice of more is one-hot, and continuous actions are not transformed. The inverse
-    model's error is the cross entropy for discrete actions (with one logit for two) and the mean squared error for
-    continuous ones.
+    Layers are as in the baseline, with h hidden units, f features, and actions of length a. Features: O-h-h-f with
+    LeakyReLU. Inverse model: 2f-h-h-a with ReLU. Forward model: [f, a]-h-h-f, then four residual blocks ``x +
+    L2([LeakyReLU(L1([x, a])), a])`` of width f, then f-h-f. If there are two actions, a is 1, the number 0 or 1. More
+    actions are one-hot, and continuous actions are not transformed. The inverse error is the cross entropy for discrete
+    actions (with a single logit if there are two) and the mean squared error for continuous ones.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         num_features, hidden, actions = config.icm_feature_dim, config.icm_hidden_size, spaces.actions
         self.num_actions = actions.n if isinstance(actions, Discrete) else 0  # 0: continuous actions
         if isinstance(actions, Discrete):
-            action_size = actions.n if actions.n > 2 else 1  # one number for a choice of two
+            action_size = actions.n if actions.n > 2 else 1  # two actions are one number
         else:
             action_size = actions.size
         block_names = [f"block.{block}.{layer}" for block in range(_BLOCKS) for layer in (0, 1)]
@@ -142,12 +142,13 @@ class Icm(Curiosity):
 
 
 class Rnd(Curiosity):
-    """Random network distillation (Burda et al. 2019): error of a predictor of a random target network at ``next_obs``.
+    """Random network distillation (Burda et al. 2019). A predictor learns the outputs of a random target network, and
+    its error at ``next_obs`` is the reward.
 
-    Observations are standardised by a member's running mean and standard deviation, and clipped. The reward is the mean
-    squared error before the update, divided by its running standard deviation, times ``rnd_scale``. (The paper divides
-    by the standard deviation of the discounted returns of these rewards, but a batch from a replay buffer has no
-    returns.) The target has the predictor's layers with other random weights, and is never trained.
+    Observations are standardised by the running mean and standard deviation of a member, and clipped. The reward is
+    ``rnd_scale`` times the mean squared error before the update, divided by the running standard deviation of this
+    error. (The paper divides by the standard deviation of the discounted returns of these rewards, but a batch from a
+    replay buffer has no returns.) The target network has the same layers as the predictor, and is never trained.
     """
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -173,7 +174,7 @@ class Rnd(Curiosity):
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Add the target network and the running moments: ``seen_`` of observations, ``paid_`` of errors."""
+        """Add the target network and the running moments: ``seen_...`` of observations, ``paid_...`` of errors."""
         return {
             **super().tensors(),
             "target": self.target_network.flat.detach(),

@@ -1,4 +1,4 @@
-"""Schedules of epsilon, the probability of a random action: by finished episodes or by the share of the training."""
+"""Schedules of epsilon, the probability of a random action, by the number of finished episodes or of steps."""
 
 import functools
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @functools.lru_cache(16)
-def _decayed(initial: float, decay: float, minimum: float, count: int) -> Tensor:
+def _decay_table(initial: float, decay: float, minimum: float, count: int) -> Tensor:
     """Return ``max(minimum, initial * decay ** k)`` for k = 0 .. ``count`` - 1."""
     return torch.tensor([max(minimum, initial * decay**k) for k in range(count)])
 
@@ -17,33 +17,34 @@ def _decayed(initial: float, decay: float, minimum: float, count: int) -> Tensor
 class Epsilon:
     """Schedule of epsilon: ``eps_init * eps_decay ** k`` after k finished episodes of a member, at least ``eps_min``.
 
-    If ``eps_fraction`` is set, epsilon is instead linear from ``eps_init`` to ``eps_min`` over this share of the
-    training, then constant. ``config`` has these settings.
+    If ``eps_fraction`` is set, epsilon changes linearly from ``eps_init`` to ``eps_min`` over this fraction of all
+    steps, and is constant afterwards. ``config`` has these settings.
     """
 
     def __init__(self, config: Any):
         self.config = config
         self.constant = config.eps_init if config.eps_init == config.eps_min else None  # None if epsilon changes
-        self._table = torch.tensor([config.eps_init])  # epsilon by number of finished episodes; grows when needed
+        self._table = torch.tensor([config.eps_init])  # epsilon by number of finished episodes; `current` extends it
 
     def current(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
-        """Return epsilon ``[M]`` after ``episodes [M]`` finished episodes and ``steps`` of ``budget`` steps."""
+        """Return epsilon ``[M]`` after ``episodes [M]`` finished episodes and ``steps`` of all ``budget`` steps."""
         config = self.config
         if config.eps_fraction is not None:
             return torch.full(episodes.shape, self._linear(steps, budget))
         if (max_episodes := int(episodes.max())) >= len(self._table):
             size = 1 << (2 * max_episodes + 63).bit_length()  # a power of two, at least 64 and over max_episodes
-            self._table = _decayed(config.eps_init, config.eps_decay, config.eps_min, size)
+            self._table = _decay_table(config.eps_init, config.eps_decay, config.eps_min, size)
         return self._table[episodes]
 
     def upcoming(
         self, episodes: Tensor, start_steps: int, steps: int, envs: int, budget: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return two float32 arrays of epsilon for the next ``steps`` steps: by number of finished episodes, and by
-        step.
+        """Return epsilon for the next ``steps`` steps as two float32 arrays, of which one is empty. The first one is
+        epsilon by number of finished episodes, empty if ``eps_fraction`` is set. The second one is epsilon by step,
+        empty otherwise.
 
-        One of the two is empty: the second one unless ``eps_fraction`` is set, else the first. Each of the ``envs``
-        environments has made ``start_steps`` steps so far; members have finished ``episodes [M]``.
+        Each of the ``envs`` environments has made ``start_steps`` steps so far, and members have finished ``episodes
+        [M]``. ``budget`` is the number of steps of a member in the whole run.
         """
         if self.config.eps_fraction is None:
             count = int(episodes.max()) + steps * envs + 1  # an episode has at least one step

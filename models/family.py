@@ -14,15 +14,16 @@ PARTS = ("continuous actions", "discrete actions", "images")
 
 
 def reasons_by_setting(*rules: tuple[bool, tuple[str, ...], str]) -> dict[str, str]:
-    """Return setting -> the reason why it has no effect, for `Family.ineffective`. A rule is ``(holds, names of
-    settings, reason)``. If several rules that hold contain a setting, the first gives the reason."""
+    """Return setting -> the reason why it has no effect, for `Family.ineffective`. A rule has three items: whether it
+    holds, the names of settings that then have no effect, and the reason. If a setting is in several rules that hold,
+    the reason is from the first one."""
     # Reversed, because later entries of a dict replace earlier ones.
     return {name: reason for holds, names, reason in reversed(rules) if holds for name in names}
 
 
 def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
-    """Return the error about the first setting in ``limits`` that exceeds its limit, another setting, as one line; None
-    if none does."""
+    """Return the error about a setting that exceeds its limit, as one line, or None if there is none. ``limits`` maps
+    the name of a setting to the name of the setting that is its limit."""
     for name, limit in limits.items():
         if getattr(config, name) > getattr(config, limit):
             problem = f"{name} is {getattr(config, name)}, but {limit} is {getattr(config, limit)}"
@@ -34,15 +35,16 @@ def limit_error(config: Any, limits: Mapping[str, str]) -> str | None:
 class EpisodeSchedule:
     """Schedule of an agent that learns from whole episodes. The property ``schedule`` of its settings returns one.
 
-    An epoch plays ``episodes`` in parallel and makes gradient steps. Off-policy, it learns from the replay buffer
-    before it plays; ``on_policy``, it learns from these episodes afterwards and then forgets them. ``gradient_steps``
-    is only used to count them; it is 0 for an agent without gradients. ``warm_up`` random episodes precede the first
-    epoch, and the first ``random_epochs`` epochs play at random. A ``dataset`` of recorded episodes takes the place of
-    the random ones. With 0 ``episodes`` an epoch plays none, and counts the ``minibatch_steps`` that it learns from.
+    An epoch plays a number of ``episodes`` in parallel, and makes gradient steps. An off-policy agent makes them before
+    it plays, on its replay buffer. An ``on_policy`` agent makes them afterwards, on the episodes of the epoch, and then
+    forgets these. ``gradient_steps`` is their number, which is only counted; 0 for an agent without gradients.
+    ``warm_up`` random episodes precede the first epoch, and the first ``random_epochs`` epochs play at random. A
+    ``dataset`` of recorded episodes takes the place of random episodes. If ``episodes`` is 0, an epoch plays none, and
+    the run counts the ``minibatch_steps`` that an epoch learns from.
 
-    If ``running_mean`` is set, the run's score is the mean return of its latest ``running_mean`` training episodes, and
-    the run ends once the score reaches ``target``. Otherwise greedy evaluations give the score. Evaluations end either
-    kind of run when they reach the run's ``target_return``.
+    If ``running_mean`` is set, the score of the run is the mean return of its latest ``running_mean`` training
+    episodes, and the run ends once the score reaches ``target``. Otherwise the score is from greedy evaluations. Both
+    kinds of run also end when an evaluation reaches the ``target_return`` of the run.
     """
 
     episodes: int
@@ -58,13 +60,13 @@ class EpisodeSchedule:
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """Schedule of an agent that learns between steps. Its numbers are from the agent's settings if they define a
-    schedule, else from the run's.
+    """Schedule of an agent that learns between steps. Its numbers are from the settings of the agent if they define a
+    schedule, otherwise from the settings of the run.
 
     An epoch is ``steps_per_epoch`` steps of every member. Every ``eval_every`` epochs, an evaluation plays
-    ``eval_episodes`` episodes of at most ``eval_steps`` steps (None: as in training). ``endless``: training episodes
-    have no time limit except the run's. ``continuing``: the environment has no episodes, so the reward per step says
-    more than the return.
+    ``eval_episodes`` episodes of at most ``eval_steps`` steps (None: as in training). If ``endless``, training episodes
+    have no time limit unless the run sets one. If ``continuing``, the environment has no episodes, so the reward per
+    step is reported instead of the return.
     """
 
     steps_per_epoch: int
@@ -85,31 +87,32 @@ class Family:
 
     A family must have:
 
-    - ``config``: a frozen dataclass of `models.settings.setting` fields. Its module's docstring names the sources. It
-      may have a property ``epochs``, if its settings define the length of a run, and, with ``steps``, a property
-      ``schedule`` (`StepSchedule`), if they define the length of an epoch. Fields ``total_steps``, ``steps_per_epoch``,
-      ``eval_every`` and ``eval_episodes`` replace the run's.
+    - ``config``: a frozen dataclass of `models.settings.setting` fields. The docstring of its module names the sources.
+      It may have a property ``epochs``, if its settings define the length of a run. If ``learns_from`` is ``steps``, it
+      may have a property ``schedule`` (`StepSchedule`), if its settings define the length of an epoch. Its fields
+      ``total_steps``, ``steps_per_epoch``, ``eval_every`` and ``eval_episodes``, if any, replace the settings of the
+      run.
     - ``implementations``: the names for ``--implementation``, each with its overrides of the defaults.
     - ``learns_from``: which loop trains it. ``episodes``: it updates between whole episodes, and ``config`` has a
-      property ``schedule``. ``steps``: it updates between steps of the environment, and ``config`` has ``num_envs``,
-      equal to the agent's ``envs``. ``evolution``: it learns a proxy, on which agents of other families train.
+      property ``schedule`` (`EpisodeSchedule`). ``steps``: it updates between steps of the environment, and ``config``
+      has ``num_envs``, equal to the agent's ``envs``. ``evolution``: it learns a proxy, on which other agents train.
 
     It may have:
 
-    - ``game_defaults``: game -> overrides of all implementations, also of agents that train on a proxy of the game.
-    - ``environment_presets``: ``(implementation, game)`` -> overrides, not of agents that train on a proxy.
+    - ``game_defaults``: game -> overrides for all implementations, also for agents that train on a proxy of the game.
+    - ``environment_presets``: ``(implementation, game)`` -> overrides, but not for agents that train on a proxy.
     - ``presets``: preset -> implementation -> overrides. ``config`` then has a field ``preset``; its default value
       changes nothing.
-    - ``preset_game(preset)``: the game that a preset is for, None for a preset of any game.
-    - ``proxy_defaults(choices, game)``: the overrides of proxy and inner agent for the settings chosen so far
-      (``evolution`` only). Raises SettingError.
-    - ``usual_agents(choices, continuous)``: the default agents that train on its proxies (``evolution`` only), for
-      the settings chosen so far. ``continuous``: whether the environment's actions are continuous.
+    - ``preset_game(preset)``: the game that a preset is for, None if it is for any game.
+    - ``proxy_defaults(choices, game)``: the overrides for proxy and inner agents (``evolution`` only). ``choices`` are
+      the settings that the user has chosen. Raises SettingError.
+    - ``usual_agents(choices, continuous)``: the default inner agents (``evolution`` only). ``continuous`` says whether
+      the actions of the environment are continuous.
     - ``prepared_games``: the games for which presets have settings (``evolution`` only).
     - ``advice(config)``: settings to try after a search that failed (``evolution`` only).
     - ``validate(config)``: one line that names conflicting settings, None if there are none.
-    - ``ineffective(config)``: name -> reason, of settings that have no effect in this combination.
-    - ``replaced``: name of a run's setting -> the family's setting that replaces it, or "".
+    - ``ineffective(config)``: name -> reason, for the settings that have no effect in ``config``.
+    - ``replaced``: name of a setting of the run -> the setting of the family that replaces it, or "".
     - ``changeable(config)``: names of settings that a resumed run may change.
     - ``accelerators``: devices on which its agents can learn.
     - ``trains_on_proxies``: whether its agents can train on a proxy; if so, they are `models.contract.InnerAgent`.

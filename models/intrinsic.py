@@ -11,34 +11,34 @@ from dataclasses import dataclass, fields
 
 from models.settings import setting
 
-_curious = functools.partial(setting, section="curiosity")
-_units = functools.partial(_curious, minimum=1, maximum=65_536)
+_curiosity = functools.partial(setting, section="curiosity")
+_units = functools.partial(_curiosity, minimum=1, maximum=65_536)
 
 
 @dataclass(frozen=True)
 class Intrinsic:
     """Base class for the settings of agents that can have intrinsic rewards."""
 
-    intrinsic: str = _curious(
+    intrinsic: str = _curiosity(
         "none",
         "reward for novelty, added to the reward. icm: error of a forward model in learned features [P]; rnd: error "
         "of a network that predicts a random network's outputs at the next observation [B]",
         choices=("none", "icm", "rnd"),
     )
-    icm_lr: float = _curious(1e-4, "Adam's learning rate of the networks [F]", above=0)
-    icm_beta: float = _curious(
+    icm_lr: float = _curiosity(1e-4, "Adam's learning rate of the networks [F]", above=0)
+    icm_beta: float = _curiosity(
         0.2, "weight of the forward model's loss; the inverse model's is 1 - icm_beta [F]", minimum=0, maximum=1
     )
-    icm_eta: float = _curious(0.5, "factor on the reward for novelty [F]", minimum=0)
+    icm_eta: float = _curiosity(0.5, "factor on the reward for novelty [F]", minimum=0)
     icm_feature_dim: int = _units(32, "features of an observation [F]")
     icm_hidden_size: int = _units(128, "units of each hidden layer [F]")
-    rnd_lr: float = _curious(1e-4, "Adam's learning rate of the predictor [B]", above=0)
-    rnd_scale: float = _curious(
+    rnd_lr: float = _curiosity(1e-4, "Adam's learning rate of the predictor [B]", above=0)
+    rnd_scale: float = _curiosity(
         0.5, "factor on the reward for novelty, after division by its standard deviation [B]", minimum=0
     )
     rnd_feature_dim: int = _units(64, "outputs of both networks")
     rnd_hidden_size: int = _units(128, "units of each of the two hidden layers of both networks")
-    rnd_clip: float = _curious(5.0, "standardised observations are clipped to this size [B]", above=0)
+    rnd_clip: float = _curiosity(5.0, "standardised observations are clipped to this size [B]", above=0)
 
 
 def ineffective(config: Intrinsic) -> dict[str, str]:

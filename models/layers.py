@@ -2,6 +2,9 @@
 
 One flat tensor is simple and fast: the optimiser is six elementwise operations for any number of layers, the gradient
 norms of all members are one reduction, a checkpoint is one tensor, and an evolution strategy perturbs rows.
+
+Some functions of torch round the last few elements of an array differently. So a member's numbers would depend on its
+position among other members. To prevent that, arrays are padded to whole *blocks* of `BLOCK` numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,12 +22,12 @@ from models.streams import Streams
 
 RELU_GAIN = sqrt(2.0)
 LEAK = 0.01  # slope of leakyrelu below zero
-BLOCK = 64  # floats; a multiple of two vector registers
+BLOCK = 64  # numbers in a block, a multiple of two vector registers
 
 
 @dataclass(frozen=True)
 class Dense:
-    """An affine layer: weight ``[inputs, outputs]`` and bias ``[outputs]`` of each member.
+    """An affine layer with weight ``[inputs, outputs]`` and bias ``[outputs]``.
 
     If ``gain`` is None, the initialisation is torch's default, uniform in [-1/sqrt(inputs), 1/sqrt(inputs)]. Otherwise
     the weight is orthogonal with this gain, and only the bias is uniform. ``scale`` multiplies the initial weight.
@@ -41,7 +44,7 @@ class Dense:
         return (self.inputs, self.outputs), (self.outputs,)
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
-        """Sample weight ``[inputs, outputs]`` and bias ``[outputs]`` of one member from its generator."""
+        """Sample weight ``[inputs, outputs]`` and bias ``[outputs]`` for one member from its generator."""
         weight = torch.empty(self.outputs, self.inputs)  # torch's layout; transposed below
         bound = 1 / sqrt(self.inputs)
         if self.gain is None:
@@ -65,8 +68,8 @@ class Truncated(Dense):
 
 @dataclass(frozen=True)
 class Orthogonal(Dense):
-    """A layer with an orthogonal initial weight of gain sqrt(2) and bias 0 (Huang et al. 2022, "The 37 Implementation
-    Details of PPO")."""
+    """A layer whose initial weight is orthogonal with gain sqrt(2), and whose initial bias is 0 (Huang et al. 2022,
+    "The 37 Implementation Details of PPO")."""
 
     def initial(self, generator: torch.Generator) -> list[Tensor]:
         weight = nn.init.orthogonal_(torch.empty(self.outputs, self.inputs), RELU_GAIN, generator=generator)
@@ -82,7 +85,8 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def slope_of(activation: str, leak: float = LEAK) -> str | float:
-    """Return the slope below 0 of an activation that is a leaky ReLU, ``leak`` for leakyrelu; the name of any other."""
+    """Return the slope below 0 of an activation that is a form of leaky ReLU (``leak`` for leakyrelu), or the name of
+    any other activation."""
     slopes = {"relu": 0.0, "leakyrelu": leak, "identity": 1.0}
     return slopes.get(activation, activation)
 
@@ -109,8 +113,8 @@ class Network(nn.Module):
     def weights(self) -> list[Tensor]:
         """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
 
-        The views are from `Tensor.split`, because its gradient is one concatenation. The gradient of slices adds up a
-        zero-filled ``[M, D]`` for each layer.
+        The views are from `Tensor.split`, whose gradient is one concatenation. Slices would be slower: their gradient
+        is a sum of one tensor ``[M, D]`` for each layer.
         """
         if torch.is_grad_enabled():
             return self._split(self.flat)
@@ -135,12 +139,9 @@ class Network(nn.Module):
 
 
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Return flat, uninitialised memory in whole blocks of 64 numbers, and a view of its beginning as a tensor of
-    ``shape``. Both have the dtype and device of ``reference``.
-
-    torch rounds some functions differently in the last few elements of an array. A function that is applied in place to
-    the whole memory rounds all elements of ``shape`` alike, because the last ones are padding.
-    """
+    """Return uninitialised memory of whole blocks, as a flat tensor, and a view of its beginning as a tensor of
+    ``shape``. Both have the dtype and device of ``reference``. A function that is applied in place to the whole memory
+    rounds all elements of the view alike, because the last ones are padding."""
     count = prod(shape)
     size = -(-count // BLOCK) * BLOCK  # rounded up
     memory = torch.empty(size, dtype=reference.dtype, device=reference.device)
@@ -148,8 +149,8 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the elementwise ``function`` of ``x``, with all elements rounded alike: it is applied to whole blocks (see
-    `allocate_blocks`), in both passes of autograd."""
+    """Return the elementwise ``function`` of ``x``, with all elements rounded alike, because it is applied to whole
+    blocks. This also holds for the gradient."""
     padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
     return function(padded)[: x.numel()].view(x.shape)
 
@@ -165,12 +166,12 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
-    """Apply each member's affine layer to ``x [M, B, in]``: ``[M, B, out]``. The result is written to ``out`` if
-    passed; B must then be at least 2.
+    """Apply the affine layer of each member: ``x [M, B, in]``, ``weight [M, in, out]``, ``bias [M, out] -> [M, B,
+    out]``. The result is written to ``out`` if passed; B must then be at least 2.
 
-    With one input (in its gradient), one output or one row, the library would compute a matrix-vector product, which
-    rounds depending on the number of members. So one input is an elementwise product, one output is a product and a
-    sum, and one row is computed as two equal rows.
+    The library would compute some cases (one output, one row, and the gradient of one input) as a matrix-vector
+    product, whose rounding depends on the number of members. So one input is an elementwise product, one output is a
+    product and a sum, and one row is computed as two equal rows.
     """
     if weight.shape[1] == 1:
         return torch.addcmul(bias.unsqueeze(1), x, weight, out=out)
@@ -182,8 +183,8 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + e^-x), computed by tanh, because `torch.sigmoid` rounds the last elements of an array
-    differently."""
+    """Return 1 / (1 + e^-x). It is computed by tanh, which rounds all elements of an array alike, unlike
+    `torch.sigmoid`."""
     return (0.5 * x).tanh() * 0.5 + 0.5
 
 
@@ -191,8 +192,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``, with
     H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``.
 
-    Members are convolved one by one. A grouped convolution would choose its kernel, and so its rounding, by their
-    number. Channels are last in memory, which takes a quarter less time.
+    The convolutions of the members are computed one by one. The kernel of a grouped convolution, and so its rounding,
+    would depend on the number of members. Channels are last in memory, which takes a quarter less time.
     """
     kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
     images = [images.contiguous(memory_format=torch.channels_last) for images in x]
@@ -201,7 +202,8 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
-    """Return the shared first layers (convolutions for images, else the identity) and their number of features."""
+    """Return the first layers, which several networks share (convolutions for images, otherwise the identity), and the
+    number of features that they compute."""
     if not spaces.is_image:
         return nn.Identity(), spaces.obs_shape[0]
     network = ConvolutionalTrunk(spaces, channels, streams)

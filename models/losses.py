@@ -33,11 +33,11 @@ def pinball_loss(quantiles: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
 
 
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
-    """Return weights of reward-weighted regression, ``min(exp(z / temperature), cap)``, in which z is ``values [M, B]``
-    standardised over B.
+    """Return the weights ``min(exp(z / temperature), cap)`` of reward-weighted regression, ``[M, B]``. z are the
+    ``values [M, B]``, standardised over B.
 
-    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, every weight is 1 (NaN in the
-    public code, because the standard deviation is 0).
+    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, every weight is 1. (In the
+    public code it is NaN, because the standard deviation is 0.)
     """
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
@@ -46,8 +46,9 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 
 
 def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
-    """Return the mean over experiences, ``[M, B] -> [M]``: with equal weights, or the sum of ``values * mean_weight``.
-    ``mean_weight`` is 1/N for each of N experiences, which may be divided among several calls, and 0 for padding."""
+    """Return the mean over experiences, ``[M, B] -> [M]``. If there is a ``mean_weight [M, B]``, it is the sum of
+    ``values * mean_weight`` instead: weights are 1/N for N experiences, which may be divided among several calls, and 0
+    for padding."""
     if mean_weight is None:
         return values.mean(1)
     _check_shape("mean_weight", mean_weight, values)
@@ -58,8 +59,8 @@ def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weigh
     """Return the policy-gradient loss ``-mean(weight * log softmax(logits)[action])``: ``logits [M, B, A]``, ``actions
     [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
 
-    If the weight is the return-to-go, this is the causal vanilla policy gradient (Williams 1992; Sutton & Barto 2018,
-    section 13.3). Subtracting a baseline from it reduces the variance: one number for a batch, or a value for each
+    If weights are returns-to-go, this is the vanilla policy gradient (Williams 1992; Sutton & Barto 2018, section
+    13.3). A baseline that is subtracted from them reduces the variance: one number for a batch, or the value of each
     state (actor-critic). The mean is over experiences, not over episodes. ``mean_weight`` is as in `mean`. Raises
     ValueError for weights ``[M, B, 1]``, which would broadcast."""
     _check_shape("weights", weights, actions)
@@ -67,10 +68,10 @@ def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weigh
 
 
 def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None) -> Tensor:
-    """Return ``-beta * mean(H(softmax(logits)) / ln A)``, in [-beta, 0]: ``logits [M, B, A] -> [M]``. 0 for one action.
+    """Return ``-beta * mean(H(softmax(logits)) / ln A)``, ``logits [M, B, A] -> [M]``. H is the entropy and ln A its
+    maximum, so the loss is in [-beta, 0]. It is 0 if there is one action.
 
-    Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by the largest entropy, ln A, is from
-    the original notebook.
+    Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by ln A is from the original notebook.
     """
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
@@ -88,7 +89,7 @@ def categorical_entropy(logits: Tensor) -> Tensor:
 
 
 def _max_entropy(logits: Tensor) -> float:
-    """Return the largest entropy of A actions, ln A, or 1 for a single action, so that it can divide."""
+    """Return the largest entropy of A actions, ln A, or 1 for a single action, because the result is a divisor."""
     num_actions = logits.shape[-1]
     return math.log(num_actions) if num_actions > 1 else 1.0
 
@@ -155,8 +156,9 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 def clipped_value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
     """Return the mean squared error of values, ``[M, B] -> [M]``.
 
-    If ``clip`` is set, the error is the maximum of two squared errors: of the value, and of the value clipped to within
-    ``clip`` of ``old_values``. So a value that has left this range towards its return moves no further.
+    If ``clip`` is set, the error is the maximum of two squared errors: the error of the value, and the error of the
+    value clipped to [old value - clip, old value + clip]. So a value that has left this range towards its return moves
+    no further.
 
     Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
     """
@@ -202,10 +204,10 @@ def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
 def transition_losses(
     state: Tensor, reward: Tensor, logit: Tensor, next_state: Tensor, reward_target: Tensor, is_end: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three losses ``[]`` of one model of transitions: the mean squared errors of next states and of rewards,
-    and the cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))``, p = sigmoid(logit).
-    ``state``, ``reward`` and ``logit`` are the model's predictions, the others their targets. States are ``[B, S]``,
-    all others ``[B, 1]``. ``is_end`` (d) is 0 or 1."""
+    """Return three losses ``[]`` of a model of transitions: the mean squared errors of next states and of rewards, and
+    the cross-entropy of the episode's end in nats, ``-mean(d log p + (1 - d) log(1 - p))``, with p = sigmoid(logit) and
+    d = ``is_end``, 0 or 1. ``state``, ``reward`` and ``logit`` are predictions, the other arguments their targets.
+    States are ``[B, S]``, all others ``[B, 1]``."""
     _check_shape("states", state, next_state)
     _check_shape("rewards", reward, reward_target)
     _check_shape("ends", is_end, logit)
@@ -220,7 +222,7 @@ def gaussian_nll(values: Tensor, mean: Tensor, deviation: Tensor | None = None) 
 
 
 def categorical_kl(log_p: Tensor, log_q: Tensor, class_axis: int) -> Tensor:
-    """Return ``KL(p || q)`` in nats, at least 0, from log-probabilities. ``class_axis`` is summed over."""
+    """Return ``KL(p || q)`` in nats, at least 0, from log-probabilities with the classes along ``class_axis``."""
     return (log_p.exp() * (log_p - log_q)).sum(class_axis)
 
 

@@ -12,13 +12,14 @@ from torch import Tensor
 from models.state import check_like, require
 from models.streams import Streams
 
-_FIRST_SLOTS = 4096
+_FIRST_SLOTS = 4096  # slots of a member when the first episode is stored
 
 
 @dataclass(eq=False)
 class Episode:
-    """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` to rank it by, and ``extras``, tensors of the
-    whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are the positions of the steps."""
+    """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` that ranks episodes, and ``extras``, tensors
+    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are the positions of its
+    steps."""
 
     steps: Mapping[str, Tensor]
     score: float
@@ -32,12 +33,12 @@ class Episode:
 
 
 class EpisodeMemory:
-    """Replay buffer of whole episodes of M members. ``fields`` hold the steps in N slots, ``{name: [M, N, ...]}``, and
-    an episode is a list of slots, so removing one moves no data.
+    """Replay buffer of whole episodes of M members. ``fields`` hold the steps in N slots, ``{name: [M, N, ...]}``. An
+    episode is a list of slots, so that no data is moved when an episode is removed.
 
-    ``order`` "sorted" keeps the episodes of highest score, best first; "recent" keeps the latest, latest first.
-    ``capacity`` of each member counts ``unit`` "steps" or "episodes". Episodes are removed as a whole, and at least one
-    is kept, however long. Storage starts small and doubles.
+    With ``order`` "sorted" the episodes with the highest scores are kept, best first; with "recent" the latest ones,
+    latest first. ``capacity`` is the largest number of "steps" or "episodes" (``unit``) of each member. Episodes are
+    removed as a whole, and at least one is kept, however long. Storage starts small and doubles.
     """
 
     def __init__(self, members: int, capacity: int, unit: str = "steps", order: str = "sorted"):
@@ -52,14 +53,14 @@ class EpisodeMemory:
         self._index: list[Tensor | None] = [None] * self.members
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
-        """Insert the episodes ``batch`` of one member, oldest first. Keep the first episodes in ``order`` that fit into
-        ``capacity``, and remove all others, new ones included."""
+        """Insert the episodes ``batch`` of one member, oldest first. Then keep the first episodes in ``order`` that fit
+        into ``capacity``, and remove all others, new or old."""
         merged = [*reversed(batch), *self.episodes[member]]
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
         sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
         cumulative_sizes = list(accumulate(sizes))
-        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # the number of these that are at most ``capacity``
+        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # how many of them are at most ``capacity``
         kept_episodes = merged[: max(1, num_fitting)]
         kept_set = set(kept_episodes)  # by identity
         freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
@@ -149,9 +150,9 @@ class EpisodeMemory:
             ]
         }
 
-    def load_state_dict(self, state: dict[str, Any], blank: Episode) -> None:
+    def load_state_dict(self, state: dict[str, Any], example: Episode) -> None:
         """Replace all episodes by the result of `state_dict`. Raises StateError if its fields differ in name, shape or
-        dtype from the fields of ``blank``, an example of an episode."""
+        dtype from the fields of the episode ``example``."""
         self.clear()
         require(len(state["members"]) in (0, self.members), "memory", "lacks members", f"all {self.members}")
         for member, saved in enumerate(state["members"]):
@@ -159,11 +160,11 @@ class EpisodeMemory:
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
             template = {
                 "steps": {
-                    key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in blank.steps.items()
+                    key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in example.steps.items()
                 },
                 "lengths": lengths,
                 "scores": [0.0] * len(lengths),
-                "extras": [blank.extras] * len(lengths),
+                "extras": [example.extras] * len(lengths),
             }
             check_like(template, saved, name)
             fields = {field: values.split(lengths) for field, values in saved["steps"].items()}

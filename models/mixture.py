@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 Classes = tuple[tuple[str, type], ...]
-"""The name of the first agent of each family, and the class of that family's settings."""
+"""For each family a pair: the name of its first agent, and the class of its settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Mixture:
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
-    """Return class of settings -> field -> name of this field in the joint settings of all ``classes``: ``lr``, or
-    ``PPO_lr`` if another class has a field ``lr`` too."""
+    """Return the name of every field in the joint settings of all ``classes``, as ``{class: {field: name}}``. The name
+    of ``lr`` is ``lr``, or ``PPO_lr`` if several classes have a field ``lr``."""
     num_classes_with = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
     names: dict[type, dict[str, str]] = {}
     for agent, config_class in classes:
@@ -42,8 +42,8 @@ def names_in(classes: Classes) -> dict[type, dict[str, str]]:
 
 
 def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
-    """Return the joint settings of several families, from pairs ``(first agent, settings)``. Settings of a single
-    family are returned unchanged."""
+    """Return the joint settings of several families. ``configs`` has a pair for each: the name of its first agent, and
+    its settings. Settings of a single family are returned unchanged."""
     if len(configs) == 1:
         return configs[0][1]
     classes = tuple((name, type(config)) for name, config in configs)
@@ -70,7 +70,7 @@ def _mixture_class(classes: Classes) -> type:
 
 
 def family_configs(config: Any) -> list[Any]:
-    """Split ``config`` into the settings of each family."""
+    """Split joint settings into the settings of each family. Return a list with ``config`` if it is no Mixture."""
     if not isinstance(config, Mixture):
         return [config]
     return [
@@ -80,8 +80,7 @@ def family_configs(config: Any) -> list[Any]:
 
 
 def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
-    """Return setting -> its names in ``config``, one for each family, for settings that several families have: ``lr``
-    -> ``("DDQN_lr", "PPO_lr")``."""
+    """Return the names in ``config`` of each setting that several families have: ``{"lr": ("DDQN_lr", "PPO_lr")}``."""
     shared_names: dict[str, tuple[str, ...]] = {}
     for names in names_in(config.classes if isinstance(config, Mixture) else ()).values():
         for field, name in names.items():
@@ -91,8 +90,8 @@ def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
 
 
 def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` by names of fields of ``config``. A value of a shared setting (``lr``) applies to every family
-    without a more specific value (``PPO_lr``)."""
+    """Return ``values`` with the names of fields in ``config``. A value of a shared setting (``lr``) applies to every
+    family for which there is no specific value (``PPO_lr``)."""
     shared_names = shared_settings(config)
     expanded: dict[str, Any] = {}
     for name, value in values.items():

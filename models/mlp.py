@@ -1,15 +1,13 @@
 """The fully connected network of M members.
 
-For autograd, a whole network is one operation with the backward pass `MLP.backward`: autograd's products would round
-depending on the number of members, and its bookkeeping for each layer would cost more than small products. Tests
-compare the two. There are two layouts of activations, each several times faster for its users:
+For autograd, a whole network is one operation with the backward pass `MLP.backward`. The rounding of autograd's
+products would depend on the number of members, and its bookkeeping for each layer would cost more than small products.
+Tests compare both. There are two layouts of activations, which differ only in their products (models/products.py):
 
-- ``columns``, ``[M, features, B]``: the batch is the wide, contiguous axis of every product. With two outputs this is
-  five times faster than rows (DDQN, synthetic environments).
-- ``rows``, ``[M, B, features]``: with batches of 8 to 32, products ``[B, in] x [in, out]`` take a quarter of the time
-  of their transposes (imagined rollouts). Policy gradients and state values use it too.
-
-The layouts differ only in their products (models/products.py).
+- ``columns``, ``[M, features, B]``: the batch is the last, contiguous axis of every product. This is five times faster
+  for a network with two outputs. Used by DDQN and synthetic environments.
+- ``rows``, ``[M, B, features]``: products ``[B, in] x [in, out]`` take a quarter of the time of their transposes if B
+  is 8 to 32. Used by imagined rollouts, policy gradients and state values.
 """
 
 from collections.abc import Sequence
@@ -31,15 +29,16 @@ Layer = tuple[Tensor, Tensor]
 
 
 class MLP:
-    """An architecture: ``sizes`` are inputs, hidden widths and outputs. It holds no parameters: ``mlp(flat, x)``
-    receives them as ``flat [M, size]``, other methods as the result of `layers`.
+    """The architecture of a network. ``sizes`` are the number of inputs, the widths of the hidden layers and the number
+    of outputs. It holds no parameters: ``mlp(flat, x)`` receives them as ``flat [M, size]``, other methods as the
+    result of `layers`.
 
     ``activation`` of the hidden layers is relu, leakyrelu (``leak`` is its slope), tanh, identity or prelu (one learned
     slope, shared by all layers), in rows also elu and silu.
 
-    Each layer is stored as its weight, then its bias; prelu's slope is last. Rows store a weight ``[in, out]``. Columns
-    store the shorter side first, which is fastest for thin products. ``size`` is padded with zeros to a multiple of
-    ``block``; padding gets no gradient. ``layer`` is the class that initialises each layer.
+    In ``flat``, each layer has its weight, then its bias; prelu's slope is last. In rows a weight is stored as ``[in,
+    out]``. In columns its shorter axis is first, which is fastest for thin products. ``size`` is padded with zeros to a
+    multiple of ``block``, and the padding gets no gradient. ``layer`` is the class that initialises each layer.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class MLP:
         self.dense = [layer("", inputs, outputs) for inputs, outputs in pairwise(self.sizes)]
         self.depth = len(self.dense)
         self._is_prelu = activation == "prelu"
-        # The derivatives of these cannot be computed from their output, so the trace holds their input.
+        # The derivatives of these activations cannot be computed from their outputs, so the trace holds their inputs.
         self._traces_input = activation in ("prelu", "silu")
         # Whether a weight in columns is stored as [in, out].
         self._transposed = [layout == "columns" and dense.inputs < dense.outputs for dense in self.dense]
@@ -95,8 +94,8 @@ class MLP:
         return torch.cat([*parts, slope, torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
-        """Return the layers of ``flat [M, size]`` as views, valid as long as its memory. With prelu, an additional last
-        pair holds the slope ``[M, 1, 1]`` twice."""
+        """Return the layers of ``flat [M, size]``, as views of its memory. With prelu, an additional last pair holds
+        the slope ``[M, 1, 1]`` twice."""
         counts = [*self._counts, self.padding] if self.padding else self._counts
         parts = flat.split(counts, dim=1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]  # without padding
@@ -118,8 +117,8 @@ class MLP:
         return plain, [activation] * (self.depth - 1)
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
-        """Run the network on ``x [M, in, B]`` (rows: ``[M, B, in]``). Return the trace for `backward`: the output of
-        each hidden layer (for prelu and silu before the activation), then the output of the network."""
+        """Run the network on ``x [M, in, B]`` (in rows: ``[M, B, in]``). Return the trace that `backward` needs: the
+        output of each hidden layer (of prelu and silu the input), then the output of the network."""
         activations: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:
@@ -140,7 +139,7 @@ class MLP:
         need_input_gradient: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x (None unless ``need_input_gradient``). ``activations`` is the result of `forward` for
+        batch, and d loss / d x, None unless ``need_input_gradient``. ``activations`` is the trace of `forward` for
         ``x``."""
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
@@ -167,8 +166,8 @@ class MLP:
         return torch.cat(parts, 1), gradient if need_input_gradient else None
 
     def input_gradient(self, layers: list[Layer], activations: list[Tensor], gradient: Tensor) -> Tensor:
-        """Backpropagate ``gradient``, d loss / d output, to d loss / d x alone: half the products of `backward`.
-        ``activations`` is the result of `forward`."""
+        """Return d loss / d x for ``gradient``, d loss / d output. It needs half as many products as `backward`.
+        ``activations`` is the trace of `forward`."""
         for i in reversed(range(self.depth)):
             gradient = self.products.input_gradient(layers[i][0], gradient)
             if i:  # through the activation before layer i
@@ -184,7 +183,7 @@ class MLP:
         return activation_gradient(gradient, traced, self.activation, self.leak)
 
     def _activate(self, layers: list[Layer], x: Tensor) -> Tensor:
-        """Apply prelu or silu."""
+        """Apply prelu or silu, the activations that `Rows.affine` and `Columns.affine` do not apply."""
         if self._is_prelu:
             slope, _ = layers[-1]
             return x.clamp(min=0).addcmul_(x.clamp(max=0), slope)
@@ -193,9 +192,7 @@ class MLP:
 
 class MlpNetwork(nn.Module):
     """An `MLP` in rows as a module with weights ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]``.
-
-    `activations` and `gradient` are the two passes without autograd.
-    """
+    `activations` and `gradient` are its forward and backward pass without autograd."""
 
     def __init__(
         self, sizes: Sequence[int], activation: str, streams: Streams, layer: type[Dense] = Dense, block: int = 1
@@ -207,7 +204,8 @@ class MlpNetwork(nn.Module):
         self._views: tuple[int, list[Layer]] | None = None  # memory address of `flat`, and its layers
 
     def layers(self) -> list[Layer]:
-        """Return the layers as views of the weights, without autograd. Cached until the weights are in other memory."""
+        """Return the layers as views of the weights, without autograd. They are cached, and made again if the memory of
+        the weights is another."""
         if torch.compiler.is_compiling():  # the compiler cannot trace `data_ptr`
             return self.mlp.layers(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():
@@ -231,7 +229,7 @@ class MlpNetwork(nn.Module):
 
 def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:
     """Return the output of ``mlp`` for ``x``, both in its layout, with parameters ``flat [M, size]``. ``layers`` are
-    views of them without autograd."""
+    views of these parameters without autograd."""
     if torch.is_grad_enabled():
         return _Differentiable.apply(x, flat, mlp, layers)  # type: ignore[no-any-return]
     return mlp.forward(layers, x)[-1]

@@ -9,11 +9,11 @@ _EPS = 1e-8  # added to variances
 
 
 class Moments(PerMember):
-    """Running mean and variance of arrays of ``shape``, elementwise for each member: ``[M, *shape]`` float64. Each
-    member has a separate ``count``, ``[M, 1, ...]``.
+    """Running mean and variance of each number in arrays of ``shape``, for each member: ``[M, *shape]`` float64.
+    ``count [M, 1, ...]`` is the number of arrays so far, separately for each member.
 
-    The initial state counts ``prior`` imaginary values of mean 0 and variance 1. Source: Chan et al. 1979, "Updating
-    formulae and a pairwise algorithm for computing sample variances".
+    The initial state is as if ``prior`` arrays with mean 0 and variance 1 had been added. Source: Chan et al. 1979,
+    "Updating formulae and a pairwise algorithm for computing sample variances".
     """
 
     per_member = saved = ("count", "mean", "square")
@@ -46,7 +46,7 @@ class Moments(PerMember):
         return (1 / (self._variance() + _EPS).sqrt()).float()
 
     def deviation(self) -> Tensor:
-        """Return standard deviations ``[M, *shape]``, or 1 for values that vary by no more than rounding errors."""
+        """Return standard deviations ``[M, *shape]``, or 1 for numbers that do not vary except by rounding."""
         variance = self._variance()
         return torch.where(variance > 1e-20 * self.mean.square() + 1e-30, variance.sqrt(), 1.0)
 

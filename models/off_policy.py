@@ -23,12 +23,12 @@ from models.varied import groups, sample_member_configs
 class TwinCriticAgent(OffPolicyAgent):
     """Base class of TD3 and SAC: an actor and twin critics that learn from a replay buffer. E is ``config.num_envs``.
 
-    Internally, actions are vectors of A numbers in [-1, 1], which are scaled to the bounds of the environment. So noise
-    is relative to half the range. A member acts at random until it learns. Values are bootstrapped at time limits.
-    Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its
-    seed; all members must then be from one group of `groups`.
+    The networks use action vectors of A numbers in [-1, 1], which `clip` scales to the bounds of the environment. So
+    noise is in units of half the range. A member acts at random until it learns. Values are bootstrapped at time
+    limits. Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from
+    its seed; all members must then be from one group of `groups`.
 
-    A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_spec`)."""
+    A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_draws`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     per_member = (*OffPolicyAgent.per_member, "critics", "action_noise")
@@ -40,12 +40,12 @@ class TwinCriticAgent(OffPolicyAgent):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.member_configs = sample_member_configs(config, seeds)
-        first = self.member_configs[0]
-        self.batch, hidden = first.batch_size, first.hidden_sizes
+        first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
+        self.batch, hidden = first_config.batch_size, first_config.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], spaces.action_size
         streams = lockstep_streams(seeds, "weights")
-        self.network = MLP([self.obs_size, *hidden, self._outputs(self.action_size)], config.activation)
-        self.flat_parameters = nn.Parameter(self._initial(streams), requires_grad=False)
+        self.network = MLP([self.obs_size, *hidden, self._num_outputs(self.action_size)], config.activation)
+        self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
         rates = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, rates)
         pair_size = self.obs_size + self.action_size
@@ -60,10 +60,10 @@ class TwinCriticAgent(OffPolicyAgent):
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.curiosity = build_curiosity(config, spaces, seeds)
         self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
-        self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration and replay"), self._noise_spec())
+        self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration and replay"), self._noise_draws())
         is_correlated = config.noise_type == "ornstein-uhlenbeck"
         self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if is_correlated else None
-        self.random_numbers: dict[str, Tensor] = {}  # of the current step, by the names in `_noise_spec`
+        self.random_numbers: dict[str, Tensor] = {}  # of the current step, by the names in `_noise_draws`
         self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
         self.steps = 0  # in each environment
@@ -71,17 +71,17 @@ class TwinCriticAgent(OffPolicyAgent):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
 
-    def _outputs(self, action_size: int) -> int:
+    def _num_outputs(self, action_size: int) -> int:
         """Return the number of outputs of the actor's network, for action vectors of length ``action_size``."""
         return action_size
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. The network's weights are first; a subclass may add more."""
         return self.network.initial(streams)
 
-    def _noise_spec(self) -> list[Draw]:
-        """Return the random numbers to sample for each step: uniform ``random`` and normal ``explore`` for the action;
-        uniform ``replay`` (minibatch) and normal ``next`` (next action) for each of its updates."""
+    def _noise_draws(self) -> list[Draw]:
+        """Return the random numbers of a step, for `NoiseBlocks`. For the action: uniform ``random``, normal
+        ``explore``. For each update: uniform ``replay`` choose the minibatch, normal ``next`` are for next actions."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -140,7 +140,7 @@ class TwinCriticAgent(OffPolicyAgent):
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]``, random ones for members that do not learn yet. Sample the
+        """Return exploring actions for ``obs [M, E, O]``, and random ones for members that do not learn yet. Sample the
         random numbers of the step, and store them and the action vectors for `observe` and `learn`."""
         with torch.no_grad():
             self.random_numbers = self.noise.next()
@@ -198,12 +198,12 @@ class TwinCriticAgent(OffPolicyAgent):
     def critic_optimizer(self) -> MemberAdam:
         return self.critics.optimizer
 
-    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # of `metrics`
+    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # keys of `metrics`
 
     @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the current weights on the minibatch of the latest update, ``{tag: [M]}``: of the
-        critics, and `actor_metrics`. NaN for members that do not learn yet."""
+        """Return statistics of critics and actor (`actor_metrics`) with the current weights on the minibatch of the
+        latest update, ``{tag: [M]}``. NaN for members that do not learn yet."""
         batch = self.latest_minibatch()
         if batch is None:
             return {f"train/{name}": torch.full((self.members,), torch.nan) for name in self.metric_names}

@@ -14,7 +14,7 @@ from models.state import PerMember, check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
-    """Return a method of torch's optimizers without its decorator, which loads torch's compiler. That takes over a
+    """Return a method of torch's optimizers without its decorator, which would load torch's compiler in over a
     second."""
     return getattr(method, "__wrapped__", method)
 
@@ -31,9 +31,9 @@ class LeanOptimizer(Optimizer):
 class Adam(LeanOptimizer):
     """Adam (Kingma & Ba 2015, algorithm 1).
 
-    Bias corrections are computed as Python floats. A tensor's ``beta ** step`` would differ by an ulp between SIMD and
-    scalar code, so a member alone would differ from the same member among others. Equals `torch.optim.Adam` up to
-    rounding.
+    Results equal `torch.optim.Adam` up to rounding. Bias corrections are computed as Python floats. As tensors, ``beta
+    ** step`` would differ by an ulp between SIMD and scalar code, so a member alone would differ from the same member
+    among others.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Adam(LeanOptimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the state. Raises StateError if its parameter groups or shapes differ from the current ones."""
+        """Load the result of `state_dict`. Raises StateError if its parameter groups or shapes do not fit."""
         check_like(self.state_dict()["param_groups"], state_dict["param_groups"], "param_groups")
         params = [param for group in self.param_groups for param in group["params"]]
         for index, moments in state_dict["state"].items():
@@ -89,9 +89,9 @@ def _update_moments(
     decay: tuple[float | Tensor, float | Tensor] | None = None,
 ) -> Tensor:
     """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
-    root_correction2 + eps)``, which the caller multiplies by learning rate and first bias correction.
-    ``root_correction2`` is the square root of the second bias correction. ``decay`` (None: ``betas``) are the factors
-    on the old moments, such as 1 for members that keep them."""
+    root_correction2 + eps)``. The caller multiplies this by the learning rate and divides it by the first bias
+    correction. ``root_correction2`` is the square root of the second bias correction. ``decay`` are the factors on the
+    two old moments: by default ``betas``, or 1 for members whose moments must not change."""
     decay = decay or betas
     mean.mul_(decay[0]).add_(grad * (1 - betas[0]))
     square.mul_(decay[1]).add_(grad.square().mul_(1 - betas[1]))
@@ -100,9 +100,9 @@ def _update_moments(
 
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Return Adam's bias corrections by step count, two tables computed in float64: 1 / (1 - beta1**count) and the
-    square root of 1 - beta2**count. Both are 1 at count 0. The last entries, for the first count at which both are 1 in
-    float32, hold for all later counts."""
+    """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
+    square root of 1 - beta2**count. Both are 1 at count 0. The tables end at the first count at which both are 1 in
+    float32, so the last entries also hold for all later counts."""
     beta1, beta2 = betas
     factor1, root_correction2, count = [1.0], [1.0], 0
     while count == 0 or max(betas) ** count > 2e-8:  # less than half a unit in the last place of 1
@@ -119,20 +119,20 @@ class FlatOptimizer(PerMember):
         loss.sum().backward()  # the loss [M] of each member
         optimizer.step()
 
-    ``param`` requires a gradient only between `zero_grad` and `step`. At other times nothing records its use, so
-    other code may share its memory and change it.
+    ``param`` requires a gradient only between `zero_grad` and `step`. At other times autograd does not record its use,
+    so other code may change its memory.
     """
 
     param: Tensor
 
     def zero_grad(self) -> None:
-        """Prepare for a backward pass: let autograd follow ``param``, from a gradient of zero."""
+        """Prepare for a backward pass: set the gradient of ``param`` to zero, and let autograd record its use."""
         self.param.requires_grad_(True)
         self.param.grad = None
 
     def take_gradient(self) -> Tensor:
-        """Return the gradient ``[M, D]`` of the backward passes since `zero_grad`. Autograd no longer follows
-        ``param``."""
+        """Return the gradient ``[M, D]`` of the backward passes since `zero_grad`. From now on autograd does not record
+        the use of ``param``."""
         gradient, self.param.grad = self.param.grad, None
         self.param.requires_grad_(False)
         assert gradient is not None, "no loss depends on the parameter"
@@ -143,8 +143,8 @@ class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
     (``lr [M]``) and a step count, and so a separate bias correction.
 
-    A member's numbers equal the numbers of `Adam`, counted from its first update. It is no `torch.optim.Optimizer`,
-    because that class loads torch's compiler and adds hooks to every step, a tenth of its time at these sizes.
+    From its first update on, a member has the same numbers as with `Adam`. This class is no `torch.optim.Optimizer`,
+    which would load torch's compiler, and whose hooks take a tenth of the time of a step at these sizes.
     """
 
     per_member = ("param", "lr", "mean", "square", "count")
@@ -162,13 +162,13 @@ class MemberAdam(FlatOptimizer):
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
-        """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). The others keep weights
-        and moments to the bit. No data is copied to the host."""
+        """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). Weights and moments of
+        the other members do not change in any bit. No data is copied to the host."""
         decay: tuple[float | Tensor, float | Tensor] = self.betas
         rate = self.lr.unsqueeze(1)
         if learning is None:
             self.count += 1
-        else:  # other members get no gradient, keep their moments, and have a step of 0
+        else:  # for the other members, the gradient is 0, the decay of moments 1, and the learning rate 0
             self.count += learning
             is_learning = learning.unsqueeze(1)
             grad, rate = grad.masked_fill(~is_learning, 0.0), rate * is_learning
@@ -202,10 +202,10 @@ class AdamW:
     + eps) - decay x`` with bias-corrected m and v.
 
     This is decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2, with a constant schedule) as in Young et al.
-    2023. `torch.optim.AdamW` multiplies its ``weight_decay`` by the learning rate, so ``decay / lr`` is passed to it.
-    Its fused kernel is called directly, on parameters ``[M, ...]`` in one pass over memory, because the class around it
-    costs more than a small network's update. The kernel rounds the last elements of an array differently. So a
-    member's numbers are the same alone and among others only if they fill whole blocks of 64.
+    2023. torch multiplies its ``weight_decay`` by the learning rate, so ``decay / lr`` is passed to it. The fused
+    kernel of `torch.optim.AdamW` is called directly, because the class around it takes longer than the update of a
+    small network. The kernel makes one pass over parameters ``[M, ...]``, and rounds the last elements of an array
+    differently. So the numbers of a member must fill whole blocks (`models.layers`).
     """
 
     def __init__(self, params: Sequence[Tensor], lr: float, betas: tuple[float, float], eps: float, decay: float):
@@ -232,11 +232,11 @@ class AdamW:
 
 class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
-    ``separate_steps``, members may also step separately, and ``count`` is a tensor ``[M]`` int64, else one integer.
+    ``separate_steps``, members may also step separately. ``count`` is then a tensor ``[M]`` int64, otherwise one
+    integer.
 
-    D must be a multiple of 64, for the fused kernel (see `AdamW`); otherwise it raises ValueError. The kernel is called
-    once if the rates are equal and not ``separate_steps``, else once per member. A member's numbers equal the numbers
-    of `Adam` up to rounding.
+    The fused kernel (see `AdamW`) is called once if all rates are equal and ``separate_steps`` is off, otherwise once
+    per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal the results of `Adam` up to rounding.
     """
 
     per_member = ("param", "lr", "mean", "square", "count")
@@ -266,9 +266,9 @@ class LockstepAdam(FlatOptimizer):
         the members to update (None: all); it requires ``separate_steps``."""
         tensors = (self.param, grad, self.mean, self.square)
         in_one_call = isinstance(self.count, int) and len(set(self.lr)) == 1
-        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))  # the second: [D] each, for each member
+        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))  # arguments [M, D], or [D] per member
         counts = [self.count] * len(calls) if isinstance(self.count, int) else self.count.tolist()
-        # A single call uses the first rate, which is the rate of all.
+        # A single call uses the first rate, because all are equal.
         for m, (lr, (param, param_grad, mean, square)) in enumerate(zip(self.lr, calls, strict=False)):
             if learning is not None and not learning[m]:
                 continue
@@ -279,11 +279,8 @@ class LockstepAdam(FlatOptimizer):
 
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale each member's gradient over all ``params [M, ...]`` to a norm of at most ``max_norm``. Return the norms
-    ``[M]`` from before.
-
-    `torch.nn.utils.clip_grad_norm_` would compute one norm over all members and so couple them.
-    """
+    """Scale the gradient of each member, over all ``params [M, ...]``, to a norm of at most ``max_norm``. Return the
+    norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
     return clip_norm(gradients(params), max_norm)
 
 
@@ -298,7 +295,7 @@ def norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients ``[M, D]`` in place as `clip_gradients` does, and return the norms ``[M]`` from before."""
+    """Scale gradients ``[M, D]`` in place as `clip_gradients` does. Return the norms ``[M]`` before scaling."""
     member_norms = norms(grads)
     scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:
@@ -310,8 +307,8 @@ def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
 def polyak_update(
     target_parameters: Tensor, flat_parameters: Tensor, tau: float, members: Tensor | None = None
 ) -> None:
-    """Move ``target_parameters [M, D]`` in place: ``target <- (1 - tau) target + tau parameters``. Other members than
-    ``members [M]`` bool (None: all) keep theirs."""
+    """Update ``target_parameters [M, D]`` of ``members [M]`` bool (None: all) in place: ``target <- (1 - tau) target +
+    tau parameters``."""
     if members is None:
         target_parameters.lerp_(flat_parameters, tau)
     else:

@@ -1,7 +1,7 @@
 """The products of fully connected layers in the two layouts of `models.mlp`, and derivatives of activations.
 
-With a single row, column or output, the library would compute a matrix-vector product, and its rounding depends on the
-number of members. Each layout avoids this in a different cheap way, so the products are written twice.
+With a single row, column or output, the library would compute a matrix-vector product, whose rounding depends on the
+number of members. Each layout has a different cheap way to avoid this, so there are two versions of the products.
 """
 
 import torch
@@ -24,8 +24,8 @@ class Columns:
         """Return ``activation(weight @ x + bias)``: ``[M, out, in], [M, out, 1], [M, in, B] -> [M, out, B]``. ``slope``
         is leakyrelu's. None and "identity" apply no activation; elu and silu are not supported here.
 
-        A library's matrix-vector product would round depending on M, and so would its product of one input. So one
-        input is an elementwise product, one column or one output is computed as a product and a sum, and one column of
+        The rounding of the library's matrix-vector product, and of its product with one input, depends on M. So one
+        input is an elementwise product. One column or one output is computed as a product and a sum, but one column of
         a large layer as two equal columns.
         """
         one_column, one_input, one_output = x.shape[2] == 1, weight.shape[2] == 1, weight.shape[1] == 1
@@ -87,7 +87,7 @@ class Rows:
                 return Rows.affine(weight, bias, x.expand(-1, 2, -1), activation)[:, :1]
             memory, out = allocate_blocks((x.shape[0], x.shape[1], weight.shape[2]), x)
             dense(x, weight, bias, out)
-            F.elu_(memory)  # ``out`` with padding behind it, so that all elements of ``out`` are rounded alike
+            F.elu_(memory)  # ``out`` and padding, so that all elements of ``out`` are rounded alike
             return out
         out = dense(x, weight, bias)
         if activation == "relu":

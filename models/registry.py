@@ -1,5 +1,5 @@
-"""The registry of implementations, the choices of ``--implementation``: all families in models/agents/ and
-models/proxies/.
+"""The registry of all families in models/agents/ and models/proxies/. The names of their implementations are the
+choices of ``--implementation``.
 
 To register a family, create a folder with a ``config.py`` that defines ``FAMILY`` (`models.family.Family`). Only
 `agent_class` imports torch.
@@ -19,8 +19,8 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return implementation name -> family, from all ``config.py`` of families. Implementations that learn a proxy are
-    last."""
+    """Return name of an implementation -> its family, from the ``config.py`` of all families. Implementations that
+    learn a proxy are last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -48,7 +48,7 @@ _ALIASES = {
 
 
 def _resolve_alias(name: str) -> str:
-    """Return the nearest implementation to ``name``, a name from another library; ``name`` itself if unknown."""
+    """Return the implementation nearest to ``name``, a name from another library, or ``name`` if it is unknown."""
     return _ALIASES.get(match_spelling(name, _ALIASES), name)
 
 
@@ -61,7 +61,7 @@ def family(name: str) -> Family:
 
 
 def canonical_names(names: str) -> str:
-    """Return ``names`` of implementations, separated by commas, in their canonical spelling."""
+    """Return ``names``, names of implementations that are separated by commas, in their canonical spelling."""
     return ",".join(match_spelling(name.strip(), implementations()) for name in names.split(","))
 
 
@@ -70,19 +70,19 @@ def inner_agents() -> list[str]:
     return [name for name, family_spec in implementations().items() if family_spec.trains_on_proxies]
 
 
-def named_agents(names: str) -> list[str]:
-    """Split the value of the setting ``agent`` at commas into names of inner agents. Raises SettingError if an agent
-    cannot train on a proxy, and for an empty or repeated name."""
+def parse_agents(names: str) -> list[str]:
+    """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents. Raises SettingError if
+    an agent cannot train on a proxy, and for an empty or repeated name."""
     agents = [name.strip() for name in names.split(",")]
     duplicate = next((name for name in agents if agents.count(name) > 1), None)
     if duplicate is not None or "" in agents:
-        problem = "has a comma without a name" if "" in agents else f"has {duplicate} twice"
+        problem = "has an empty name" if "" in agents else f"has {duplicate} twice"
         allowed = f"each of {', '.join(inner_agents())} once"
         raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
     for name in agents:
         if name not in inner_agents():
             guess = _resolve_alias(name)
-            # The guess is an implementation that cannot train on proxies. Suggest a similar agent for two of them.
+            # If the guess cannot train on proxies either, suggest a similar agent that can, or none.
             if guess in implementations().keys() - set(inner_agents()):
                 guess = {"AAC": "A2C", "VPG": "PPO"}.get(guess, "")
             raise choice_error("agent", name, inner_agents(), guess=guess)
@@ -90,16 +90,15 @@ def named_agents(names: str) -> list[str]:
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """Return the folder names of all families with settings in a run of implementation ``name``, without repetition. If
-    it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN")."""
-    inner_names = named_agents(agent) if family(name).learns_from == "evolution" else []
+    """Return the folder names of the families whose settings a run of implementation ``name`` has, without repetition.
+    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN")."""
+    inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
     family_specs = [family(implementation) for implementation in (name, *inner_names)]
     return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
 
 
 def config_classes(agents: Sequence[str]) -> Classes:
-    """Return ``(agent, class of its settings)`` for each family among ``agents``. The agent is the first of them from
-    this family."""
+    """Return a pair for each family of ``agents``: the first agent of this family, and the class of its settings."""
     first_agents: dict[type, str] = {}
     for name in agents:
         first_agents.setdefault(family(name).config, name)
@@ -107,8 +106,8 @@ def config_classes(agents: Sequence[str]) -> Classes:
 
 
 def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[str, str], Any]]:
-    """Split the joint settings ``config`` of all ``agents`` (`models.mixture`) by family. Return for each family: its
-    first agent, field -> name of this field in ``config``, such as ``lr`` -> ``PPO_lr``, and the family's settings."""
+    """Split the joint settings ``config`` of all ``agents`` (`models.mixture`) by family. Return three items for each
+    family: its first agent; the names of its fields in ``config``, such as ``lr`` -> ``PPO_lr``; its settings."""
     classes = config_classes(agents)
     joint_names, configs = names_in(classes), family_configs(config)
     return [
@@ -118,15 +117,16 @@ def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[
 
 
 def overridden_names(name: str) -> set[str]:
-    """Return the names of settings that any implementation in the family of ``name`` overrides."""
+    """Return the names of the settings that an implementation in the family of ``name`` overrides."""
     return {setting_name for overrides in family(name).implementations.values() for setting_name in overrides}
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``.
 
-    If several of ``agents`` are from its family, settings in which implementations of the family differ
-    (`overridden_names`) get the default values of implementation ``name``.
+    ``config`` has one value per setting and family. If several of ``agents`` share a family, one value cannot be right
+    for all of them in the settings that define an implementation (`overridden_names`). These settings are then reset to
+    the default values of implementation ``name``.
     """
     family_spec = family(name)
     family_config = next(
@@ -135,6 +135,7 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     num_agents_of_family = sum(family(other) is family_spec for other in agents)
     if num_agents_of_family == 1:
         return family_config
+    # The defaults of the family, then the defaults of the implementation.
     defaults = {setting_name: getattr(family_spec.config, setting_name) for setting_name in overridden_names(name)}
     return dataclasses.replace(family_config, **{**defaults, **family_spec.implementations[name]})
 
@@ -146,9 +147,10 @@ def agent_class(name: str) -> type[Any]:
 
 
 def default_config(name: str, game: str, choices: Mapping[str, Any] | None = None) -> Any:
-    """Return the default settings of implementation ``name`` on ``game``. The family's defaults are overridden first by
-    the implementation's, then by the game's, then by the preset's, if ``choices`` contain a ``preset``. Parameters of
-    ``game`` after a comma change no defaults. Raises SettingError for a preset that ``name`` does not have."""
+    """Return the default settings of implementation ``name`` on ``game``. The defaults of the family are overridden
+    first by the implementation's, then by the game's, then by the preset's, if ``choices`` contain a ``preset``. The
+    parameters in a name of a game, after a comma, change no defaults. Raises SettingError for a preset that ``name``
+    does not have."""
     family_spec = family(name)
     game_name = game.partition(",")[0]
     values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, {})}
@@ -164,16 +166,18 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
 
 def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Return the default settings of a run of implementation ``name`` on ``game``: the agent's and None or, if ``name``
-    learns a proxy, the joint settings of all inner agents (`make_mixture`) and the proxy's.
+    """Return the default settings of the agents and of the proxy in a run of implementation ``name`` on ``game``. If
+    ``name`` learns a proxy, the first are the joint settings of all inner agents (`make_mixture`). Otherwise they are
+    the settings of agent ``name``, and the second are None.
 
-    ``choices`` are the settings chosen so far, such as a preset. ``agent`` names the inner agents ("PPO,DDQN"). A
-    preset's ``PPO_lr`` applies only to PPO's family. Raises SettingError for an unknown agent or preset.
+    ``choices`` are the settings that the user has chosen, such as a preset. ``agent`` names the inner agents
+    ("PPO,DDQN"). A setting such as ``PPO_lr`` in a preset applies only to the family of PPO. Raises SettingError for an
+    unknown agent or preset.
     """
     family_spec = family(name)
     if family_spec.learns_from != "evolution":
         return default_config(name, game, choices), None
-    agents = named_agents(agent)
+    agents = parse_agents(agent)
     classes = config_classes(agents)
     values: dict[str, Any] = {
         **family_spec.implementations[name],
@@ -181,12 +185,12 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
     }
     choices_and_defaults = {**values, **choices}
     if choices_and_defaults.get("agents_take_turns") != "generations":
-        # All implementations have equally many agents, so the number of agents must be a multiple of ``len(agents)``.
+        # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
         if (values.get("agents_per_proxy") or 1) % len(agents):
             values["agents_per_proxy"] = len(agents)
         if (values.get("second_agents") or 0) % len(agents):
             values["second_agents"] = len(agents)
-        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":  # nes may compare with the mean instead
+        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":  # nes may compare scores with the mean
             values.setdefault("rank_apart", True)
     configs = [
         (first_agent, _family_config(first_agent, game, config_class, values)) for first_agent, config_class in classes
@@ -196,9 +200,9 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
 
 
 def _family_config(first_agent: str, game: str, config_class: type, values: Mapping[str, Any]) -> Any:
-    """Return the default settings of ``first_agent``, of class ``config_class``, on a proxy of ``game``, overridden by
-    ``values``. Names of other settings are ignored. A value for an implementation of the family (``PPO_lr``) replaces a
-    general one (``lr``)."""
+    """Return the default settings, of class ``config_class``, of ``first_agent`` on a proxy of ``game``, overridden by
+    ``values``. Settings of other classes in ``values`` are ignored. A value for an implementation of the family
+    (``PPO_lr``) takes precedence over a general one (``lr``)."""
     family_spec, field_names = family(first_agent), kinds(config_class)
     overrides, game_defaults = family_spec.implementations, family_spec.game_defaults.get(game.partition(",")[0], {})
     changes = {field: value for field, value in values.items() if field in field_names}

@@ -1,5 +1,4 @@
-"""The base class of agents that learn from a replay buffer: when learning starts, selection of members, training
-state."""
+"""The base class of agents that learn from a replay buffer."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -24,10 +23,10 @@ _STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
 
 
 class OffPolicyAgent(InnerAgent):
-    """Base class of agents with a replay buffer. Subclasses set the attributes below.
-    ``member_configs`` are the settings of each member; ``steps`` counts the steps so far in each environment.
-    ``random_numbers`` of the current step have shapes ``[M, ...]``; "replay" ``[M, U, B]`` are uniform numbers that
-    choose the minibatches of its U updates."""
+    """Base class of agents with a replay buffer. Subclasses set the attributes below. ``member_configs`` are the
+    settings of each member, and ``steps`` is the number of steps so far in each environment. ``random_numbers`` of the
+    current step are ``{name: [M, ...]}``. "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of its
+    U updates."""
 
     per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers", *_STATE)
     saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
@@ -39,20 +38,20 @@ class OffPolicyAgent(InnerAgent):
     random_numbers: dict[str, Tensor]
     steps: int
 
-    update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers with an axis of updates
+    update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
 
     def numbers_of_update(self, i: int) -> dict[str, Tensor]:
         """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
         return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
 
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make one update of the members ``learning [M]`` bool (None: all), on the minibatch that the random numbers of
-        `numbers_of_update` choose. Return the loss ``[M]`` before it."""
+        """Make one update of the members ``learning [M]`` bool (None: all), on the minibatch that ``random_numbers``
+        (`numbers_of_update`) choose. Return the loss ``[M]`` before the update."""
         raise NotImplementedError
 
     def learn(self) -> Tensor:
-        """Make the updates of this step, in the members that learn already. Return the last one's loss ``[M]``, NaN for
-        the other members."""
+        """Make the updates of this step, in the members that learn already. Return the loss of the last update ``[M]``,
+        NaN for the other members."""
         learning = self.learning()
         if not learning.any():
             return torch.full((self.members,), torch.nan)
@@ -66,8 +65,8 @@ class OffPolicyAgent(InnerAgent):
         return self.replay_buffer.sample(uniform)
 
     def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
-        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). Add intrinsic rewards to its
-        rewards, and train their networks in the members ``learning [M]`` bool (None: all)."""
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If there is curiosity, add its
+        rewards, and train its networks in the members ``learning [M]`` bool (None: all)."""
         batch = self.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]
@@ -78,7 +77,7 @@ class OffPolicyAgent(InnerAgent):
         return batch
 
     def latest_minibatch(self) -> dict[str, Tensor] | None:
-        """Return the minibatch of the latest update, sampled again; None if no member learns yet. Train nothing."""
+        """Sample the minibatch of the latest update again, without training. Return None if no member learns yet."""
         if not self.random_numbers or not self.learning().any():
             return None
         return self.minibatch(self.random_numbers["replay"][:, -1], torch.zeros(self.members, dtype=torch.bool))
@@ -94,8 +93,8 @@ class OffPolicyAgent(InnerAgent):
 
     @property
     def first_update(self) -> int:
-        """A lower bound of the first step with an update, from ``fill`` alone: the length of ``init_episodes`` is not
-        known before they are played."""
+        """A lower bound on the step of the first update, from ``fill`` alone: how many steps ``init_episodes`` take is
+        not known before they are played."""
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:

@@ -1,12 +1,12 @@
-"""Settings: dataclass fields with help text and range, so that both are defined in one place.
+"""Settings: dataclass fields with a help text and a range, so that both are defined in one place.
 
     @dataclass(frozen=True)
     class Config:
         lr: float = setting(3.5e-4, "Adam's learning rate", above=0)
         hidden_sizes: tuple[int, ...] = setting((32, 128), "units of each layer", minimum=1)
 
-A field is a `bool`, `int`, `float` or `str`, a ``tuple[X, ...]`` of one of them, or either of these ``| None``. All
-ranges are finite: `RANGES` has the bounds that a field does not set.
+The type of a field is X, ``tuple[X, ...]``, or one of these ``| None``; X is `bool`, `int`, `float` or `str`. All
+ranges are finite. `RANGES` has the bounds of fields that set none.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ RANGES: dict[type, dict[str, float]] = {
 }
 """Bounds of a field that sets none on that side."""
 SMALLEST = 1e-30
-"""The least absolute value of a number except 0; single precision ends at 1e-38."""
-LONGEST = 16
+"""The smallest absolute value of a number other than 0; single precision ends at 1e-38."""
+MAX_ITEMS = 16
 """The largest number of items of a list."""
 
 
@@ -39,7 +39,7 @@ class UserError(Exception):
 
 
 class ProcessDied(UserError):
-    """A helper process of the command was killed or crashed. The same command may succeed the next time."""
+    """The error that a helper process was killed or crashed. The same command may succeed the next time."""
 
     status = 1
 
@@ -51,8 +51,8 @@ class StopNow(BaseException):
 
 class SettingError(UserError, ValueError):
     """The error about a setting that is unknown, of the wrong type, out of range or in conflict with another. Its text
-    is ``line``. ``name`` is the setting at fault, or empty if there are several; the caller uses it to name the file
-    with the value."""
+    is ``line``. ``name`` is the setting at fault, or empty if there are several. With this name, the caller can say
+    which file contains the value."""
 
     def __init__(self, line: str, name: str = ""):
         super().__init__(line)
@@ -68,36 +68,36 @@ class SettingErrors(SettingError):
 
 
 def raise_all(errors: Sequence[SettingError]) -> None:
-    """Raise the only error, or several as one SettingErrors. Do nothing without errors."""
+    """Raise the only one of ``errors``, or several as one SettingErrors. Do nothing if there are none."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
         raise SettingErrors(errors)
 
 
-HAS_NUMBA = importlib.util.find_spec("numba") is not None  # which compiles to machine code
+HAS_NUMBA = importlib.util.find_spec("numba") is not None  # Numba compiles to machine code
 
-FACTS: dict[str, Any] = {
-    "by_flag": False,  # only flags and keywords may set it, because files come from elsewhere
+PROPERTIES: dict[str, Any] = {
+    "by_flag": False,  # only flags and keywords may set it, because a file may be from somebody else
     "changeable": False,  # a resumed run or search may have another value
-    "chooses": False,  # it chooses the defaults of other settings
+    "chooses": False,  # other settings have defaults that depend on it
     "commands": (),  # commands other than training that use this setting of a run
-    "exists": False,  # the path of something that exists
-    "family_default": False,  # a family may declare this setting of a run with its own default
+    "exists": False,  # it is the path of something that must exist
+    "family_default": False,  # a family may declare this setting of a run with a different default
     "fit": True,  # a supervised fit uses this setting of a search
     "hparam": True,  # TensorBoard lists it among the hyperparameters
-    "identity": False,  # a printed command always has it
-    "later": False,  # added after the first proxy files, which omit it at its default so that they stay the same
-    "needs": (),  # settings of which one must differ from its default
+    "identity": False,  # a printed command always includes it
+    "later": False,  # newer than the first proxy files; at its default, a file omits it, as those files do
+    "needs": (),  # names of settings; it has an effect only if one of them differs from its default
     "only_with": "",  # property of the environment (`models.family.PARTS`) without which it has no effect
     "outcome": True,  # False: it concerns speed or output, so a resumed run may change it and a proxy's file omits it
     "part": "",  # component of the agent that it configures
     "perturbed": False,  # PBT may change it while training continues
-    "replaced": {},  # kind of learning (`models.family.Family`) without this setting -> the setting to use, or ""
-    "tunable": True,  # a search space may have it
+    "replaced": {},  # ``learns_from`` of families without this setting -> the setting to use instead, or ""
+    "tunable": True,  # a search space may contain it
     "usual": True,  # the short help shows it
 }
-"""Properties of settings with their defaults. Lists of settings follow from them (`names_with`)."""
+"""Further properties of a setting, with their defaults. `names_with` lists the settings with a property."""
 
 
 def setting(
@@ -109,27 +109,36 @@ def setting(
     below: float | None = None,
     maximum: float | None = None,
     choices: Iterable[Any] | None = None,
-    empty: bool = False,
+    allow_empty: bool = False,
     section: str = "",
-    longest: int = LONGEST,
-    **facts: Any,
+    max_items: int = MAX_ITEMS,
+    **properties: Any,
 ) -> Any:
-    """Return a dataclass field with help, range and `FACTS` as its metadata. Bounds and choices hold for each item of a
-    tuple, which has at most ``longest`` items; None is never bounded. ``above`` and ``below`` exclude the bound itself.
-    For text ``maximum`` counts the bytes in UTF-8, as file systems do. ``empty`` permits the empty tuple and the empty
-    text. ``section`` is the heading in ``--help``. Raises TypeError for an unknown fact."""
-    if unknown := facts.keys() - FACTS.keys():
-        raise TypeError(f"{', '.join(unknown)}: no fact of a setting; allowed: {', '.join(FACTS)}")
-    metadata = {"help": help, "choices": tuple(choices or ()), "empty": empty, "section": section, "longest": longest}
+    """Return a dataclass field whose metadata holds the help, the bounds and further ``properties``, with `PROPERTIES`
+    as their names and defaults. Raises TypeError for an unknown name.
+
+    Bounds and choices hold for each item of a tuple, which has at most ``max_items`` items. None is always allowed if
+    the type allows it. ``above`` and ``below`` exclude the bound itself. For text ``maximum`` counts the bytes in
+    UTF-8, as file systems do. ``allow_empty`` permits the empty tuple and the empty text. ``section`` is the heading in
+    ``--help``."""
+    if unknown := properties.keys() - PROPERTIES.keys():
+        raise TypeError(f"{', '.join(unknown)}: no property of a setting; allowed: {', '.join(PROPERTIES)}")
+    metadata = {
+        "help": help,
+        "choices": tuple(choices or ()),
+        "allow_empty": allow_empty,
+        "section": section,
+        "max_items": max_items,
+    }
     metadata |= {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    return dataclasses.field(default=default, metadata={**metadata, **FACTS, **facts})
+    return dataclasses.field(default=default, metadata={**metadata, **PROPERTIES, **properties})
 
 
-def names_with(config: Any, fact: str, value: Any = True) -> set[str]:
-    """Return the names of settings with ``value`` for ``fact`` (a key of `FACTS`), in ``config``, which is an instance,
-    a class or None. None has no settings."""
+def names_with(config: Any, name: str, value: Any = True) -> set[str]:
+    """Return the names of the settings in ``config`` whose property ``name``, a key of `PROPERTIES`, is ``value``.
+    ``config`` is an instance, a class, or None, which has no settings."""
     fields = dataclasses.fields(config) if config is not None else ()
-    return {field.name for field in fields if field.metadata[fact] == value}
+    return {field.name for field in fields if field.metadata[name] == value}
 
 
 def width(default: Any, help: str, **metadata: Any) -> Any:
@@ -137,16 +146,15 @@ def width(default: Any, help: str, **metadata: Any) -> Any:
     return setting(default, help, minimum=1, maximum=65_536, **metadata)
 
 
-def machine_code(**facts: Any) -> Any:
+def machine_code(**properties: Any) -> Any:
     """Return a `setting` for whether agents are trained in machine code."""
     text = "train agents in machine code if there is any for these settings (needs Numba); off: in torch"
-    return setting(HAS_NUMBA, text, hparam=False, family_default=True, **facts)
+    return setting(HAS_NUMBA, text, hparam=False, family_default=True, **properties)
 
 
 def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
-    """Return a `setting` for the activation of hidden layers. All agents with a network allow four names;
-    ``extra_choices`` are additional ones. In the help text, ``but`` names layers with a fixed activation, and
-    ``source`` is a citation."""
+    """Return a `setting` for the activation of hidden layers. Four activations are always allowed, ``extra_choices``
+    are additional ones. In the help, ``but`` names layers with another activation, and ``source`` is a citation."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
     return setting(default, f"activation of the hidden layers{but}{citation}", choices=choices)
@@ -154,7 +162,7 @@ def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The parts of a field's type: ``tuple[int, ...] | None`` is ``Kind(int, is_list=True, optional=True)``."""
+    """The type of a field: ``tuple[int, ...] | None`` is ``Kind(int, is_list=True, optional=True)``."""
 
     item: type
     is_list: bool
@@ -175,8 +183,8 @@ _KINDS: dict[type, dict[str, Kind]] = {}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:
-    """Return field name -> Kind for the fields of a dataclass, in order; empty for ``NoneType``. Results are cached,
-    because `typing.get_type_hints` is slow."""
+    """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
+    cached, because `typing.get_type_hints` is slow."""
     if config_class is type(None):
         return {}
     if config_class not in _KINDS:
@@ -197,9 +205,9 @@ def _kind(hint: Any) -> Kind:
 
 
 def check(config: Any) -> None:
-    """Check every field of a dataclass instance against its type and range. Raises one SettingError ("lr is -1.0;
-    allowed: number, greater than 0") about all fields that fail. NaN and infinity always fail, empty text unless the
-    field permits it."""
+    """Check every field of a dataclass instance against its type and range. Raises one SettingError about all fields
+    that fail, with lines such as "lr is -1.0; allowed: number, greater than 0". NaN and infinity always fail. Empty
+    text fails unless the field allows it."""
     errors = []
     for field in dataclasses.fields(config):
         try:
@@ -210,20 +218,20 @@ def check(config: Any) -> None:
 
 
 def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> None:
-    """Raise SettingError, with ``name`` in its message, if ``value`` does not fit its type ``kind`` and the range in
+    """Raise SettingError about the setting ``name`` if ``value`` does not fit the type ``kind`` or the range in
     ``meta``, the metadata of `setting`."""
     if value is None and kind.optional:
         return
     items = value if kind.is_list else (value,)
-    longest = meta.get("longest", LONGEST)
-    right_length = isinstance(items, tuple) and (items or meta.get("empty")) and len(items) <= longest
+    max_items = meta.get("max_items", MAX_ITEMS)
+    right_length = isinstance(items, tuple) and (items or meta.get("allow_empty")) and len(items) <= max_items
     if not right_length or not all(_fits(item, kind.item, meta) for item in items):
         raise value_error(name, value, kind, meta)
 
 
 def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds of each item of a field, ``{"minimum": 0, ...}``, including the default bounds in `RANGES`.
-    Empty for choices and bools."""
+    """Return the bounds on each item of a field, ``{"minimum": 0, ...}``, including the default bounds in `RANGES`.
+    Fields with choices and bools have no bounds."""
     if meta.get("choices"):
         return {}
     field_bounds = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
@@ -235,8 +243,8 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
-    """Return the SettingError for a ``value`` that is not allowed, as text or as a Python object. It states the value
-    and the allowed values, including the default bounds in `RANGES` if the value exceeds them."""
+    """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
+    states the value and the allowed values. If the value exceeds the default bounds in `RANGES`, it states them too."""
     choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
     hint = nearest(value, choices) if isinstance(value, str) else ""
     items = value if isinstance(value, tuple) else (value,)
@@ -248,14 +256,14 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
         meta = {**meta, **bounds(kind, meta)}
         if kind.item is float and any(0 < abs(_as_number(item) or 0) < SMALLEST for item in items):
             note = f", of size {SMALLEST:g} at least where not 0"
-    if len(items) > meta.get("longest", LONGEST):
-        note = f", {meta.get('longest', LONGEST)} of them at most"
+    if len(items) > meta.get("max_items", MAX_ITEMS):
+        note = f", {meta.get('max_items', MAX_ITEMS)} of them at most"
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
 
 
 def choice_error(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
-    """Return the SettingError for a ``value`` of setting ``name`` that is not in ``choices``. It suggests the choice
-    nearest to ``guess`` (None: to the value). ``where`` follows "allowed", such as " for PPO"."""
+    """Return the SettingError about a ``value`` of setting ``name`` that is not in ``choices``. It suggests the choice
+    nearest to ``guess``, by default ``value``. The text ``where``, such as " for PPO", follows the word "allowed"."""
     names = list(choices)
     guess = value if guess is None else guess
     hint = nearest(guess, names) if isinstance(guess, str) else ""
@@ -276,7 +284,7 @@ def parse_value(item: type, text: str) -> Any:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for an error message: its `repr`, with tuples as lists, shortened if it is long."""
+    """Return a value as text for an error message: its `repr`, with a tuple as a list, shortened if it is long."""
     try:
         return shorten(repr(list(value) if isinstance(value, tuple) else value), 60)
     except ValueError:  # `repr` of an integer with more than 4,300 digits
@@ -284,16 +292,16 @@ def format_value(value: Any) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return ``text``; if it has more than ``limit`` characters, replace its middle by three dots."""
+    """Return ``text``, with its middle replaced by three dots if it has more than ``limit`` characters."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     """Return the allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater
-    than 0; or null". The default bounds in `RANGES` are left out."""
+    than 0; or null". Default bounds (`RANGES`) are left out."""
     unit = " bytes" if kind.item is str else ""
     conditions = [f"{words} {meta[name]}{unit}" for name, (words, _) in _BOUNDS.items() if meta.get(name) is not None]
-    if kind.item is str and not meta.get("choices") and not meta.get("empty"):
+    if kind.item is str and not meta.get("choices") and not meta.get("allow_empty"):
         conditions.append("not empty")
     noun = ", ".join(map(str, meta.get("choices", ()))) or _NOUNS[kind.item]
     if kind.is_list:
@@ -309,17 +317,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def allowed_clause(hint: str, allowed_text: str, where: str = "") -> str:
-    """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the allowed
-    values. ``where`` follows "allowed", such as " for PPO". After a suggestion, a list of more than `LONGEST` is left
-    out."""
-    if hint and allowed_text.count(",") >= LONGEST:
+    """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the word "allowed",
+    the text ``where``, such as " for PPO", and the allowed values. After a suggestion, a list of more than `MAX_ITEMS`
+    values is left out."""
+    if hint and allowed_text.count(",") >= MAX_ITEMS:
         return f"{hint} All{where}: --help"
     return f"{hint} Allowed{where}: {allowed_text}" if hint else f"; allowed{where}: {allowed_text}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of ``names``, ignoring case: an equal name, else the shortest that begins with ``name``
-    (with ``name_`` if it has three letters or fewer), else the closest by `difflib`. None if no name is close."""
+    """Return the one of ``names`` that is most similar to ``name``, ignoring case: an equal name, else the shortest
+    that begins with ``name`` (and an underscore, if ``name`` has three letters or fewer), else the closest according to
+    `difflib`. None if no name is close."""
     by_lower = {other.lower(): other for other in names}
     lower = name.lower()
     if lower in by_lower:
@@ -330,8 +339,8 @@ def closest(name: str, names: Iterable[str]) -> str | None:
 
 
 def match_spelling(name: str, names: Iterable[str]) -> str:
-    """Return the element of ``names`` that equals ``name`` apart from case, blanks, dashes and underscores. Return
-    ``name`` itself if it is in ``names``, or if there is no unique match."""
+    """Return the element of ``names`` that equals ``name`` apart from case, blanks, dashes and underscores. If ``name``
+    itself is in ``names``, or if not exactly one element matches, return ``name`` unchanged."""
     names = list(names)
     if name in names:
         return name
@@ -348,13 +357,13 @@ _SEPARATORS = str.maketrans("", "", " -_")
 
 
 def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
-    """Return whether ``value``, not a list, has type ``item`` and the range and choices in ``meta``."""
+    """Return whether a single ``value`` has type ``item`` and fits the range and choices in ``meta``."""
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
     if type(value) is not item and not (item is float and type(value) is int):
         return False
     if isinstance(value, float) and not math.isfinite(value):
         return False
-    if isinstance(value, str) and not value.strip() and not meta.get("empty"):
+    if isinstance(value, str) and not value.strip() and not meta.get("allow_empty"):
         return False
     if meta.get("choices") and value not in meta["choices"]:
         return False
@@ -362,8 +371,8 @@ def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
 
 
 def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    """Return whether ``value`` is within its `bounds`: a number (also as text), or the bytes of text in a text field.
-    True for other values, which have no bounds."""
+    """Return whether ``value``, a number or text, is within its `bounds`. Text in a text field is measured in bytes,
+    and text in a field of numbers is read as a number. Return True for values without bounds."""
     is_text = kind.item is str and isinstance(value, str)
     number = len(value.encode(errors="replace")) if is_text else _as_number(value)
     if number is None or kind.item is bool:
@@ -374,8 +383,8 @@ def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
 
 
 def _as_number(value: Any) -> float | None:
-    """Return ``value``, a number or text, as a number. An int remains an int; anything else becomes a float. None for
-    NaN and if it is no number."""
+    """Return ``value``, a number or text, as a number: an int unchanged, anything else as a float. None for NaN, and if
+    it is no number."""
     try:
         number = value if type(value) is int else float(value)
     except OverflowError:

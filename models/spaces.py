@@ -33,8 +33,8 @@ class Spaces:
     ``obs_shape`` is ``(O,)`` for vectors (dtype float32) and ``(C, H, W)`` for images (dtype uint8, 0..255).
     ``max_episode_steps`` is the time limit in steps, None without one.
     ``max_return`` is the largest possible return of an episode, None if unknown.
-    ``binary`` says that every number of an observation is 0 or 1; False promises nothing.
-    ``one_hot`` says that each observation is one-hot, the index of a cell or state; False promises nothing.
+    ``binary`` is True if every number of an observation is known to be 0 or 1.
+    ``one_hot`` is True if every observation is known to be one-hot, the index of a cell or state.
     ``info`` are the names of the numbers in the info of each step.
     """
 

@@ -1,4 +1,4 @@
-"""State of members: selection, saving, and validation of state loaded from a file."""
+"""State of members: how it is reduced to some members, saved, and checked when it is loaded from a file."""
 
 import math
 from collections.abc import Mapping
@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-_NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # beginnings of the names of tensors
+_NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # prefixes of names of tensors whose numbers are at least 0
 
 
 class StateError(ValueError):
-    """The error about a value in a file that this program cannot have written. ``str(e)`` states its name, the value
-    and the expected value."""
+    """The error about a value in a file that this program cannot have written. ``str(e)`` states the name of the value,
+    the value and the expected value."""
 
 
 class PerMember:
-    """Base class of objects with state of M members. An attribute that is None or a plain number has no members.
+    """Base class of objects that hold the state of M members.
 
     ``per_member`` names the attributes that `select` reduces: tensors ``[M, ...]``, lists of M items, dictionaries of
-    tensors, and objects with `select`. ``saved`` names the attributes in `state_dict`: tensors, dictionaries of
-    tensors, numbers, and objects with `state_dict`.
+    such tensors, and objects with a method `select`. One that is None or a plain number is not changed. ``saved`` names
+    the attributes in `state_dict`: tensors, dictionaries of tensors, numbers, and objects with a method `state_dict`.
     """
 
     per_member: ClassVar[tuple[str, ...]] = ()
@@ -47,8 +47,8 @@ class PerMember:
 
 
 def select_members(value: Any, members: Tensor) -> Any:
-    """Return the entries of ``members`` (indices ``[M']``) of an attribute of `PerMember.per_member`. Objects with
-    ``select`` are changed in place and returned."""
+    """Return ``value``, an attribute in `PerMember.per_member`, for ``members`` (indices ``[M']``) only. Objects with a
+    method ``select`` are changed in place and returned."""
     if isinstance(value, nn.Parameter):
         return nn.Parameter(value.detach()[members], requires_grad=value.requires_grad)
     if isinstance(value, Tensor):
@@ -63,12 +63,13 @@ def select_members(value: Any, members: Tensor) -> Any:
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:
-    """Return ``value``, a loaded state, if it can replace ``template``, the current state. Raises StateError about the
-    first item that cannot, ``name`` or an item of it.
+    """Return ``value``, a loaded state, if it can replace ``template``, the current state. Raises StateError, which
+    names the first item that does not fit. ``name`` is what the message calls ``value``; its items are ``name.key`` and
+    ``name[i]``.
 
     Mappings must have the same keys, lists the same length, tensors the same shape and dtype. Integers, int64 tensors
-    and tensors with a name that begins like one in ``_NOT_NEGATIVE`` must be at least 0. Floats must not be NaN, but
-    tensors may contain NaN: a diverged member does not end the others.
+    and tensors whose name starts with a prefix in ``_NOT_NEGATIVE`` must be at least 0. Floats must not be NaN. Tensors
+    may contain NaN, because the other members can go on after one has diverged.
     """
     if isinstance(template, Mapping):
         require(isinstance(value, Mapping), name, f"is {_describe_type(value)}", _describe_type(template))
@@ -76,9 +77,8 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
         for key, template_item in template.items():
             check_like(template_item, value[key], f"{name}.{key}")
         return value
-    require(
-        _describe_type(value) == _describe_type(template), name, f"is {_describe_type(value)}", _describe_type(template)
-    )
+    value_type, allowed_type = _describe_type(value), _describe_type(template)  # including shape, dtype and length
+    require(value_type == allowed_type, name, f"is {value_type}", allowed_type)
     if isinstance(template, list | tuple):
         for i, (template_item, item) in enumerate(zip(template, value, strict=True)):
             check_like(template_item, item, f"{name}[{i}]")
@@ -87,14 +87,14 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
         if template.dtype == torch.int64 or last_name.startswith(_NOT_NEGATIVE):
             require(not bool((value < 0).any()), name, "is below 0", "0 and above")
     elif isinstance(template, int):
-        require(value >= 0, name, f"is {value}", "a count or a number")
+        require(value >= 0, name, f"is {value}", "0 and above")
     elif isinstance(template, float):
-        require(not math.isnan(value), name, f"is {value}", "a count or a number")
+        require(not math.isnan(value), name, f"is {value}", "a number")
     return value
 
 
 def require(holds: bool, name: str, problem: str, allowed: str) -> None:
-    """Raise StateError "``name`` ``problem``; allowed: ``allowed``" unless ``holds``."""
+    """Raise StateError with the message ``name problem; allowed: allowed`` unless ``holds``."""
     if not holds:
         raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")
 
@@ -104,7 +104,7 @@ def _join_names(names: Any) -> str:
 
 
 def _describe_type(value: Any) -> str:
-    """Return the type of a value as text, with the dtype and shape of a tensor and the length of a list."""
+    """Return the type of a value as text: dtype and shape of a tensor, length of a list, else the name of the type."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__

@@ -18,7 +18,7 @@ Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
 
 
 def derive_seed(seed: int, name: str) -> int:
-    """Return a 32-bit seed for the stream ``name`` of the run ``seed``, a hash that differs for other names."""
+    """Return a 32-bit seed for the stream ``name`` of the run with this ``seed``: a hash of both."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little")
 
 
@@ -30,8 +30,8 @@ def numbered_seed(seed: int, number: int) -> int:
 class Streams(PerMember):
     """M independent random generators. The first axis of all sampled numbers is the member axis.
 
-    Sample large blocks: a call costs M generator calls, independent of its size. If the amount of numbers depends on
-    the other members (a rollout lasts as long as its longest episode), sample from a `fork`.
+    Sample many numbers at once, because a method calls each of the M generators once. If the amount of numbers depends
+    on other members (a rollout lasts as long as its longest episode), sample from a `fork`.
     """
 
     per_member = ("generators",)
@@ -82,11 +82,11 @@ class Streams(PerMember):
         return self.integers(2**31 - 1, *shape)
 
     def fork(self) -> "Streams":
-        """Return new streams, each with a seed sampled from the same member's stream, which advances."""
+        """Return new streams with seeds that are sampled from these streams, which advance."""
         return Streams(self.integers(2**31 - 1).tolist())
 
     def subset(self, members: Tensor) -> "Streams":
-        """Return the streams of ``members`` (indices ``[M']``). They share their generators with these streams."""
+        """Return the streams of ``members`` (indices ``[M']``), which share their generators with ``self``."""
         member_streams = Streams(())
         member_streams.generators = [self.generators[m] for m in members.tolist()]
         return member_streams
@@ -97,8 +97,8 @@ class Streams(PerMember):
         return stack_states()
 
     def capture_state(self) -> Callable[[], Tensor]:
-        """Capture the current state, and return a function that returns it as `get_state` does. The function stacks the
-        tensors only when called, because most captured states are never used."""
+        """Return a function that returns the present state as `get_state` does, even if it is called later. It stacks
+        the tensors only when it is called, because most of these states are never used."""
         states = [generator.get_state() for generator in self.generators]
         return lambda: torch.stack(states)
 
@@ -116,9 +116,9 @@ class Streams(PerMember):
 
 
 class SharedStreams(Streams):
-    """Streams of which many have the same seed. The numbers equal the numbers of `Streams`, but members with one seed
-    share a generator, which takes a fraction of the time. All members must sample together. So `subset`, and `integers`
-    with a bound for each member, raise NotImplementedError."""
+    """Streams for members of which many have the same seed. Members with one seed share a generator, which takes a
+    fraction of the time. The numbers are the same as with `Streams`. All members must sample together, so `subset`, and
+    `integers` with a bound for each member, raise NotImplementedError."""
 
     def __init__(self, seeds: Sequence[int]):
         index_by_seed = {seed: index for index, seed in enumerate(dict.fromkeys(seeds))}
@@ -144,7 +144,7 @@ class SharedStreams(Streams):
         raise NotImplementedError("some of the streams")
 
     def select(self, members: Tensor) -> None:
-        # The indices of generators that are still used, and the index of each member's generator among them.
+        # Indices of the generators that are still used, and for each member the index of its generator among these.
         used_generators, self._generator_index = self._generator_index[members].unique(return_inverse=True)
         super().select(used_generators)
 
@@ -155,8 +155,8 @@ class SharedStreams(Streams):
 
 
 def lockstep_streams(seeds: Sequence[int], name: str) -> Streams:
-    """Return `Streams.from_name` for members that always sample together. If seeds repeat, return the faster
-    `SharedStreams`, with the same numbers."""
+    """Return the streams ``name`` for members that always sample together. They are `SharedStreams` if seeds repeat,
+    which are faster than `Streams` and have the same numbers."""
     streams_class = Streams if len(set(seeds)) == len(seeds) else SharedStreams
     return streams_class.from_name(seeds, name)
 
@@ -180,17 +180,18 @@ def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
 
 
 class Blocks:
-    """Random numbers for consecutive steps, sampled from ``streams`` in blocks: the numbers of T steps, by name,
+    """Random numbers for consecutive steps, sampled from ``streams`` in blocks. A block has the numbers of T steps,
     ``{name: [M, T, ...]}``. The next block can be sampled in advance (`prepare`)."""
 
     def __init__(self, streams: Streams):
         self.streams = streams
-        self._begin(-1)
+        self._set_empty_block(-1)
 
-    def _begin(self, number: int) -> None:
-        """Make an empty block ``number`` the current one."""
+    def _set_empty_block(self, number: int) -> None:
+        """Make an empty block the current one, and give it this ``number``."""
         self.number = number  # of the current block; -1 before the first
-        # The current block, and the next one if already sampled. Each has a function that returns its `block_start`.
+        # The current block, and the next one if it is already sampled. Each is a pair: a function that returns the
+        # state of the streams before the block (`block_start`), and the block.
         self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.capture_state(), {})]
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
@@ -204,7 +205,7 @@ class Blocks:
             self._blocks.append((self.streams.capture_state(), self.draw_block()))
 
     def next_block(self) -> None:
-        """Move to the next block; sample it first, unless `prepare` did."""
+        """Move to the next block. Sample it first, unless `prepare` has sampled it."""
         self.prepare()
         del self._blocks[0]
         self.number, self._by_step = self.number + 1, None
@@ -239,13 +240,13 @@ class Blocks:
         return get_state()
 
     def seek(self, start_state: Tensor, number: int) -> None:
-        """Move to block ``number``; -1 is before the first. ``start_state`` is the state of the streams before this
-        block, from `block_start`."""
+        """Move to block ``number``, by sampling it again from ``start_state``, its `block_start`. Number -1 is before
+        the first block."""
         self.streams.set_state(start_state)
         if number < 0:
-            self._begin(-1)
+            self._set_empty_block(-1)
         else:
-            self._begin(number - 1)
+            self._set_empty_block(number - 1)
             self.next_block()
 
 
@@ -257,8 +258,8 @@ def _select_state(get_state: Callable[[], Tensor], members: Tensor) -> Tensor:
 class NoiseBlocks(Blocks):
     """`Blocks` of ``steps`` steps each, used in order.
 
-    ``draws`` are pairs (`Draw`) of a function, such as `Streams.uniform`, and ``{name: shape}``, the shapes of the
-    numbers for one step. Each function is called once per block, in this order, and its numbers are then split by name.
+    ``draws`` are pairs (`Draw`): a function such as `Streams.uniform`, and ``{name: shape}``, the shapes of its numbers
+    in one step. Each function is called once per block, in this order, and its numbers are then split by name.
     """
 
     STEPS = 128
@@ -266,7 +267,7 @@ class NoiseBlocks(Blocks):
     def __init__(self, streams: Streams, draws: Sequence[Draw], steps: int = STEPS, device: torch.device | None = None):
         super().__init__(streams)
         self.draws, self.steps, self.device = draws, steps, device
-        self._used = steps  # steps used of the current block; all, so that the first step moves to a new block
+        self._used = steps  # number of used steps of the current block: all, so that the first step moves to a new one
 
     def next(self) -> dict[str, Tensor]:
         """Return the numbers of the next step, ``{name: [M, *shape]}``."""
@@ -276,10 +277,10 @@ class NoiseBlocks(Blocks):
         return self.row(self._used - 1)
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
-        """Use up and return the numbers of the next T steps, ``{name: [M, T, *shape]}``.
+        """Return the numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
-        T is at most ``max_steps``. The steps end with the current block, or with the next one if the current block is
-        used up. A further block is joined only if the total is then at most ``max_joined`` steps.
+        T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to the steps of
+        the next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
@@ -295,9 +296,7 @@ class NoiseBlocks(Blocks):
         return {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
 
     def draw_block(self) -> dict[str, Tensor]:
-        """Sample a block: the random numbers of T = ``steps`` steps, ``{name: [M, T, *shape]}``. Each item of ``draws``
-        is a function, which samples in one call for several names, and the shapes of the numbers of one step by
-        name."""
+        """Sample a block, the random numbers of T = ``steps`` steps: ``{name: [M, T, *shape]}``."""
         block = {}
         for sample, shapes in self.draws:
             counts = [prod(shape) for shape in shapes.values()]
@@ -312,17 +311,18 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Sample the next block if the current one is used up. Another thread may call this while the current numbers
-        are in use."""
+        """Sample the next block in advance if the current one is used up. Another thread may call this while the
+        current numbers are in use."""
         if self._used == self.steps:
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the streams' state before the current block, and how many of its steps are used (None: no block)."""
+        """Return ``streams``, their state before the current block, and ``used``, the number of used steps of this
+        block (None: there is no block yet)."""
         return {"streams": self.block_start(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`: sample the current block again. Blocks are then counted from it."""
+        """Restore the result of `state_dict` by sampling the current block again. It then has number 0."""
         used = state["used"]
         require(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
         if used is None:

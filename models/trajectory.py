@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """T steps of M members in E environments. ``valid`` marks real steps; all others are padding. In rollouts of whole
-    episodes, each environment has one episode: its first valid steps.
+    """T steps of M members in E environments. ``valid`` is True for real steps, and all other steps are padding. In
+    rollouts of whole episodes, each environment has one episode, in its first steps.
 
-    Shapes: ``obs [T, M, E, *O]``, ``action [T, M, E(, A)]``, ``reward [T, M, E]`` float32,
-    ``terminated``/``truncated``/``valid`` ``[T, M, E]`` bool. ``final_obs [M, E, *O]`` is the observation after each
-    environment's last valid step. ``returns [M, E]`` are the undiscounted returns of the episodes, summed step by step:
-    a sum over the padded axis would round depending on its length.
+    Shapes: ``obs [T, M, E, *O]``, ``action [T, M, E(, A)]``, ``reward [T, M, E]`` float32, ``terminated``,
+    ``truncated`` and ``valid`` ``[T, M, E]`` bool. ``final_obs [M, E, *O]`` is the observation after the last valid
+    step of each environment. ``returns [M, E]`` are the undiscounted returns of the episodes. They are summed step by
+    step, because the rounding of a sum over the padded axis would depend on its length.
     """
 
     obs: Tensor
@@ -34,7 +34,7 @@ class Trajectory:
 
 
 def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
-    """Stack one tensor ``[n, ...]`` per member, with differing n, to ``[M, count, ...]``, padded with zeros."""
+    """Stack one tensor ``[n, ...]`` per member, with different n, to ``[M, count, ...]``, padded with zeros."""
     out = tensors[0].new_zeros(len(tensors), count, *tensors[0].shape[1:])
     for m, tensor in enumerate(tensors):
         out[m, : len(tensor)] = tensor
@@ -44,10 +44,10 @@ def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
 def discounted_returns(
     reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
 ) -> Tensor:
-    """Return the reward-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
+    """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
 
-    ``valid [T, ...]`` bool marks the steps of the episode, which starts at t = 0; later steps give 0.
-    ``bootstrap [...]`` is the value of the state after the last valid step (0 by default).
+    ``valid [T, ...]`` bool is True for the steps of the episode, which starts at t = 0. The result is 0 for later
+    steps. ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default.
     """
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     return lambda_returns(reward, next_return.expand_as(reward), valid, discount, gae_lambda=1.0)
@@ -57,10 +57,11 @@ def lambda_returns(
     reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, gae_lambda: float
 ) -> Tensor:
     """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]`` along the first axis
-    of ``reward [T, ...]``. lambda is ``gae_lambda``. Steps that are not ``valid`` give 0.
+    of ``reward [T, ...]``, with lambda = ``gae_lambda``. The result is 0 for steps that are not ``valid``.
 
-    ``next_value [T, ...]`` is V of the state after step t: 0 after termination, the value of the final observation
-    after truncation. At the last valid step G_{t+1} is ``next_value`` too. Source: Sutton & Barto 2018, eq. 12.20.
+    ``next_value [T, ...]`` is V_{t+1}, the value of the state after step t: 0 after termination, the value of the final
+    observation after truncation. At the last valid step, G_{t+1} equals V_{t+1}. Source: Sutton & Barto 2018, eq.
+    12.20.
     """
     returns: list[Tensor] = []  # from the last step to the first
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
@@ -75,13 +76,14 @@ def lambda_returns(
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
-    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}``, with TD errors ``d_t = r_t + discount_t
-    V(s_{t+1}) - V(s_t)``, in rollouts ``[M, T, E]``, in which episodes may begin and end anywhere. lambda is
+    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``, in which episodes may
+    begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``, and lambda is
     ``gae_lambda``. The result is contiguous, so that later sums are rounded alike for any M.
 
-    ``next_value`` is V of the observation after each step; if the episode ended (``done``), of its final observation.
-    A_{t+1} counts as 0 at the end of an episode and after the last step. ``discount`` is 0 after termination.
-    Values of 0 and a ``gae_lambda`` of 1 give Monte-Carlo returns. Source: Schulman et al. 2016, eq. 11 and 16.
+    ``value`` is V(s_t). ``next_value`` is the value of the observation after each step, which is the final observation
+    if the episode has ended (``done``). ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and
+    after the last step. With values of 0 and a ``gae_lambda`` of 1, the results are Monte-Carlo returns. Source:
+    Schulman et al. 2016, eq. 11 and 16.
     """
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)

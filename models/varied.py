@@ -1,5 +1,5 @@
 """Random hyperparameters for each agent, for families with the settings ``vary_hp`` and ``vary``. Modules of settings
-import this, so it imports torch only in functions that need it.
+import this module, so torch is imported only in the functions that need it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
 """
@@ -41,8 +41,8 @@ def sample_config(config: Any, seed: int) -> Any:
     """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``; unchanged unless ``vary_hp``.
 
     The learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in [int(x/3), 3x].
-    Depth is uniform in {h - 1, h, h + 1}, and at least 1 (in the public code, zero hidden layers and one give the same
-    network).
+    Depth is uniform in {h - 1, h, h + 1} for h hidden layers in ``config``, and at least 1. (In the public code, zero
+    hidden layers give the same network as one.)
     """
     return with_varied_values(
         config,
@@ -59,8 +59,9 @@ def sample_config(config: Any, seed: int) -> Any:
 def with_varied_values(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
     """Return ``config`` with random values for the settings in ``vary``; unchanged unless ``vary_hp``.
 
-    ``values(u)`` returns a value for each name in ``vary``, from four uniform numbers in [0, 1) sampled by ``seed``.
-    Width and depth together replace ``hidden_sizes``; one that is not in ``vary`` keeps its value.
+    ``values(u)`` returns a value for each name in ``vary``, from four uniform numbers u in [0, 1) that are sampled by
+    ``seed``. Width and depth together replace ``hidden_sizes``. If only one of them is in ``vary``, the other one does
+    not change.
     """
     if not config.vary_hp:
         return config
@@ -85,13 +86,13 @@ def _log_uniform(base: int, u: float) -> int:
 
 
 def with_all_sampled(config: Any) -> Any:
-    """Return the settings of an agent with all hyperparameters sampled that are by default (``vary``)."""
+    """Return ``config`` with ``vary_hp`` on and the default ``vary``, so that all of its settings are sampled."""
     return dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
 
 
 def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """Return the settings of each member of one tensor program (`sample_config`), one for each of ``seeds``, which may
-    repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`)."""
+    """Return the settings of M members, by `sample_config` with the seed of each. Seeds may repeat. Raises ValueError
+    if members differ in hidden layers or batch size (`shape_of`), because they must share one tensor program."""
     configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
     if len({shape_of(seed_config) for seed_config in configs_by_seed.values()}) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")
@@ -99,7 +100,7 @@ def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
 
 
 def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
-    """Return the settings that must be equal in members of one tensor program: hidden layers and batch size."""
+    """Return ``hidden_sizes`` and ``batch_size``, which must be equal for all members of one tensor program."""
     return member_config.hidden_sizes, member_config.batch_size
 
 

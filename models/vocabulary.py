@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from models.registry import canonical_names
-from models.settings import LONGEST, SettingError, choice_error, format_value
+from models.settings import MAX_ITEMS, SettingError, choice_error, format_value
 
 # Setting -> its aliases. Sources: the public code of [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the
 # command-conditioned family's original; SB3 (stable-baselines3), CleanRL and RLlib.
@@ -51,7 +51,7 @@ _ALIASES_OF = {
     "fill": "learning_starts",
     "anneal_lr": "lr_decay linear_lr_schedule",
 }  # fmt: skip
-# Family's folder -> alias -> setting, for aliases with another meaning in this family, or with a meaning only there.
+# Folder of a family -> alias -> setting, for aliases that mean another setting in this family, or nothing elsewhere.
 _FAMILY_ALIASES = {
     "model_generalisation": {"eval_frequency": "steps_per_epoch", "learning_starts": "training_start_time"},
     "policy_gradients": {"batch_size": "batch_episodes", "target_reward": "target_running_mean"},
@@ -68,27 +68,27 @@ HINTS = {"device": "accelerator",
     "policy_lr": "lr", "q_lr": "lr", "gradient_steps": "updates_per_step", "target_network_frequency": "tau",
     "target_update_interval": "tau",
 }  # fmt: skip
-"""Words that nothing accepts, but that say which setting was meant."""
+"""Names that are not accepted -> the setting that error messages suggest instead."""
 ORIGINAL_GAMES = ("ProcMaze", "OpenGrid", "ButtonGrid", "PanFlute")
 ORIGINAL_AGENTS = {
     "ER": "ER", "perfect_model": "PerfectModel", "simple_model": "SimpleModel", "categorical": "CategoricalLatent",
     "gaussian": "GaussianLatent", "tanh_gaussian": "GaussianLatent",
 }  # fmt: skip
-"""[Y]'s names of environments in its files, and its scripts (the last by ``latent_type``) with what they are here."""
+"""Names in the code of [Y]: of environments, and of scripts or latent types -> implementation here."""
 WIDTHS = ("width", "hidden_size", "num_hidden_units", "hidden_dim")
 DEPTHS = ("depth", "hidden_layer", "num_hidden_layers", "num_layers")
-"""Names for one number of ``hidden_sizes``: the units of every hidden layer, and how many layers there are."""
+"""Names for the number of units of every hidden layer, and for the number of layers. Both set ``hidden_sizes``."""
 MODE_NAMES = {
     "icm": -1, "native": 0, "exclusive_potential": 1, "additive_potential": 2, "exclusive_potential_with_info": 3,
     "additive_potential_with_info": 4, "exclusive": 5, "additive": 6, "exclusive_with_info": 7, "additive_with_info": 8,
     "exclusive_weighted_info": 101, "additive_weighted_info": 102,
 }  # fmt: skip
-"""Names of ``--mode`` with [F]'s numbers: -1 has no network, others are `understudy.kinds.MODES`."""
+"""Names for ``--mode`` -> numbers in [F]. -1 means no network, the others are keys of `understudy.kinds.MODES`."""
 
 
-def _mode(text: str) -> int | str:
-    """Return the number of a named mode, or ``text`` unchanged if it is a number. Raises SettingError for an unknown
-    name."""
+def _parse_mode(text: str) -> int | str:
+    """Return the number of the mode named ``text``, or ``text`` unchanged if it is a number. Raises SettingError for an
+    unknown name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
         raise choice_error("mode", text, MODE_NAMES, guess=name)
@@ -97,7 +97,7 @@ def _mode(text: str) -> int | str:
 
 # Setting -> a function that translates old names and other spellings of its values.
 _VALUES: dict[str, Callable[[str], int | str]] = {
-    "mode": _mode,
+    "mode": _parse_mode,
     "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
     "accelerator": lambda text: "gpu" if text.lower() in ("cuda", "cuda:0") else text,
     "implementation": canonical_names,
@@ -108,8 +108,8 @@ _SETTING_OF_ALIAS = {alias: setting_name for setting_name, text in _ALIASES_OF.i
 
 
 def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[str, str]:
-    """Return alias -> setting for the settings in ``setting_names``, without aliases that are themselves settings.
-    ``families`` are folder names; their aliases override the general ones."""
+    """Return alias -> setting for the settings in ``setting_names``. Aliases that are themselves in ``setting_names``
+    are left out. ``families`` are folder names; their aliases override the general ones."""
     names_by_alias = dict(_SETTING_OF_ALIAS)
     for family in families:
         names_by_alias |= _FAMILY_ALIASES.get(family, {})
@@ -124,7 +124,7 @@ def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
     """Return the aliases of setting ``name`` in ``families`` (folder names)."""
     names_by_alias = vocabulary(families, (name,))
     aliases = [alias for alias, setting_name in names_by_alias.items() if setting_name == name]
-    if name == "hidden_sizes":  # [1:] leaves out "width" and "depth", which are no other program's names
+    if name == "hidden_sizes":  # [1:] leaves out "width" and "depth", which are not from other programs
         aliases += [*WIDTHS[1:], *DEPTHS[1:]]
     return aliases
 
@@ -132,12 +132,13 @@ def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
 def translate(
     values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate names in ``values`` that are aliases of ``setting_names``, and old names of values (`_VALUES`). Other
-    names are kept. ``values`` are Python objects or, from the command line, lists of words.
+    """Translate the names in ``values`` that are aliases of ``setting_names``, and old names of values (`_VALUES`).
+    Keep other names. Values are Python objects or, from the command line, lists of words.
 
-    Return the values by setting name, and alias -> setting name for the aliases in use. Names of a width or a depth
-    (`WIDTHS`, `DEPTHS`) are combined to ``hidden_sizes``; ``default_of("hidden_sizes")``, which may be None, is the
-    current value, of which they change a part. Raises SettingError if ``values`` contain two names of one setting.
+    Return the values by setting name, and alias -> setting name for all aliases that were translated. A width or a
+    depth (`WIDTHS`, `DEPTHS`) changes one of the two numbers in ``hidden_sizes``. The other number is from the current
+    value, ``default_of("hidden_sizes")``, which may be None. Raises SettingError if ``values`` contain two names of one
+    setting.
     """
     names_by_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):  # a search space has settings "width" and "depth"
@@ -163,7 +164,7 @@ def translate(
 
 
 def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> Any:
-    """Apply ``translate_word`` to ``value``, or to each item of a list; values that are no text are kept. Items of a
+    """Return ``translate_word(value)``, or apply it to each item of a list. Keep values that are no text. Items of a
     list remain text."""
     if isinstance(value, list | tuple):
         return type(value)(str(translate_word(item)) if isinstance(item, str) else item for item in value)
@@ -174,8 +175,8 @@ def _add_hidden_sizes(
     values: Mapping[str, Any], setting_names: Collection[str], translated: dict[str, Any], renamed: dict[str, str],
     default_of: Callable[[str], Any],
 ) -> None:  # fmt: skip
-    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a name of its width or depth; the other number is
-    from ``default_of``. Record the names in ``renamed``. Raises SettingError for two names of one number, or if a
+    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a name of its width or depth, and these names to
+    ``renamed``. The other number is from ``default_of``. Raises SettingError for two names of one number, or if a
     number is missing."""
     width_names = [name for name in WIDTHS if name in values and name not in setting_names]
     depth_names = [name for name in DEPTHS if name in values and name not in setting_names]
@@ -191,7 +192,7 @@ def _add_hidden_sizes(
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
         raise SettingError(line, names[0])
     width = _parse_count(width_names[0], values[width_names[0]], 65_536) if width_names else old_sizes[0]
-    depth = _parse_count(depth_names[0], values[depth_names[0]], LONGEST) if depth_names else len(old_sizes)
+    depth = _parse_count(depth_names[0], values[depth_names[0]], MAX_ITEMS) if depth_names else len(old_sizes)
     sizes = (width,) * depth
     from_command_line = isinstance(values[names[0]], list)
     translated["hidden_sizes"] = [",".join(map(str, sizes))] if from_command_line else sizes

@@ -53,8 +53,8 @@ def test_first_weights_are_those_of_the_stream() -> None:
     search_stages = stages("cartpole", "--pairs", "5")
     template = search_stages.initial(Streams([3]))[0]
     searched = (search_stages.searched_part(template) + 0.5 * Streams([4]).normal(30)[0]).expand(2, -1)
-    flat = search_stages.trained_on_pairs(searched, template, Streams([7, 8]))
-    assert torch.equal(flat[0], search_stages.trained_on_pairs(searched[:1], template, Streams([7]))[0])
+    flat = search_stages.train_on_pairs(searched, template, Streams([7, 8]))
+    assert torch.equal(flat[0], search_stages.train_on_pairs(searched[:1], template, Streams([7]))[0])
     assert torch.equal(*search_stages.parameters.fixed(flat)["states.table"]) and not torch.equal(*flat)
 
 

@@ -57,7 +57,7 @@ def test_optimal_returns(name: str) -> None:
                 [(next_cell, reward, terminated)] = walk(world, [action], cell)
                 if not terminated:
                     ahead[next_cell] = so_far + reward
-                elif reward != min(world._pays):
+                elif reward != min(world._rewards):
                     final_returns.append(so_far + reward)
         returns = ahead
     assert (moves, round(max(final_returns), 6)) == BEST[name]

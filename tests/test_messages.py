@@ -121,7 +121,7 @@ SEARCHES = """
     -> preset is 'papper'; did you mean 'paper'? Allowed for a mdp: recipe, broad, paper, supervised, paper_varied
 --proxy bandit --preset paper
     -> preset is 'paper', which is for a mdp; did you mean '--proxy mdp'? Allowed for a bandit: recipe, two_stage, ...
---agent DDQN,,PPO -> agent is 'DDQN,,PPO', which has a comma without a name; allowed: each of DDQN, ... once
+--agent DDQN,,PPO -> agent is 'DDQN,,PPO', which has an empty name; allowed: each of DDQN, ... once
 --reward_form absolute
     -> reward_form is 'absolute', but proxy is 'mdp'; allowed: free, or the proxy bandit
 --proxy bandit --scored_by target

@@ -34,7 +34,7 @@ def test_numbers_have_finite_ranges_and_texts_a_length(name: str) -> None:
             assert len(limits) == 2 and all(map(math.isfinite, limits.values())), flag
         elif flag.kind.item is str:
             assert flag.meta["choices"] or limits["maximum"] <= 4096, flag
-        assert not flag.kind.is_list or 1 <= flag.meta["longest"] <= 10_000
+        assert not flag.kind.is_list or 1 <= flag.meta["max_items"] <= 10_000
 
 
 def outside(flag: Flag, bound: str, value: Any) -> Any:

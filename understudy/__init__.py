@@ -6,7 +6,7 @@
     env = gymnasium.make("understudy:understudy/SyntheticCartPole-v0")  # without the import
     env = understudy.RewardWrapper(gymnasium.make("CartPole-v1"), "runs/proxy.safetensors")
 
-Importing the package registers the ids. ``proxy`` is a file, the folder of a search, or the name of a shipped
+Importing the package registers the ids. ``proxy`` is a file, the run folder of a search, or the name of a shipped
 environment or reward (`pretrained`).
 """
 
@@ -30,7 +30,7 @@ __all__ = [
     "save",
 ]
 
-# Part of an id -> a shipped proxy. The proxy's name begins with its game; it is a bandit unless the name says mdp.
+# Part of an id -> name of a shipped proxy, which begins with its game. It is a bandit unless the name contains mdp.
 _SHIPPED = {
     "CartPoleMDP": "cartpole-mdp",
     "CartPoleMDPBroad": "cartpole-mdp-broad",
@@ -49,7 +49,7 @@ _SHIPPED = {
     "Hopper": "hopper-bandit",
     "HalfCheetah": "halfcheetah-bandit",
 }
-# Id -> the game and kind that a proxy with this id must have, and the shipped proxy. `Synthetic-v0` takes any proxy.
+# Id -> the shipped proxy, and the game and kind that a proxy with this id must have. `Synthetic-v0` takes any proxy.
 IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
     f"understudy/Synthetic{name}-v0": {
         "proxy": proxy,
@@ -58,8 +58,8 @@ IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
     }
     for name, proxy in _SHIPPED.items()
 }
-_ONE, _MANY = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
+_ENTRY_POINT, _VECTOR_ENTRY_POINT = "understudy.env:make_synthetic", "understudy.env:SyntheticVectorEnv"
 
 for _id, _kwargs in IDS.items():
     if _id not in registry:
-        register(_id, _ONE, vector_entry_point=_MANY, kwargs=dict(_kwargs))
+        register(_id, _ENTRY_POINT, vector_entry_point=_VECTOR_ENTRY_POINT, kwargs=dict(_kwargs))

@@ -16,16 +16,17 @@ from understudy.program import IDS, SEEDS, Episodes, Program
 from understudy.proxy import Proxy, ProxyError
 
 Source = str | Path | Proxy | None
-"""A file, the folder of a search, the name of a shipped one, or a `Proxy`."""
+"""A file, the run folder of a search, the name of a shipped environment, or a `Proxy`."""
 _BAR = 24  # width of a bar and of the space between bars, in pixels
 _COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
-    """One synthetic environment without a time limit; `make_synthetic` adds it.
+    """One synthetic environment without its time limit, which `make_synthetic` adds.
 
-    ``requirements`` may have ``game`` and ``kind`` (mdp, bandit), which the ``proxy`` must match. Raises ProxyError if
-    the proxy cannot be loaded or does not match. ``render_mode`` rgb_array draws the observation as bars.
+    ``requirements`` are a ``game`` and a ``kind`` (mdp, bandit) that the ``proxy`` must have; both may be missing.
+    Raises ProxyError if the proxy cannot be loaded or has others. ``render_mode`` "rgb_array" draws observations as
+    bars.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -42,7 +43,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode. Without ``seed`` it is the next episode of the last seed. ``options`` are ignored."""
+        """Start an episode from ``seed``, or the next episode of the last seed. ``options`` are ignored."""
         self._reward = 0.0
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
@@ -52,7 +53,8 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Take ``action``, an integer or an array ``[A]``, which is not clipped to the bounds. Never truncates. Raises
-        ValueError for an action of another shape or type, out of range if discrete, or not finite."""
+        ValueError for an action of another shape or type, for an integer out of range, and for numbers that are not
+        finite."""
         if self._episodes is None:
             raise gym.error.ResetNeeded("stepped before its first reset")
         action_array = _check_actions(action, self.action_space, batch_shape=())
@@ -88,13 +90,13 @@ def make_synthetic(proxy: Source = None, **requirements: Any) -> gym.Env:
 
 
 class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """``num_envs`` (N) copies of a synthetic environment, stepped at once. Each equals a `SyntheticEnv` with its seed,
-    up to rounding.
+    """``num_envs`` (N) copies of a synthetic environment, which are stepped at once. With the same seed, each of them
+    equals a `SyntheticEnv` up to rounding.
 
-    ``requirements`` is explained there. ``max_episode_steps`` can shorten the time limit of the proxy. With
-    ``autoreset_mode`` NEXT_STEP, the step after the last one of an episode starts the next episode and pays 0. With
+    ``requirements`` are as in `SyntheticEnv`. ``max_episode_steps`` can shorten the time limit of the proxy. With
+    ``autoreset_mode`` NEXT_STEP, the step after the last step of an episode starts the next episode and pays 0. With
     SAME_STEP, the last step returns the first observation of the next episode, and ``infos["final_obs"]`` has the final
-    one. This suits bandits, because no step is only a reset. Raises ProxyError as `SyntheticEnv` does.
+    observation. SAME_STEP is better for bandits, because no step is only a reset. Raises ProxyError as `SyntheticEnv`.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -137,8 +139,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
-        and so on; a list or array has one seed per environment. With None, alone or in a list, an environment starts
-        its next episode. ``options`` are ignored."""
+        and so on. A list or array has one seed per environment. If the seed of an environment is None, its next episode
+        starts. ``options`` are ignored."""
         seeds: list[int | None] = [None] * self.num_envs
         first_seed = None
         if isinstance(seed, np.ndarray):
@@ -194,8 +196,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
 
 
 def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
-    """Load a learned environment. Raises ProxyError if that fails, if ``proxy`` is a learned reward, or if it has
-    another ``game`` or ``kind``."""
+    """Load a learned environment. Raises ProxyError if that fails, if ``proxy`` is a learned reward, or if its game or
+    kind differs from ``game`` or ``kind`` (empty: any)."""
     if proxy is None:
         raise ProxyError(f"proxy is None; allowed: a {SUFFIX} file of a synthetic environment")
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
@@ -213,8 +215,8 @@ def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
 
 
 def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
-    """Return ``actions`` as an array, whose shape is ``batch_shape``, then the shape of one action of ``space``. Raises
-    ValueError if one is not in ``space``. Continuous actions may be out of bounds, but must be finite."""
+    """Return ``actions`` as an array, whose shape must be ``batch_shape``, then the shape of one action of ``space``.
+    Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be finite."""
     action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
     valid = action_array.shape == (*batch_shape, *(space.shape or ()))
     if isinstance(space, gym.spaces.Discrete):  # as uint64, negative numbers become large

@@ -3,8 +3,8 @@ runs no code.
 
 A file has one tensor per weight and per bias, named and laid out as in ``torch.nn.Linear``. The metadata has one key,
 ``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description``, ``networks`` (how to rebuild
-the networks, in words) and ``digest`` (a SHA-256 of everything else, optional in files from other programs). The same
-proxy gives the same bytes.
+the networks, in words) and ``digest`` (a SHA-256 of everything else, optional in files from other programs). Files of
+equal proxies have equal bytes.
 """
 
 import difflib
@@ -33,9 +33,9 @@ _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
 _PARTS = ("format", "game", "spaces", "config", "networks", "description", "digest")
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
-_TEXT = 2**20  # most characters of metadata
-_HEADER = 8 * _TEXT  # most bytes of the whole header
-_WIDEST = 1.7e38  # largest bound of an action, so that the distance of two bounds fits into float32
+_MAX_TEXT = 2**20  # largest number of characters of metadata
+_MAX_HEADER = 8 * _MAX_TEXT  # largest number of bytes of the whole header
+_MAX_BOUND = 1.7e38  # largest bound of an action, so that the distance of two bounds fits into float32
 
 
 def pretrained() -> dict[str, Path]:
@@ -44,8 +44,8 @@ def pretrained() -> dict[str, Path]:
 
 
 def fetch(name: object, default: str) -> Path | None:
-    """Download ``hf://user/name/FILE`` from the Hugging Face Hub and return its path; the file of ``hf://user/name`` is
-    ``default``. Return None for a name that does not begin with hf://. Raises ProxyError."""
+    """Download ``hf://user/name/FILE`` from the Hugging Face Hub and return the path of the file. Without FILE it is
+    ``default``. Return None for a name that does not begin with hf://. Raises ProxyError if the download fails."""
     repo = re.fullmatch(HUB + r"([^/]+/[^/]+)(?:/(.+))?", str(name))
     if repo is None and not str(name).startswith(HUB):
         return None
@@ -61,11 +61,11 @@ def fetch(name: object, default: str) -> Path | None:
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """Load a learned environment or reward from a file, from a search's run folder, by the name of a shipped one, or
-    from the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). Existing paths take precedence over
-    names. Raises ProxyError with the path or the nearest name if that fails."""
+    """Load a learned environment or reward: a file, the winner in the run folder of a search, the name of a shipped
+    one, or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). Existing paths take
+    precedence over names. Otherwise raises a ProxyError that suggests the nearest path or name."""
     if (file := fetch(name_or_path, IN_RUN)) is not None:
-        return _read(file, file)
+        return _read(file, label=file)
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
@@ -76,7 +76,7 @@ def load(name_or_path: str | Path) -> Proxy:
         reason = getattr(error, "strerror", None) or error
         raise ProxyError(f"proxy is {_brief(name_or_path)} ({reason}); allowed: {_ALLOWED}") from error
     if files:
-        return _read(files[0], files[0])
+        return _read(files[0], label=files[0])
     suggestion = nearest(str(name_or_path), [*shipped_files, *sibling_files])
     hint = f"{suggestion} Allowed:" if suggestion else "; allowed:"
     shipped = f", or one of {', '.join(shipped_files)}" if shipped_files else ""
@@ -86,11 +86,11 @@ def load(name_or_path: str | Path) -> Proxy:
 def save(
     path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: Json, config: Json, description: Json
 ) -> None:
-    """Write a learned environment or reward to ``path``. Arguments are fields of `Proxy`. An old file is replaced
-    atomically.
+    """Write a learned environment or reward to ``path``. The arguments are fields of `Proxy`. If the file exists, it is
+    replaced atomically.
 
     ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError if `load` would
-    refuse the file, and OSError if it cannot be written. After an error, ``path`` is unchanged.
+    refuse the file, and OSError if it cannot be written. After an error, the file at ``path`` is unchanged.
     """
     path = Path(path)
     # Python's JSON writes numbers that are not finite as words, which are not valid JSON.
@@ -99,7 +99,7 @@ def save(
     header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
     try:
         header["networks"] = kind.describe({**kind.defaults, **config}) if kind else ""
-    except (KeyError, TypeError):  # wrong settings, which raise ProxyError below
+    except (KeyError, TypeError):  # wrong settings, for which `_read` raises ProxyError below
         header["networks"] = ""
     header["description"] = plain
     layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -112,14 +112,15 @@ def save(
             file.write(safetensors_numpy.save(layers, metadata))
             file.flush()
             os.fsync(file.fileno())
-        _read(temporary, path)
+        _read(temporary, label=path)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def refused(path: Path, fault: str, allowed: str) -> ProxyError:
-    """Return the error about a file, as one line. A ``fault`` may end with a question (`nearest`)."""
+    """Return the error about the file at ``path``, as one line with its ``fault``, which may end with a question
+    (`nearest`), and the ``allowed`` files."""
     separator = " Allowed" if fault.endswith("?") else "; allowed"
     return ProxyError(f"proxy {str(path)!r}: {fault}{separator}: {allowed}")
 
@@ -130,41 +131,41 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
-def _read(file: Path, path: Path) -> Proxy:
-    """Read and check ``file``. Raises ProxyError that names ``path``."""
+def _read(file: Path, label: Path) -> Proxy:
+    """Read and check ``file``. Errors and the result have the path ``label``. Raises ProxyError."""
     try:
         with open(file, "rb") as opened:
             start = opened.read(8)
             header_size = int.from_bytes(start, "little")
             if start[:4] == b"PK\x03\x04":  # a zip archive
-                raise refused(path, "it is a checkpoint", _ALLOWED)
-            if header_size > _HEADER:
-                raise refused(path, f"not a whole safetensors file (a header of {header_size:,} bytes)", _ALLOWED)
+                raise refused(label, "it is a checkpoint", _ALLOWED)
+            if header_size > _MAX_HEADER:
+                raise refused(label, f"not a whole safetensors file (a header of {header_size:,} bytes)", _ALLOWED)
         with safe_open(file, "np") as opened:
-            header = _parse_metadata(path, (opened.metadata() or {}).get(_KEY, "null"))
+            header = _parse_metadata(label, (opened.metadata() or {}).get(_KEY, "null"))
             # Check dtypes and shapes against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
             for fault, allowed in _problems(header, tensor_specs):
-                raise refused(path, fault, allowed)
+                raise refused(label, fault, allowed)
             kind = KINDS[header["config"]["proxy"]]
             config = kind.defaults | header["config"]
             tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
     except OSError as error:
-        raise refused(path, f"cannot be read ({error.strerror or error})", _ALLOWED) from error
+        raise refused(label, f"cannot be read ({error.strerror or error})", _ALLOWED) from error
     except SafetensorError as error:
-        raise refused(path, f"not a whole safetensors file ({error})", _ALLOWED) from error
+        raise refused(label, f"not a whole safetensors file ({error})", _ALLOWED) from error
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
-            raise refused(path, f"tensor {name} holds numbers that are not finite", "finite numbers")
+            raise refused(label, f"tensor {name} holds numbers that are not finite", "finite numbers")
     digest = _digest(header, tensors)
     if header.get("digest", digest) != digest:
-        raise refused(path, "it is not as it was written: its digest is another", _ALLOWED)
-    return Proxy(path, header["game"], header["spaces"], config, header["description"], tensors)
+        raise refused(label, "it is not as it was written: its digest is another", _ALLOWED)
+    return Proxy(label, header["game"], header["spaces"], config, header["description"], tensors)
 
 
 def _digest(header: Json, tensors: Mapping[str, np.ndarray]) -> str:
-    """Return a hash of all numbers and text of a file, except the hash itself."""
+    """Return a hash of all numbers and text of a file, without its entry ``digest``."""
     header_text = json.dumps({name: part for name, part in header.items() if name != "digest"}, sort_keys=True)
     tensor_parts = [f"{name} {tensors[name].shape} ".encode() + tensors[name].tobytes() for name in sorted(tensors)]
     return hashlib.sha256(b"".join([header_text.encode(), *tensor_parts])).hexdigest()
@@ -185,8 +186,8 @@ def _parse_metadata(path: Path, text: str) -> Any:
         return float(word)
 
     try:
-        if len(text) > _TEXT:
-            raise ValueError(f"{len(text):,} characters, at most {_TEXT:,}")
+        if len(text) > _MAX_TEXT:
+            raise ValueError(f"{len(text):,} characters, at most {_MAX_TEXT:,}")
         return json.loads(text, object_pairs_hook=unique_keys, parse_float=finite, parse_constant=finite)
     except (ValueError, RecursionError) as error:
         reason = "too deeply nested" if isinstance(error, RecursionError) else str(error)
@@ -203,8 +204,9 @@ def _brief(value: Any) -> str:
 
 
 def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
-    """Yield errors in the header and in the tensors' dtypes and shapes, each as (fault, allowed values). The
-    caller must stop at the first one, because later checks assume that earlier ones passed."""
+    """Yield the errors in the header and in the tensors, as pairs (fault, allowed values). ``tensor_specs`` maps names
+    of tensors to dtype and shape. The caller must stop at the first error, because later checks assume that earlier
+    ones have passed."""
     if not isinstance(header, dict) or "format" not in header:
         yield f"a safetensors file without {_KEY!r} metadata", "a file as `save` writes it"
     if type(header["format"]) is not int or header["format"] != _FORMAT:
@@ -245,12 +247,12 @@ def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) ->
 
 
 def _suggestion(value: Any, names: Iterable[str]) -> str:
-    """Return `nearest` for a value that may be no text."""
+    """Return the result of `nearest`, or "" if ``value`` is no text."""
     return nearest(value, names) if isinstance(value, str) else ""
 
 
 def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
-    """Return whether ``spaces`` of a file describe a real environment, with the entries that the kind needs."""
+    """Return whether the ``spaces`` of a file describe a real environment, with the entries that the kind needs."""
     try:
         (size,), limit, max_return = spaces["obs_shape"], spaces["max_episode_steps"], spaces["max_return"]
         actions = spaces["actions"]
@@ -265,7 +267,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
             numbers.append(max_return)
         return (
             all(type(count) is int and 1 <= count < 2**63 for count in counts)
-            and all(type(number) in (int, float) and abs(number) <= _WIDEST for number in numbers)
+            and all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers)
             and all(np.float32(low) < np.float32(high) for low, high in bounds)
             and kind.fits(config, spaces)
         )

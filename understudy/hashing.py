@@ -1,14 +1,15 @@
 """Random numbers as pure functions of integer seeds, so that an episode is a function of its seed.
 
-Column j of seed s hashes the pair (s, j) with the finaliser of SplitMix64 (Steele, Lea & Flood 2014, "Fast Splittable
-Pseudorandom Number Generators"), which passes a difference in any bit on to all bits. Not for secrets.
+Number j of seed s is a hash of the pair (s, j), by the finaliser of SplitMix64 (Steele, Lea & Flood 2014, "Fast
+Splittable Pseudorandom Number Generators"). If one bit of its argument changes, all bits of the hash may change. Not
+for cryptography.
 """
 
 from typing import Any
 
 import numpy as np
 
-UNIFORM, RADIUS, ANGLE, AT = range(4)  # purposes of a hash, so that no two uses share numbers
+UNIFORM, RADIUS, ANGLE, AT = range(4)  # purposes of a hash, so that no two purposes have the same numbers
 UNIT = 2.0**-53  # factor that scales `bits` to [0, 1)
 # The source's unsigned constants as signed int64, which wraps around.
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -30,9 +31,9 @@ def normal(seeds: np.ndarray, n: int) -> np.ndarray:
 
 
 def bits(seeds: Any, columns: Any, use: int) -> Any:
-    """Return 53 random bits per pair of ``seeds`` and ``columns``, int64 arrays or tensors that broadcast. ``use`` is a
-    purpose, such as `UNIFORM`."""
-    # The seed is hashed before the column is added: seeds are often neighbours, and so are columns.
+    """Return 53 random bits for each pair of ``seeds`` and ``columns``, int64 arrays or tensors that broadcast. ``use``
+    is a purpose, such as `UNIFORM`."""
+    # The seed is hashed before the column is added. Both are often consecutive integers, of which many sums are equal.
     hashes = _mix(_mix(seed_hash(seeds) + use) + (columns + 1) * GOLDEN)
     return _shift(hashes, 11)
 
@@ -43,7 +44,7 @@ def seed_hash(seeds: Any) -> Any:
 
 
 def _mix(number: Any) -> Any:
-    """Apply SplitMix64's finaliser, a bijection of the 64-bit integers, to ``number`` in place."""
+    """Apply the finaliser of SplitMix64, a bijection of the 64-bit integers, to ``number`` in place."""
     number ^= _shift(number, 30)
     number *= _FACTORS[0]
     number ^= _shift(number, 27)
@@ -53,7 +54,7 @@ def _mix(number: Any) -> Any:
 
 
 def _shift(number: Any, count: int) -> Any:
-    """Shift ``number`` right and fill with zeros (logical shift); int64's ``>>`` is arithmetic."""
+    """Shift ``number`` right and fill with zeros. The operator ``>>`` of int64 would fill with the sign."""
     number = number >> count
     number &= (1 << (64 - count)) - 1
     return number

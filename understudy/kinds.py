@@ -1,8 +1,8 @@
-"""The kinds of learned environments and rewards, one record each in `KINDS`. Writers, readers and environments all use
-this table.
+"""The kinds of learned environments and rewards, with a record of each in `KINDS`, which writers, readers and
+environments use.
 
-S is the size of an observation, A the number of discrete actions (or the size of a continuous one), I the number of
-numbers in a step's info.
+S is the size of an observation, A the number of discrete actions (or the size of a continuous action), I how many
+numbers phi reads from the info of a step.
 """
 
 import itertools
@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
-    """Requirements on one setting of a file: ``is_valid`` tests a value, ``allowed`` describes the allowed values."""
+    """Requirement on a setting in a file: ``is_valid`` tests a value, ``allowed`` describes the allowed values."""
 
     is_valid: Callable[[Any], bool]
     allowed: str
@@ -28,10 +28,11 @@ class Kind:
     """One kind of proxy.
 
     ``noun`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
-    trainer's flags. ``defaults`` has default values for settings that older files lack. ``shapes(config, spaces)`` maps
-    each tensor's name to its shape. ``describe(config)`` explains how to rebuild the networks. ``spaces`` are more
-    entries about the real environment, and ``fits(config, spaces)`` is false if they are damaged. ``one_step`` means
-    that every step is an episode. ``used_by`` names the wrapper of a learned reward; it is empty for an environment.
+    trainer's flags. ``defaults`` has values for settings that are missing in older files. ``shapes(config, spaces)``
+    returns the shape of each tensor by name. ``describe(config)`` explains in words how to rebuild the networks.
+    ``spaces`` names additional entries about the real environment, and ``fits(config, spaces)`` is false if these are
+    damaged. ``one_step`` means that every step is an episode. ``used_by`` names the wrapper for a learned reward; it is
+    empty for an environment.
     """
 
     noun: str
@@ -49,9 +50,9 @@ class Kind:
 class Mode:
     """One way to compute a reward from a network phi (`understudy.rewards.shaped`).
 
-    ``additive`` rewards are added to the real one, others replace it. With ``potential`` phi is a potential, else the
-    reward is phi of the next state. The inputs of phi are the ``state``, the step's ``info``, or both. With info alone
-    phi is linear without bias; with neither it is 0.
+    An ``additive`` learned reward is added to the real one, any other replaces it. If ``potential``, phi is a
+    potential, otherwise the learned reward is phi of the next state. The inputs of phi are the ``state``, the ``info``
+    of the step, or both. With info alone phi is linear without bias. With neither phi is 0.
     """
 
     name: str
@@ -66,10 +67,10 @@ FORMS: dict[str, Callable[[Any, int], Any]] = {
     "squared": lambda difference, axis: -(difference * difference).mean(axis),
     "exponential": lambda difference, axis: math.e ** (-4 * (difference * difference).mean(axis)),
 }
-"""Rewards of a bandit that has a target, from the difference between an action and the target's action, an array or a
-tensor of float32 with the numbers of an action along ``axis``. An action is in shares of half its range, clipped to
-[-1, 1]; a discrete one is one-hot."""
-FREE = "free"  # a reward that is a network of state and action
+"""Rewards of a bandit with a target: functions of the difference between an action and the target's action, an array or
+tensor of float32, and the axis of the numbers of an action. An action is in units of half its range, clipped to [-1,
+1], or one-hot if it is discrete."""
+FREE = "free"  # the reward is the output of a network of state and action
 
 MODES: dict[int, Mode] = {
     0: Mode("native", additive=True, potential=False, state=False),
@@ -113,8 +114,8 @@ NETWORKS = {
 
 
 def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[str, list[int]]:
-    """Return the shapes of weights and biases, by tensor name. ``networks`` maps a network's name to its numbers of
-    inputs and outputs; ``config`` has the settings `NETWORKS`."""
+    """Return the shapes of weights and biases by name. ``networks`` maps the name of a network to its numbers of inputs
+    and outputs. ``config`` has the settings in `NETWORKS`."""
     hidden_sizes = [config["proxy_hidden_size"]] * config["proxy_hidden_layer"]
     shapes: dict[str, list[int]] = {}
     for name, (num_inputs, num_outputs) in networks.items():
@@ -131,7 +132,7 @@ def activation_in_words(config: Json) -> str:
 
 
 def _action_size(spaces: Json) -> int:
-    """Return the length of an action as an input of networks (one-hot if discrete)."""
+    """Return the length of an action as an input of networks, in which a discrete action is one-hot."""
     actions = spaces["actions"]
     return int(actions["n"] if "n" in actions else len(actions["low"]))
 
@@ -142,37 +143,42 @@ def _input_size(spaces: Json) -> int:
 
 
 def _initial_network(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
-    """Return the size of the network that turns noise into initial states ``[S]``."""
+    """Return the numbers of inputs and outputs of the network ``initial``, which maps noise to initial states."""
     (size,) = spaces["obs_shape"]
     return {"initial": (config["latent_size"] or size, size)}
 
 
 def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the tensors' shapes: state ``[S]``, reward ``[1]`` and done ``[1]`` are networks of ``[action,
-    state]``."""
+    """Return the shape of each tensor of an MDP. The networks ``state``, ``reward`` and ``done`` map ``[action,
+    state]`` to the next state ``[S]``, the reward ``[1]`` and done ``[1]``."""
     inputs, (size,) = _input_size(spaces), spaces["obs_shape"]
     networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
     return layer_shapes(networks | (_initial_network(config, spaces) if config["learned_reset"] else {}), config)
 
 
 def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the tensors' shapes. The reward ``[1]`` is a network of ``[action, state]``, or depends on ``target``, a
-    network from ``(state - center) / spread`` to actions. Initial states are rows of a table, or outputs of
+    """Return the shape of each tensor of a bandit proxy. Either a network ``reward`` maps ``[action, state]`` to the
+    reward, or the reward is computed from the action and the output of the network ``target``, which maps ``(state -
+    center) / spread`` to an action. Initial states are rows of ``states.table``, or outputs of the network
     ``initial``."""
     (size,), has_target = spaces["obs_shape"], config["reward_form"] != FREE
-    has_table, is_latent = config["first_states"] == "table", config["first_states"] == "latent"
-    networks = {"target": (size, _action_size(spaces))} if has_target else {"reward": (_input_size(spaces), 1)}
-    shapes = layer_shapes(networks | (_initial_network(config, spaces) if is_latent else {}), config)
+    if has_target:
+        networks = {"target": (size, _action_size(spaces))}
+    else:
+        networks = {"reward": (_input_size(spaces), 1)}
+    if config["first_states"] == "latent":
+        networks |= _initial_network(config, spaces)
+    shapes = layer_shapes(networks, config)
     if has_target:
         shapes |= {"target.center": [size], "target.spread": [size]}
-    if has_table:
+    if config["first_states"] == "table":
         shapes["states.table"] = [config["table_size"], size]
     return shapes
 
 
 def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
-    """Describe the networks ``names`` of action and state and, if there is one, the ``initial`` network. ``outputs`` is
-    a sentence about the outputs."""
+    """Describe the networks ``names``, whose inputs are action and state, and the network for initial states if
+    ``initial``. ``outputs`` is a sentence about the outputs."""
     activation = activation_in_words(config)
     words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation} between them. "
     words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
@@ -220,8 +226,8 @@ _BANDIT_DEFAULTS = {"reward_form": FREE, "first_states": "latent", "table_size":
 
 
 def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the tensors' shapes: one network of the state, the step's info, or both (`Mode`). With info alone it is
-    one weight matrix without bias."""
+    """Return the shape of each tensor of a learned reward: one network of the state, the info of a step, or both
+    (`Mode`). With info alone it is one weight matrix without bias."""
     mode, (size,), info_size = MODES[config["mode"]], spaces["obs_shape"], len(spaces["info"])
     if mode.info and not mode.state:
         return {"reward.0.weight": [1, info_size]}
@@ -240,7 +246,8 @@ def _reward_in_words(config: Json) -> str:
 
 
 def _reward_fits(config: Json, spaces: Json) -> bool:
-    """Return whether ``info`` has valid names and the mode's inputs, and scales of inputs have their size."""
+    """Return whether ``info`` has valid names, with at least one if the mode reads info, and whether center and spread
+    of inputs have the size of an observation."""
     info, (size,) = spaces["info"], spaces["obs_shape"]
     input_scales = [config[name] for name in ("rn_input_center", "rn_input_spread") if config[name]]
     valid_names = type(info) is list and len(info) <= 64 and all(type(name) is str for name in info)

@@ -24,8 +24,8 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
-    """Join networks of equal depth with the same input into one wide network, so that a step takes one matrix product
-    per layer. After the first layer the matrices are block-diagonal."""
+    """Join networks of equal depth with the same inputs into one wide network, so that a step takes one matrix product
+    per layer. After the first layer, its weights are block-diagonal."""
     layers: Layers = []
     while f"{names[0]}.{len(layers)}.weight" in tensors:
         weights = [tensors[f"{name}.{len(layers)}.weight"].T for name in names]
@@ -45,8 +45,8 @@ def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 def run_layers(hidden: np.ndarray, layers: Layers, activation: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return the network's outputs ``[..., out]``. ``hidden`` is the first layer's result before the activation, and
-    ``layers`` are the layers after it."""
+    """Return the outputs ``[..., out]`` of a network. ``hidden`` is the result of its first layer before the
+    activation, and ``layers`` are the layers after the first."""
     for weight, bias in layers:
         hidden = activation(hidden) @ weight + bias
     return hidden

@@ -5,10 +5,10 @@ and ``scale`` ``[in]`` if observations are normalised. Its metadata has one key,
 ``format``, ``game``, ``implementation``, ``actions`` (``n``, or ``low`` and ``high``), ``cells`` (whether observations
 are one-hot), ``activations`` of the hidden layers and ``head``. Opening a file runs no code.
 
-An agent that follows a command of C numbers has their names in ``command``, and tensors ``command [7, C]``
-(`COMMAND_ROWS`), ``gates.0.weight [out, C]`` and ``gates.0.bias [out]``: after its activation, a hidden layer is
-multiplied by the sigmoid of its gate. A layer with ``in + C in + C`` inputs receives its input, the products of the
-command and its input, and the command.
+If an agent follows a command of C numbers, their names are in ``command`` of the JSON, and there is a tensor ``command
+[7, C]`` with the rows `COMMAND_ROWS`. A layer may have a gate, ``gates.0.weight [out, C]`` and ``gates.0.bias [out]``:
+after the activation, its outputs are multiplied by the sigmoid of the gate. A layer with ``in + C in + C`` inputs
+receives the outputs of the layer before, their products with the command, and the command.
 """
 
 import json
@@ -25,10 +25,10 @@ from understudy.proxy import ProxyError
 
 AGENT = "agent.safetensors"  # file of an agent on the Hugging Face Hub
 KEY, ONE_HOT = "understudy_policy", "one_hot/"
-PARTS = ("layers.{}.weight", "layers.{}.bias", "gates.{}.weight", "gates.{}.bias")  # of a layer
+PARTS = ("layers.{}.weight", "layers.{}.bias", "gates.{}.weight", "gates.{}.bias")  # names of the tensors of a layer
 COMMAND_ROWS = ("start", "fall per step", "fall per reward", "smallest", "largest", "centre", "scale")
-"""Rows of the tensor ``command``. A command begins with ``start`` and falls after each step, but stays between the
-smallest and the largest one. Networks receive its distance from the centre, times the scale."""
+"""Rows of the tensor ``command``. A command begins with ``start``. After each step it falls, but not out of the range
+from ``smallest`` to ``largest``. Networks receive the difference from ``centre``, times ``scale``."""
 CLIP_LIMIT = 10.0  # normalised observations are clipped to [-CLIP_LIMIT, CLIP_LIMIT]
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.tanh,
@@ -36,10 +36,10 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "silu": lambda x: x / (1 + np.exp(-np.maximum(x, -80))),  # without overflow
 }
 """Activations by name. A number instead of a name is the slope of a leaky ReLU below 0: 0 for ReLU, 1 for identity.
-``one_hot/4`` replaces each four neighbours by 1 at the largest one and 0 at the others."""
+``one_hot/4`` replaces each group of four numbers by a one-hot vector, with the 1 at the largest number."""
 HEADS = ("argmax", "clip", "scale", "tanh")
-"""From outputs to actions. argmax: the largest output's index. clip: outputs, clipped to the bounds of actions. scale:
-outputs in half-widths of the bounds from their middle, then clipped. tanh: as scale, for the tanh of outputs."""
+"""How outputs become actions. argmax: the index of the largest output. clip: outputs, clipped to the bounds of actions.
+scale: outputs are scaled from [-1, 1] to the bounds, then clipped. tanh: as scale, for the tanh of outputs."""
 
 
 class PolicyError(ValueError):
@@ -50,11 +50,12 @@ class Policy:
     """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``. The file may be on the
     Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
 
-    ``game`` is the environment's name, ``implementation`` the agent's, ``obs_size`` the length of an observation.
-    Observations are vectors ``[O]`` or ``[N, O]``; of an environment with cells also their indices, ``int`` or ``[N]``.
-    Actions are ``int64`` (scalar or ``[N]``) or float32 vectors ``[A]`` or ``[N, A]``. ``command_names`` are the C
-    parts of the command that the agent follows, () for most agents, and ``command [C]`` is its value at the start of an
-    episode. Raises PolicyError for a file that is none, and for observations or commands of another shape.
+    ``game`` is the name of the environment, ``implementation`` the name of the agent, ``obs_size`` the length O of an
+    observation. Observations are vectors ``[O]`` or ``[N, O]``. If they are one-hot cells, indices of cells are allowed
+    too, an ``int`` or ``[N]``. Actions are ``int64`` (scalar or ``[N]``) or float32 vectors ``[A]`` or ``[N, A]``.
+    ``command_names`` are the names of the C numbers of the command that the agent follows, () for most agents.
+    ``command [C]`` is the command at the start of an episode. Raises PolicyError for a file of another kind, and for
+    observations or commands of another shape.
     """
 
     def __init__(self, path: str | Path):
@@ -75,15 +76,15 @@ class Policy:
         self.command = self._command[0]
 
     def __call__(self, observation: Any, command: Any = None) -> Any:
-        """Return the greedy action of one observation, or of each of N, for a ``command [C]`` or ``[N, C]``. None is
-        the command at the start of an episode."""
-        rows, is_single = self._rows(observation)
+        """Return the greedy action for one observation, or for each of N observations. ``command`` is ``[C]`` or ``[N,
+        C]``; None means the command at the start of an episode."""
+        rows, is_single = self._parse_observation(observation)
         actions = self._act(rows, np.broadcast_to(self._commands(command), (len(rows), len(self.command))))
         return actions[0] if is_single else actions
 
     def advance(self, command: Any, reward: Any) -> np.ndarray:
-        """Return the command after a step, ``[C]`` or ``[N, C]``, by its ``reward`` (a number, or ``[N]``). ``command``
-        is the one before it; None is the one at the start of an episode."""
+        """Return the command after a step with this ``reward``, a number or ``[N]``. ``command``, ``[C]`` or ``[N,
+        C]``, is the one before the step; None means the one at the start of an episode."""
         _, per_step, per_reward, low, high, *_ = self._command
         fall = per_step + per_reward * np.asarray(reward, np.float32)[..., None]
         return (self._commands(command) - fall).clip(low, high)
@@ -99,7 +100,7 @@ class Policy:
         return self(observation), None
 
     def _commands(self, command: Any) -> np.ndarray:
-        """Return commands ``[C]`` or ``[N, C]`` float32."""
+        """Return ``command``, or the one at the start of an episode if it is None, as ``[C]`` or ``[N, C]`` float32."""
         values = self.command if command is None else np.asarray(command, np.float32)
         if values.ndim not in (1, 2) or values.shape[-1] != len(self.command):
             allowed = f"[{len(self.command)}] or [N, {len(self.command)}], the {', '.join(self.command_names)}"
@@ -108,8 +109,8 @@ class Policy:
             raise PolicyError(f"a command is {values.tolist()}; allowed: finite numbers")
         return values
 
-    def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Return observations ``[N, O]`` float32, and whether there was a single one without that axis."""
+    def _parse_observation(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Return observations ``[N, O]`` float32, and whether ``observation`` is a single one, without the axis N."""
         allowed = f"allowed: [{self.obs_size}] or [N, {self.obs_size}]"
         if self._cells:
             allowed += f", or integers from 0 to {self.obs_size - 1}"
@@ -134,7 +135,7 @@ class Policy:
         return rows, values.ndim == 1
 
     def _are_indices(self, values: np.ndarray) -> bool:
-        """Return whether ``values`` are indices of cells, and not one one-hot vector of integers."""
+        """Return whether ``values`` are indices of cells, and not a one-hot vector of integers."""
         is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
         return np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot
 
@@ -164,7 +165,7 @@ class Policy:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read and check a file. Raises PolicyError."""
+    """Return header and tensors of a file. Raises PolicyError for a file that is damaged or of another kind."""
     allowed = "a file of --eval_agent RUN --export FILE"
     try:
         with safe_open(path, "np") as opened:
@@ -180,7 +181,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-    """Raise ValueError, KeyError or TypeError for a header or tensors that no agent has."""
+    """Raise ValueError, KeyError or TypeError if ``header`` and ``tensors`` do not describe a policy."""
     for value in header["activations"]:
         _activation(value)
     for name in ("game", "implementation"):
@@ -219,7 +220,7 @@ def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """Return an activation by its name or slope. Raises ValueError for an unknown one."""
+    """Return the activation with the name or slope ``value``. Raises ValueError if there is none."""
     if value in ACTIVATIONS:
         return ACTIVATIONS[value]
     if isinstance(value, str) and re.fullmatch(ONE_HOT + "[1-9][0-9]*", value):

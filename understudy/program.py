@@ -13,7 +13,7 @@ from understudy.kinds import FORMS, FREE, KINDS
 from understudy.layers import ACTIVATIONS, join_networks, run_layers
 from understudy.proxy import BOUND, Proxy, ProxyError
 
-SEEDS = 2**62  # bound on the seed of an environment's first episode; each next episode adds 1
+SEEDS = 2**62  # upper bound of the seed of the first episode; each further episode adds 1
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends
 _BLOCK = 32  # number of episodes for which initial states are computed at once
 _DRAWS = 4096  # number of initial observations of an environment that has no formula here
@@ -42,12 +42,12 @@ IDS = {
     "holeroomlargeshifted": "understudy/HoleRoomLargeShifted-v0",
 }
 Starts = Callable[[np.ndarray], np.ndarray]
-"""Seeds ``[...]`` int64, at least one axis, to first states ``[..., S]`` float32."""
+"""A function from seeds ``[...]`` int64, with at least one axis, to initial states ``[..., S]`` float32."""
 
 
 class Program:
-    """A `Proxy` ready to be stepped. Its networks are joined into one; the weights of its first layer are split into
-    those for the action and those for the state. A bandit with a target has a function for its reward instead.
+    """A `Proxy` that can be stepped. Its networks are joined into one. The weights of the first layer are split into
+    weights for the action and weights for the state. A bandit with a target has a function for its reward instead.
 
     Results are always finite: NaN becomes 0, and observations and rewards are clipped to [-`BOUND`, `BOUND`].
     """
@@ -62,12 +62,12 @@ class Program:
             names = ["reward"] if self._one_step else ["state", "reward", "done"]
             (first_weight, self._bias), *self._layers = join_networks(proxy.tensors, names)
             self._action_weight, self._state_weight = np.split(first_weight, [-self._size])
-            if self._discrete:  # a one-hot action selects a row of the weights, so each row includes the bias
+            if self._discrete:  # a one-hot action selects a row of the weights, so the bias is added to each row
                 self._action_weight = self._action_weight + self._bias
         if "states.table" in proxy.tensors:
-            self._starts = _rows_of(proxy.tensors["states.table"])
+            self._starts = _table_starts(proxy.tensors["states.table"])
         elif proxy.config.get("first_states") == "cells":
-            self._starts = _rows_of(np.eye(self._size, dtype=np.float32))
+            self._starts = _table_starts(np.eye(self._size, dtype=np.float32))
         else:
             has_initial_network = "initial.0.bias" in proxy.tensors
             self._starts = self._learned_starts(proxy) if has_initial_network else real_starts(proxy.game)
@@ -85,9 +85,9 @@ class Program:
         return states
 
     def step(self, state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Take ``action [N]`` integers or ``[N, A]`` float32 in ``state [N, S]``; an action without the first axis is
-        for all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool. The next
-        state of a bandit is the same array as ``state``."""
+        """Take ``action [N]`` integers or ``[N, A]`` float32 in ``state [N, S]``. An action without the axis N is taken
+        in all rows. Return the next state ``[N, S]``, the reward ``[N]`` float32 and terminated ``[N]`` bool. The next
+        state of a bandit is the array ``state`` itself."""
         with np.errstate(all="ignore"):
             if self._target_reward is not None:  # a bandit with a target
                 return state, _finite(self._target_reward(state, action)), np.ones(len(state), np.bool_)
@@ -103,7 +103,7 @@ class Program:
         return outputs[:, : self._size], outputs[:, self._size], terminated  # state, reward, done
 
     def _learned_starts(self, proxy: Proxy) -> Starts:
-        """Return a function that runs the initial-state network on normal noise, hashed from the seeds."""
+        """Return a function that runs the initial-state network on normal noise, which is hashed from the seeds."""
         (weight, bias), *layers = join_networks(proxy.tensors, ["initial"])
 
         def starts(seeds: np.ndarray) -> np.ndarray:
@@ -120,14 +120,14 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return np.clip(np.nan_to_num(values, nan=0.0, posinf=BOUND, neginf=-BOUND), -BOUND, BOUND)
 
 
-def _rows_of(table: np.ndarray) -> Starts:
+def _table_starts(table: np.ndarray) -> Starts:
     """Return a function that picks a uniform row of ``table`` for each seed."""
     return lambda seeds: table[(uniform(seeds, 1)[..., 0] * len(table)).astype(np.int64)]
 
 
 def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the distance between an
-    action and the target's action."""
+    """Return a function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the difference between
+    the action and the target's action."""
     (weight, bias), *layers = join_networks(proxy.tensors, ["target"])
     center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
     activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
@@ -150,30 +150,31 @@ def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.nda
 
 
 class Episodes:
-    """Initial states of successive episodes of N environments, computed in blocks, because one call costs the same for
-    few states and for many. ``seeds [N]`` int64 are the seeds of the next episodes; each episode adds 1."""
+    """Initial states of successive episodes of N environments. They are computed in blocks of several episodes, because
+    a call takes the same time for few states and for many. ``seeds [N]`` int64 are the seeds of the next episodes; each
+    episode adds 1."""
 
     def __init__(self, program: Program, seeds: np.ndarray) -> None:
         self._program, self.seeds = program, seeds
-        self._first = seeds - _BLOCK  # first seeds of the current block; no block exists yet
+        self._first_seeds = seeds - _BLOCK  # [N], of the current block, as if one were used up before the first
 
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
-        num_used = self.seeds[rows] - self._first[rows]
+        num_used = self.seeds[rows] - self._first_seeds[rows]
         if num_used.max() == _BLOCK:  # one of these environments has used all of its states: begin a block for all
-            self._first, num_used = self.seeds.copy(), np.zeros_like(num_used)
-            self._block = self._program.first_states(self._first + np.arange(_BLOCK)[:, None])  # [block, N, S]
+            self._first_seeds, num_used = self.seeds.copy(), np.zeros_like(num_used)
+            self._block = self._program.first_states(self._first_seeds + np.arange(_BLOCK)[:, None])  # [block, N, S]
         self.seeds[rows] += 1
         return self._block[num_used, rows]
 
 
 def real_starts(game: str) -> Starts:
-    """Return a function from seeds to initial observations of a real environment. They equal the trainer's
-    (`envs.synthetic.starts_of`). Tensor programs of the trainer have a formula here; for other environments, a reset
-    with one of 4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
-    game = re.sub(r",action_repeat=\d+$", "", game)  # it does not change initial states
-    gym_id = IDS.get(game.partition(",")[0], game)  # nor do the parameters of these environments
-    return _FORMULAS[gym_id] if gym_id in _FORMULAS else _resets(gym_id)
+    """Return a function from seeds to initial observations of a real environment. They equal those in training
+    (`envs.synthetic.starts_of`). For tensor programs there are formulas here. For other environments, a reset with one
+    of 4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
+    game = re.sub(r",action_repeat=\d+$", "", game)  # this parameter does not change initial states
+    gym_id = IDS.get(game.partition(",")[0], game)  # nor do parameters of the environments in `IDS`
+    return _FORMULAS[gym_id] if gym_id in _FORMULAS else _reset_starts(gym_id)
 
 
 def _cartpole(seeds: np.ndarray) -> np.ndarray:
@@ -188,7 +189,7 @@ def _acrobot(seeds: np.ndarray) -> np.ndarray:
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
-def _one_cell(num_cells: int, start: int = 0) -> Starts:
+def _cell_starts(num_cells: int, start: int = 0) -> Starts:
     """Return a function that gives the cell ``start`` of ``num_cells``, one-hot, for every seed."""
     obs = np.zeros(num_cells, np.float32)
     obs[start] = 1
@@ -214,22 +215,22 @@ _FORMULAS = {
     "MountainCar-v0": _mountaincar,
     "MountainCarContinuous-v0": _mountaincar,
     "Pendulum-v1": _pendulum,
-    "CliffWalking-v1": _one_cell(48, 36),
-    "understudy/Cliff-v0": _one_cell(48, 36),
-    "understudy/EmptyRoom22-v0": _one_cell(4),
-    "understudy/EmptyRoom23-v0": _one_cell(6),
-    "understudy/EmptyRoom33-v0": _one_cell(9),
-    "understudy/WallRoom-v0": _one_cell(25),
-    "understudy/HoleRoom-v0": _one_cell(25),
-    "understudy/HoleRoomLarge-v0": _one_cell(35),
-    "understudy/HoleRoomLargeShifted-v0": _one_cell(35),
+    "CliffWalking-v1": _cell_starts(48, 36),
+    "understudy/Cliff-v0": _cell_starts(48, 36),
+    "understudy/EmptyRoom22-v0": _cell_starts(4),
+    "understudy/EmptyRoom23-v0": _cell_starts(6),
+    "understudy/EmptyRoom33-v0": _cell_starts(9),
+    "understudy/WallRoom-v0": _cell_starts(25),
+    "understudy/HoleRoom-v0": _cell_starts(25),
+    "understudy/HoleRoomLarge-v0": _cell_starts(35),
+    "understudy/HoleRoomLargeShifted-v0": _cell_starts(35),
 }
 
 
 @functools.cache
-def _resets(gym_id: str) -> Starts:
+def _reset_starts(gym_id: str) -> Starts:
     """Return a function from seeds to observations after resets of an environment with one of 4,096 seeds. Raises
-    ProxyError if it cannot be made; the function raises it if a reset fails."""
+    ProxyError if the environment cannot be made. The function raises ProxyError if a reset fails."""
     module = gym_id.rpartition(":")[0]
     if module and module not in sys.modules:  # Gymnasium would import a module named by a file
         line = f"first states are those of {gym_id!r}, but no file has a module imported"

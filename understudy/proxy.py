@@ -9,22 +9,23 @@ from gymnasium.spaces import Box, Discrete
 
 from understudy.kinds import KINDS
 
-BOUND = 1e6  # the largest size of an observation and of a reward
+BOUND = 1e6  # largest absolute value of a number in an observation, and of a reward
 
 
 class ProxyError(ValueError):
-    """A learned environment or reward is missing, or cannot be used in this way. ``str(e)`` is one clear line."""
+    """The error about a learned environment or reward that is missing, or cannot be used in this way. ``str(e)`` is one
+    clear line."""
 
 
 @dataclass(frozen=True)
 class Proxy:
     """A learned environment or reward, with the content of its file (`understudy.load`).
 
-    ``game`` is the name of the real environment. ``spaces`` describes it: ``obs_shape`` [S], ``actions`` (``n``, or
-    ``low`` and ``high``), ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of numbers in
-    the info of a step. ``config`` holds the settings of the networks and of the search. ``description`` is plain data
-    such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid out as in ``torch.nn.Linear``:
-    ``state.0.weight [out, in]``, ``state.0.bias [out]``.
+    ``game`` is the name of the real environment. ``spaces`` describes it: ``obs_shape`` is [S], ``actions`` has ``n``,
+    or ``low`` and ``high``, then ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of the
+    numbers that it reads from the info of a step. ``config`` holds the settings of the networks and of the search.
+    ``description`` is plain data such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid
+    out as in ``torch.nn.Linear``: ``state.0.weight [out, in]``, ``state.0.bias [out]``.
     """
 
     path: Path

@@ -1,5 +1,4 @@
-"""Learned rewards: the ways in which a network phi changes the reward r of a task, and Gymnasium wrappers that pay the
-result.
+"""Learned rewards: how a network phi changes the reward r of a task, and Gymnasium wrappers with the result.
 
     env = understudy.RewardWrapper(gymnasium.make("CliffWalking-v1"), "cliff-additive-potential")
 
@@ -28,8 +27,8 @@ NATIVE = "native_reward"  # entry of info for the environment's reward
 
 
 def shaped(mode: Mode, reward: Any, potential: Any, next_potential: Any, discount: Any) -> Any:
-    """Compute the reward that an agent gets, from arrays or tensors of one shape. ``potential`` is phi(x) (unused
-    unless phi is a potential), ``next_potential`` phi(x'), and ``discount`` the agent's."""
+    """Compute the reward of an agent, from arrays or tensors of one shape: the ``reward`` r of the task, ``potential``
+    phi(x), which is only used if phi is a potential, ``next_potential`` phi(x'), and the ``discount`` of the agent."""
     bonus = discount * next_potential - potential if mode.potential else next_potential
     return reward + bonus if mode.additive else bonus
 
@@ -81,7 +80,7 @@ class _LearnedReward:
 
     def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
         """Return the learned rewards ``[N]`` of steps to ``obs [N, S]`` with ``reward [N]``, ``info [N, I]`` and
-        ``terminated [N]``. Phi of both states of a step gets the info of that step, as in the published code."""
+        ``terminated [N]``. Phi reads the info of a step for both states of this step, as in the published code."""
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
         mode = self.phi.mode
@@ -95,9 +94,9 @@ class _LearnedReward:
 def _load_reward(
     proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
 ) -> _LearnedReward:
-    """Load the reward of a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
-    observations of another size, or if a potential has no discount. Actions may differ, because rewards do not depend
-    on them."""
+    """Load the reward for a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
+    observations of another size than in ``space``, or if a potential has no discount. Actions may differ, because
+    rewards do not depend on them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:
@@ -122,8 +121,8 @@ def _load_reward(
 
 
 def _describe_unit(space: gym.Space) -> str:
-    """Return the unit of an observation's size for error messages: numbers with their shape, or cells and the first
-    cell's number if that is not 0."""
+    """Describe the elements of an observation for error messages: numbers, with their shape unless it is one axis, or
+    cells that count from another number than 0."""
     if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
         return f"numbers in the shape {list(space.shape)}"
     first = space.start if isinstance(space, gym.spaces.Discrete) else 0
@@ -131,8 +130,8 @@ def _describe_unit(space: gym.Space) -> str:
 
 
 def _other_task(spec: EnvSpec, game_id: str) -> bool:
-    """Return whether ``spec`` and ``game_id`` are Gymnasium's environments with different names and classes. Variants
-    from other packages are accepted."""
+    """Return whether ``spec`` and ``game_id`` are environments of Gymnasium itself with different names and classes.
+    Environments of other packages may be variants, so they are accepted."""
     game_spec = gym.registry.get(game_id)
     if game_spec is None or game_spec.name == spec.name or game_spec.entry_point == spec.entry_point:
         return False
@@ -140,8 +139,8 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
 
 
 def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.ndarray:
-    """Return the numbers ``[N, I]`` of ``names`` in the info of a step of N environments. Raises ProxyError if one is
-    missing."""
+    """Return the numbers with the I ``names`` in the info of a step of N environments, ``[N, I]``. Raises ProxyError if
+    one is missing."""
     if not names:
         return np.zeros((num_envs, 0))
     for name in names:
@@ -153,9 +152,9 @@ def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.nd
 def _vector_info_values(
     names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray
 ) -> np.ndarray:
-    """Return the numbers ``[N, I]`` of ``names`` in the infos of N environments. Environments that are not in ``stepped
-    [N]``, because they were only reset, have zeros. Environments in ``reset_mask [N]`` started a new episode in the
-    same step; their numbers are in ``final_info``."""
+    """Return the numbers with the I ``names`` in the infos of N environments, ``[N, I]``. They are 0 for environments
+    that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have started a
+    new episode in the same step; their numbers are in ``final_info``."""
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
@@ -167,9 +166,9 @@ def _vector_info_values(
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     """Replace the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
 
-    ``proxy`` is a file, the run folder of a search, the name of a shipped reward, or a `Proxy`. ``discount`` is the
-    agent's, for potentials; None means the discount of the search's agents. Raises ProxyError if the proxy cannot be
-    loaded or does not fit the environment.
+    ``proxy`` is a file, the run folder of a search, the name of a shipped reward, or a `Proxy`. A potential needs the
+    ``discount`` of the agent; None means the discount of the agents in the search. Raises ProxyError if the proxy
+    cannot be loaded or does not fit the environment.
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
@@ -228,7 +227,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         episode's last observation, in ``info["final_obs"]``."""
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         flat_obs, dones = self._flatten(obs), terminated | truncated
-        reset_mask = dones & (self._mode is AutoresetMode.SAME_STEP)  # ``obs`` is of the next episode
+        reset_mask = dones & (self._mode is AutoresetMode.SAME_STEP)  # here ``obs`` is of the next episode
         last_obs = flat_obs
         if reset_mask.any():
             last_obs = flat_obs.copy()

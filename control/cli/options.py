@@ -19,9 +19,10 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as the command line knows it. ``meta`` has its help text, bounds and facts (`models.settings`),
-    ``section`` is its heading in the help. ``owner`` is the class of the config that has it; None for a command to the
-    agent, such as ``command.return``, and for a setting of several families at once."""
+    """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
+    (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
+    has it; None for a command to the agent, such as ``command.return``, and for a setting of several families at
+    once."""
 
     name: str
     kind: Kind

@@ -2,7 +2,7 @@
 defaults. Imports no torch.
 
 A command is chosen by the flag of its first setting, such as ``--plot``. Facts of a setting say which commands use it,
-and who may change it (`models.settings.FACTS`).
+and who may change it (`models.settings.PROPERTIES`).
 """
 
 import functools
@@ -289,7 +289,7 @@ class PlotConfig(Command):
         None,
         "draw and tabulate these run folders, and end; also folders with monitor.csv and evaluations.npz of "
         "stable-baselines3",
-        longest=10_000,
+        max_items=10_000,
         exists=True,
     )
     plot_out: str | None = _figure(None, "file of the figure; null is beside the runs")
@@ -304,7 +304,7 @@ class FilmConfig(Command):
         "film these side by side in the same episodes, and end: run folders, checkpoints, proxies (an agent trains "
         "on each first); `untrained`: the agent before it, with its first weights; `real`: an agent that trains on "
         "the real environment for as long as on the proxy before it",
-        longest=4,
+        max_items=4,
         exists=True,
     )
     film_out: str | None = _film(None, "file of that film (.mp4); null is a new file in logdir/films")
@@ -317,7 +317,7 @@ class ReportConfig(Command):
     report: tuple[str, ...] | None = _report(
         None,
         "write one HTML file about these run folders, or about the run folders in them, and end",
-        longest=10_000,
+        max_items=10_000,
         exists=True,
     )
     report_out: str | None = _report(None, "that file (.html), or its folder; null is beside the runs")

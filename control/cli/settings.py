@@ -10,7 +10,7 @@ from typing import Any
 from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import Family, StepSchedule, reasons_by_setting
 from models.mixture import Mixture, expand_shared, shared_settings
-from models.registry import agent_and_proxy_defaults, config_of, families_of, family, named_agents, split_by_family
+from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
 from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
 
@@ -177,7 +177,7 @@ def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
     if settings.proxy is not None:
         validate(run.implementation, settings.proxy)
-        for name, _, agent_config in split_by_family(settings.agent, named_agents(run.agent)):
+        for name, _, agent_config in split_by_family(settings.agent, parse_agents(run.agent)):
             validate(name, agent_config)
     else:
         validate(run.implementation, settings.agent)
@@ -262,7 +262,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
-    agents = named_agents(settings.run.agent)
+    agents = parse_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
     sample_all = settings.proxy.retest_drawn
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):

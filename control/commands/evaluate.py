@@ -44,7 +44,7 @@ from envs.names import split_name, with_parameters
 from models.mixture import names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
-from models.registry import agent_class, config_classes, family, named_agents, overridden_names
+from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
 from models.streams import Streams
@@ -417,7 +417,7 @@ def agents_on(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     run_config = dataclasses.replace(settings.run, **run_values)
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):
-        implementations = named_agents(names)
+        implementations = parse_agents(names)
     names_of_class = names_in(config_classes(implementations))  # {class: {field: flag}}
     agents: dict[str, Any] = {}
     reasons: dict[str, str] = {}  # flags without effect for at least one implementation
@@ -482,7 +482,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     them. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
-    searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
+    searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # {class: {field: name in ``saved_settings``}}
     # The first files also hold the settings of all commands, and settings that exist no more.
     unused = {
@@ -530,7 +530,7 @@ def _in_common(saved_settings: dict[str, Any], searched_class: type, config_clas
 def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return field -> value, for fields of agent ``name`` to which the preset gives a value that the search's first
     agent lacks, or another one than that agent's. Empty if the preset does not allow both agents together."""
-    searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
+    searched_agent = parse_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     choices = {
         key: getattr(proxy.config, key) for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)
     }

@@ -51,7 +51,7 @@ from envs.make import make_environment, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
-from models.registry import default_config, named_agents
+from models.registry import default_config, parse_agents
 from models.settings import SettingError, raise_all
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
@@ -419,7 +419,7 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
     steps, count = task.options.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
     solved = random_play + _ENOUGH * (goal - random_play)
-    name = named_agents(proxy.description["settings"]["agent"])[0]
+    name = parse_agents(proxy.description["settings"]["agent"])[0]
     test_every = max(1, steps // _TESTS)
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)

@@ -12,7 +12,7 @@ from control.cli.options import Flag, flags
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import read_value, word, words_by_setting
 from models.registry import families_of, family
-from models.settings import INTEGER, LONGEST, SettingError, allowed_clause, kinds, names_with, nearest, setting, width
+from models.settings import INTEGER, MAX_ITEMS, SettingError, allowed_clause, kinds, names_with, nearest, setting, width
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -32,7 +32,7 @@ _EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 _FOLDERS = {"synthetic": "synthetic_environments", "reward": "reward_networks"}
 SHAPE = {
     "width": width(1, "units of every hidden layer"),
-    "depth": setting(1, "number of hidden layers", minimum=1, maximum=LONGEST),
+    "depth": setting(1, "number of hidden layers", minimum=1, maximum=MAX_ITEMS),
 }
 """Parts of ``hidden_sizes`` that may vary apart."""
 

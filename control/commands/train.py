@@ -39,7 +39,7 @@ from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
-from models.registry import family, named_agents
+from models.registry import family, parse_agents
 from models.settings import HAS_NUMBA, SettingError, StopNow, UserError, names_with, raise_all
 from understudy.files import IN_RUN
 
@@ -178,7 +178,7 @@ def build_module(settings: Settings) -> RunModule:
 def has_machine_code(settings: Settings) -> bool:
     """Return whether a training with these settings imports Numba for machine code."""
     run = settings.run
-    names = [run.implementation] if settings.proxy is None else named_agents(run.agent)
+    names = [run.implementation] if settings.proxy is None else parse_agents(run.agent)
     return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 

@@ -30,7 +30,7 @@ from envs.make import make_dynamics, make_environment, stages_of
 from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
-from models.registry import agent_class, config_of, named_agents
+from models.registry import agent_class, config_of, parse_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 from models.varied import with_all_sampled
 
@@ -215,7 +215,7 @@ class InnerLoop:
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
         configure_torch()
         self.config, self.agent_config, self.game, self.threads = config, agent_config, game, threads
-        self.kinds = named_agents(agent)
+        self.kinds = parse_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
         self.dynamics = make_dynamics(game)

@@ -33,7 +33,7 @@ from envs.make import Stages, stages_of
 from models.proxies import files
 from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
-from models.registry import agent_class, config_of, named_agents
+from models.registry import agent_class, config_of, parse_agents
 from models.settings import SettingError, kinds
 from models.streams import Streams
 from models.varied import sample_config, with_all_sampled
@@ -66,7 +66,7 @@ class ProxyModule(RunModule):
         self.first_scores = torch.full((self.config.center_agents,), torch.nan)  # of agents on the first mean
         self.outcome: Outcome | None = None
         self.real_steps = 0
-        self.agents = named_agents(settings.run.agent)  # names of the agents' implementations
+        self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.legend = "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
         self.legend += f"{self.steps_on}: steps of all agents; left: with last tests{' and film' * settings.run.record}"
         self.kinds = len(self.agents)  # number of implementations
@@ -361,7 +361,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)
-    for name in named_agents(run.agent):
+    for name in parse_agents(run.agent):
         check_spaces(run, agent_class(name), stages.spaces, name)
     settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
     _check_agent_counts(settings)
@@ -387,7 +387,7 @@ def _check_agent_counts(settings: Settings) -> None:
     search, agent = settings.proxy, settings.run.agent
     if not (search.common_random_numbers and search.agents_take_turns == "seeds"):
         return
-    num_kinds = len(named_agents(agent))
+    num_kinds = len(parse_agents(agent))
     for name in ("agents_per_proxy", "second_agents"):
         count = getattr(search, name)
         if count is not None and count % num_kinds:

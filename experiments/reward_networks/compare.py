@@ -47,7 +47,7 @@ from experiments.comparison import REWARD_ROWS, check_given, check_number, numbe
 from models.mixture import Mixture
 from models.off_policy import TwinCriticAgent
 from models.proxies import files
-from models.registry import agent_class, families_of, named_agents
+from models.registry import agent_class, families_of, parse_agents
 from models.settings import SettingError, choice_error, kinds
 from models.vocabulary import translate
 from understudy.kinds import KINDS, MODES
@@ -343,7 +343,7 @@ def compare(options: argparse.Namespace) -> None:
         raise SettingError(f"{line}; give one: --set solved_reward=-300")
     torch.set_num_threads(1)
     loop = InnerLoop(settings.proxy, settings.run.agent, settings.agent, settings.run.gamename)
-    for name in named_agents(settings.run.agent):
+    for name in parse_agents(settings.run.agent):
         check_spaces(settings.run, agent_class(name), loop.stages.spaces, name)
     seeds = fresh_seeds(options.seed, "compare", options.agents, len(loop.kinds))
     other_rewards = list(rewards(settings, options, loop))

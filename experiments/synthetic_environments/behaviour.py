@@ -27,7 +27,7 @@ from control.reports.sheets import Look, write_numbers
 from control.reports.synthetic import BINS, behaviour, draw_histograms, draw_rewards, histograms
 from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script, script_flags
 from models.proxies.files import Proxy
-from models.registry import agent_class, named_agents
+from models.registry import agent_class, parse_agents
 from models.settings import SettingError
 
 LAYOUT = Layout(("game", "kind", "panels"), 1)
@@ -80,7 +80,7 @@ def make(flags: argparse.Namespace) -> None:
         rewards = {"light": reward_path, "dark": reward_path.with_stem(f"{reward_path.stem}_dark")}
     rewards = {theme: figure_to_write("paid", path) for theme, path in rewards.items()}
     settings = parse(["--implementation", "SE", "--gamename", proxy.game, "--agent", agent])
-    for agent_name in named_agents(settings.run.agent):
+    for agent_name in parse_agents(settings.run.agent):
         check_spaces(settings.run, agent_class(agent_name), proxy.spaces, agent_name)
     settings = dataclasses.replace(settings, agent=agent_settings(proxy, agent, {}), proxy=proxy.config)
     data = behaviour(proxy, settings)

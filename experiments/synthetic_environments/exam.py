@@ -95,7 +95,7 @@ def taught(proxy: Proxy, config: Config, seeds: list[int]) -> dict:
     """Test policies that supervised learning trains on the pairs of ``proxy``; ``seeds`` set their initial weights."""
     stages, started = Stages(config, proxy.game), time.process_time()
     pairs = stages.searched_part(proxy.parameters).expand(len(seeds), -1)
-    policies = stages.trained_on_pairs(pairs, proxy.parameters, Streams(seeds))
+    policies = stages.train_on_pairs(pairs, proxy.parameters, Streams(seeds))
     loop = InnerLoop(config, "DDQN", default_config("DDQN", proxy.game), proxy.game)
     outcome = loop.run(policies, seeds, by_target=True)
     return describe(outcome, config) | {"cpu_seconds": time.process_time() - started}

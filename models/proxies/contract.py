@@ -1,12 +1,12 @@
-"""The interface between a search and its proxies: learned environments or rewards that fresh agents train on.
+"""The interface between a search and its proxies: learned environments or rewards on which new agents train.
 
 A kind of proxy consists of a folder here and the files named below:
 
 - ``config.py`` has ``Config``, which derives from `models.proxies.search.SearchConfig` and adds the proxy's settings,
   and ``FAMILY`` (`models.family.Family`, ``learns_from="evolution"``).
 - ``networks.py`` has ``Networks(config, spaces)``, for M proxies at once. It implements `Parameters`.
-- ``envs/<kind>.py`` has ``Stages``, an `envs.make.Stages`. It puts agents and proxies together in an environment.
-- ``control/reports/<kind>.py`` has ``picture``, which draws a winner.
+- ``envs/<kind>.py`` has ``Stages``, an `envs.make.Stages`. It makes environments in which agents train on proxies.
+- ``control/reports/<kind>.py`` has ``picture``, which draws the winner of a search.
 - `understudy.kinds.KINDS` has a record for all readers of files: settings, shapes of tensors, and descriptions.
 
 D is the number of parameters of one proxy.
@@ -31,14 +31,16 @@ class Parameters(Protocol):
         """Return initial parameters ``[M, D]`` float32, one row per stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views ``[M, *]`` of ``flat [M, D]``, one per network, by name. TensorBoard shows their histograms."""
+        """Return views ``[M, n]`` of ``flat [M, D]`` by name, with the n parameters of one network each. TensorBoard
+        shows their histograms."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views of ``flat [D]`` by their names in a file, such as ``reward.0.weight`` for layer 0 of a network:
         weights ``[out, in]`` and biases ``[out]``."""
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies that the rewards of ``flat [M, D]`` define. Raises SettingError if they define none."""
+        """Return the policies that maximise the rewards of the proxies ``flat [M, D]``. Raises SettingError if these
+        rewards define no policy."""
         ...
 
 

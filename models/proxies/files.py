@@ -1,5 +1,5 @@
-"""Reading and writing proxies for the trainer: converts between an `understudy` file and flat parameters with settings.
-`understudy.files` defines and validates the format."""
+"""Reading and writing proxies: converts between files of `understudy` and flat parameters with settings.
+`understudy.files` defines and checks the format."""
 
 import importlib
 from collections.abc import Mapping
@@ -53,14 +53,14 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return parameters ``[D]`` of zeros, and views of them by their names in a file. Writing to a view sets them."""
+    """Return parameters ``[D]`` of zeros, and views of them by their names in a file, through which they can be set."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
 
 
 def implementation_of(kind: str) -> str:
-    """Return the implementation that searches for proxies of a kind (`understudy.kinds.KINDS`). Raises LookupError if
+    """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`). Raises LookupError if
     there is none."""
     for name, family_spec in implementations().items():
         if family_spec.learns_from != "evolution":
@@ -79,14 +79,14 @@ def save(
     game: str,
     description: Mapping[str, Any],
 ) -> None:
-    """Write one proxy with ``parameters [D]`` to ``path`` by `understudy.save`. Raises ProxyError if the number of
-    parameters is wrong, and the errors of `understudy.save`."""
+    """Write a proxy with ``parameters [D]`` to ``path`` by `understudy.save`, and raise its errors. Raises ProxyError
+    if the number of parameters is wrong."""
     networks = networks_of(config, spaces)
     if parameters.shape != (networks.size,):
         raise refused(Path(path), f"{list(parameters.shape)} parameters", f"[{networks.size}]")
     parameters = parameters.detach().cpu().float()
     settings = _settings_in_file(config)
-    if settings.get("rn_evolve_scale"):  # readers know only rn_output_scale
+    if settings.get("rn_evolve_scale"):  # readers of files know only rn_output_scale
         settings |= {"rn_output_scale": float(networks.output_scale(parameters[None])), "rn_evolve_scale": False}
     limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
     extra_spaces = {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
@@ -101,10 +101,10 @@ def save(
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
-    """Return the settings that a file stores. Settings added after the first files (``later``) are left out if they
-    have their default. So are the settings of a search if a supervised fit replaces it, unless readers need them."""
+    """Return the settings that a file contains. Settings with the property ``later`` are left out at their default. If
+    a supervised fit takes the place of a search, the settings of a search are left out unless readers need them."""
     settings = asdict(config)
-    del settings["compiled"]  # does not describe the proxy
+    del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":
         ineffective = implementations()[implementation_of(settings["proxy"])].ineffective(config)
         needed = KINDS[settings["proxy"]].settings
@@ -112,14 +112,14 @@ def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
             settings.pop(field.name, None)
-    if settings.get("pairs"):  # readers know only table_size
+    if settings.get("pairs"):  # readers of files know only table_size
         settings["table_size"] = settings["pairs"]
     return settings
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """Load the proxy of a file, of a search's run folder, or with a shipped name. Raises ProxyError, one line with the
-    path, if there is no usable proxy or if its settings are invalid."""
+    """Load a proxy: a file, the winner in the run folder of a search, or the name of a shipped proxy. Raises
+    ProxyError, one line with the path, if there is no usable proxy or if its settings are invalid."""
     file = understudy.load(name_or_path)
     config, spaces = _config_of(file), _spaces_of(file)
     try:
@@ -136,8 +136,8 @@ def load(name_or_path: str | Path) -> Proxy:
 
 
 def _config_of(file: understudy.Proxy) -> Any:
-    """Return the settings of a file as an instance of its family's ``Config``, with old names translated. Values are
-    not checked. Raises ProxyError for an unknown name."""
+    """Return the settings of a file as an instance of the ``Config`` of its family. Old names are translated, values
+    are not checked. Raises ProxyError for an unknown name."""
     family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = kinds(family_spec.config)
     try:
@@ -165,9 +165,9 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Load the parameters ``[D]`` of another proxy, from which a search with these settings starts. Raises SettingError
-    if its kind, shapes or environment differ. With ``rn_evolve_scale`` the last parameter is the logarithm of the
-    proxy's output scale relative to the search's."""
+    """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` starts. Raises
+    SettingError if the search has another kind, other shapes or another environment. With ``rn_evolve_scale`` the last
+    parameter is the logarithm of the output scale of the proxy divided by the search's."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:
@@ -186,7 +186,7 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         raise SettingError(f"{line}, with tensors {proxy_shapes}; allowed here: {shapes}", "start_from")
     if len(parameters) == len(proxy.parameters):
         return proxy.parameters
-    # With ``rn_evolve_scale`` the search has one parameter more.
+    # With ``rn_evolve_scale`` the search has one more parameter than the proxy.
     proxy_scale, scale = proxy.config.rn_output_scale, config.rn_output_scale  # type: ignore[attr-defined]
     if proxy_scale * scale <= 0:
         line = f"{line}, whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale"

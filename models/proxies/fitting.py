@@ -1,4 +1,4 @@
-"""The networks of proxies: their architecture and names, and fits to given outputs."""
+"""The networks of proxies: their architecture, the names of their tensors, and fits by supervised learning."""
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ _UPDATES, _LR, _BATCH = 4000, 3e-3, 512
 
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
-    """Return the architecture of a network with the hidden layers in ``config``. The slope of prelu is not searched, so
-    prelu is a leaky ReLU."""
+    """Return the architecture of a network with the hidden layers in ``config``. A search does not change the slope of
+    prelu, so prelu is a leaky ReLU."""
     sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
     if config.proxy_activation_fn == "prelu":
         return MLP(sizes, "leakyrelu", PRELU_SLOPE)
@@ -20,8 +20,8 @@ def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
 
 
 def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
-    """Return views of one network's ``parameters [1, P]`` by their names in a file: weights ``[out, in]`` and biases
-    ``[out]``."""
+    """Return views of ``parameters [1, P]`` of the network ``name``, by their names in a file: weights ``[out, in]``
+    and biases ``[out]``."""
     tensors = {}
     for i, (weight, bias) in enumerate(mlp.layers(parameters)):
         tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"] = weight[0], bias[0, :, 0]
@@ -30,7 +30,8 @@ def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
 
 def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
     """Change a network that maps standardised inputs to standardised outputs, in place, so that it maps raw inputs to
-    raw outputs. ``inputs`` and ``outputs`` are center and spread of each number, ``[in]`` and ``[out]``."""
+    raw outputs. ``inputs`` are center and spread ``[in]`` of the raw inputs, ``outputs`` center and spread ``[out]`` of
+    the raw outputs."""
     (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
     (input_center, input_spread), (output_center, output_spread) = inputs, outputs
     first_weight.div_(input_spread)
@@ -49,12 +50,13 @@ def fit(
     cross_entropy: bool = False,
     updates: int | None = None,
 ) -> Tensor:
-    """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``. Return its parameters ``[M, P]``.
+    """Fit ``mlp`` to map ``inputs [M or 1, N, I]`` to ``targets [M or 1, N, O]``, from ``parameters [M, P]``. Return
+    new parameters ``[M, P]``.
 
-    Starts from a copy of ``parameters [M, P]``. Adam minimises the squared error or, with ``cross_entropy``, the cross
-    entropy between one-hot ``targets`` and the softmax of the outputs. The learning rate decays linearly to zero.
-    ``schedule`` is a number of updates on all N rows and the initial learning rate; None means ``updates`` (by default
-    4000) on random batches of 512 rows, from 3e-3. The batches do not depend on the run's seed.
+    Adam minimises the squared error or, with ``cross_entropy``, the cross entropy between one-hot ``targets`` and the
+    softmax of the outputs. The learning rate decays linearly to zero. ``schedule`` is the number of updates on all N
+    rows, and the initial learning rate. Without it, there are ``updates`` (by default 4000) on random batches of 512
+    rows, and the initial learning rate is 3e-3. The batches do not depend on the seed of the run.
     """
     parameters = parameters.clone()
     updates, lr = schedule or (updates or _UPDATES, _LR)

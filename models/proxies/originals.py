@@ -1,9 +1,9 @@
 """Readers of learned environments and rewards in files of other projects. They run no code from the files.
 
 [F] Ferreira et al. 2022 (learning_environments) save ``{"model": state_dict, "config": settings}`` by ``torch.save``.
-[L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle names functions that rebuild its content.
-These readers replace the names of arrays, number types and Flax's dict by harmless classes and refuse all other names.
-The file's size bounds their time and memory.
+[L] Liesen et al. 2024 (synthetic-gymnax) pickle Flax parameters. A pickle contains names of functions that rebuild its
+content. These readers replace the functions for arrays, dtypes and Flax's dict by harmless classes, and refuse all
+other names. Their time and memory are bounded by the size of the file.
 """
 
 import io
@@ -33,9 +33,9 @@ Arrays = dict[str, np.ndarray]
 
 
 class Original(NamedTuple):
-    """The content of a file. ``kind`` is the kind of proxy, ``game`` its environment or "" if the file does not say,
-    ``settings`` are the proxy's, ``agents`` the settings of its inner agents. ``tensors`` are as in `understudy.Proxy`,
-    except that the inputs of a bandit's reward are the state, then the action."""
+    """The content of a file. ``kind`` is the kind of proxy, ``game`` its environment, or "" if the file does not say.
+    ``settings`` are for the proxy, ``agents`` are settings for its inner agents. ``tensors`` are as in
+    `understudy.Proxy`, except that the inputs of the reward network of a bandit are the state, then the action."""
 
     kind: str
     game: str
@@ -75,7 +75,7 @@ def _read_learning_environments(content: Any) -> Original:
         "proxy_activation_fn": activation,
     }
     solved_reward = float(environment["solved_reward"])
-    if abs(solved_reward) < 1e6:  # larger ones mean never
+    if abs(solved_reward) < 1e6:  # a larger one means that the environment is never solved
         settings["solved_reward"] = solved_reward
     agent = re.sub("_(vary|icm).*", "", agent_name.lower())  # ddqn_vary -> ddqn
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
@@ -88,11 +88,11 @@ def _read_learning_environments(content: Any) -> Original:
 
 
 def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
-    """Return the weights and biases of the state dict ``model`` by their names here, and the index of the last layer
-    of each network (-1 for a missing network). Raises ValueError for tensors of other networks.
+    """Return the weights and biases of the state dict ``model`` by their names in `understudy`, and the index of the
+    last layer of each network (-1 if there is no such network). Raises ValueError for tensors of other networks.
 
-    Keys are such as ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear network. The
-    slope of a PReLU after a layer is a ``weight`` too."""
+    Keys of the state dict are such as ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear
+    network. The slope of a PReLU after a layer is also called ``weight``."""
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
     for key, tensor in model.items():
@@ -103,7 +103,7 @@ def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
         if part == "weight" and value.shape == (1,):  # a slope
             if value[0] != 0.25:  # the initial slope, which that search does not change
                 raise ValueError(f"its PReLU {key[:60]!r} has slope {value[0]:g}, not 0.25")
-        elif part == "bias":  # follows its layer's weight
+        elif part == "bias":  # comes after the weight of its layer
             tensors[f"{name}.{last_layers[name]}.bias"] = value
         else:
             last_layers[name] += 1
@@ -113,8 +113,8 @@ def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
 
 def _read_synthetic_gymnax(content: Any) -> Original:
     """Convert the content of a file of synthetic-gymnax: a bandit with an initial-state and a reward network."""
-    content = _without_frozen_dict(content)
-    parameters = _without_frozen_dict(content.get("params", content))
+    content = _plain_dict(content)
+    parameters = _plain_dict(content.get("params", content))
     tensors: Arrays = {}
     for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
         for i in range(len(layers)):
@@ -136,13 +136,13 @@ class _FrozenDict:
         self.content = state["_dict"]
 
 
-def _without_frozen_dict(content: Any) -> Any:
+def _plain_dict(content: Any) -> Any:
     """Return the dict in ``content`` if it is a FrozenDict, else ``content``."""
     return content.content if isinstance(content, _FrozenDict) else content
 
 
 class _Float32:
-    """Replaces ``numpy.dtype``. Raises ValueError for anything except little-endian float32."""
+    """Replaces ``numpy.dtype``. Raises ValueError for any dtype other than little-endian float32."""
 
     def __init__(self, name: str, align: Any = None, copy: Any = None):
         if name != "f4":  # a float of 4 bytes; its byte order follows as state
@@ -154,8 +154,8 @@ class _Float32:
 
 
 class _Array:
-    """Replaces NumPy's array, whose numbers follow as its state. They are not copied, because a pickle may repeat the
-    same state many times."""
+    """Replaces NumPy's array. Its numbers are in its state. They are not copied, because a pickle may repeat the same
+    state many times."""
 
     def __init__(self, kind: Any = None, shape: Any = None, code: Any = None):
         self.numbers = np.empty(0, np.float32)
@@ -168,7 +168,7 @@ class _Array:
 
 
 def _jax_array(make: Any, arguments: Any, state: Any, about: Any = None) -> _Array:
-    """Replace JAX's function that rebuilds an array. Only ``state``, the state of a NumPy array, is used."""
+    """Replaces JAX's function that rebuilds an array. Only ``state``, the state of a NumPy array, is used."""
     array = _Array()
     array.set_state(state)
     return array
@@ -186,7 +186,7 @@ _NEWER_OPCODES = "FRAME MEMOIZE STACK_GLOBAL NEWOBJ SHORT_BINUNICODE SHORT_BINBY
 
 
 class _Unpickler(Unpickler):
-    """Unpickles files of synthetic-gymnax, which need newer opcodes, and in which objects have a state."""
+    """Unpickler of files of synthetic-gymnax, with newer opcodes and objects that have a state."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the replacement of a global name, or the base class's. Raises an error for all other names."""

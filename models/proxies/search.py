@@ -1,8 +1,7 @@
-"""Settings that all searches for proxies share: the search itself, and the choice of its winner.
+"""Settings that all searches for proxies have: of the search itself, and of the choice of its winner.
 
-Each kind of proxy adds its settings: ``class Config(SearchConfig, ...)`` in its folder. This file is the only home of
-the shared settings' defaults and ranges. Imports no torch. `models.proxies.synthetic.config` lists the sources [F] and
-[L].
+Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig, ...)``. Imports no torch.
+`models.proxies.synthetic.config` lists the sources [F] and [L].
 """
 
 import functools
@@ -17,11 +16,11 @@ OBJECTIVES: dict[str, tuple[str, tuple[str, ...]]] = {
     "auc": ("their sum over its steps", ("test_every",)),
     "threshold": ("few steps until solved [F]", ("solved_reward",)),
 }
-"""What a search can maximise, in words, and the settings that it needs. Each is a function of this name in
-``control/evolution/objectives.py``."""
+"""Objective that a search can maximise -> its description, and the settings that it needs. The function of this name in
+``control/evolution/objectives.py`` computes it."""
 CLONES = ("clone", "teacher")
 """Presets that make a proxy from a policy, without a search."""
-_NEEDED = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
+_DESCRIPTIONS = {"solved_reward": "a solved_reward to reach", "test_every": "steps between tests"}
 
 _network = functools.partial(setting, section="proxy")
 _search = functools.partial(setting, section="search", fit=False)
@@ -44,8 +43,8 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """Settings of the outer loop (strategy, population), of the inner loop, in which fresh agents train and play test
-    episodes, and of the choice of the winner among the search distribution's means."""
+    """Settings of a search. In the outer loop, a strategy changes a population of proxies. In the inner loop, new
+    agents train on proxies and play test episodes. The winner is one of the means of the search distribution."""
 
     strategy: str = _search(
         "openai_es",
@@ -173,7 +172,7 @@ class SearchConfig:
         "generations A B between which the limit grows linearly: up to A tests end after test_limit_first steps, "
         "from B on after test_limit",
         minimum=1,
-        longest=2,
+        max_items=2,
         later=True,
         fit=False,
     )
@@ -214,8 +213,8 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1: in the second phase with that phase's values, and with
-        the generation's ``test_limit``."""
+        """Return the settings of a generation, counted from 1, with its ``test_limit``. In the second phase, they have
+        the values for this phase."""
         config = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
             return config
@@ -229,8 +228,8 @@ class SearchConfig:
         return replace(config, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
 
     def _limit_at(self, generation: int) -> int:
-        """Return ``test_limit`` of a generation, rounded down. It grows linearly between the two generations in
-        ``test_limit_grows``."""
+        """Return ``test_limit`` of a generation, which grows linearly between the two generations in
+        ``test_limit_grows``, rounded down."""
         first, last, (begin, end) = self.test_limit_first, self.test_limit, self.test_limit_grows
         assert first is not None and last is not None
         growing_generations = min(max(generation, begin), end) - begin
@@ -238,10 +237,10 @@ class SearchConfig:
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Return the settings that have no effect in this combination, each with the reason (`models.family.Family`)."""
+    """Return the settings that have no effect in ``config``, each with the reason (`models.family.Family`)."""
     plateau = ("early_out_virtual_diff", "plateau_floor")
-    names = kinds(type(config))  # mapping from the names of all settings
-    second_phase = tuple(name for name in names if name.startswith("second_") and name != "second_phase")
+    kinds_by_name = kinds(type(config))
+    second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")
     return reasons_by_setting(
         (config.objective != "average", ("average_from", "solved_bonus"), f"objective is {config.objective!r}"),
         (config.objective != "final", ("survival_bonus",), f"objective is {config.objective!r}"),
@@ -271,7 +270,7 @@ def validate(config: SearchConfig) -> str | None:
     for name, needs in (("objective", OBJECTIVES[config.objective][1]), ("choose_by", needed_for_stays)):
         for need in needs:
             if getattr(config, need) is None:
-                return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_NEEDED[need]}"
+                return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_DESCRIPTIONS[need]}"
     if config.test_every is not None and config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:

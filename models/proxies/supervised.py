@@ -1,8 +1,8 @@
 """A synthetic environment by supervised learning: its networks fitted to transitions of the real environment.
 
-Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Two errors of its public code are corrected
-here: it feeds ``[state, action]`` to networks that later read ``[action, state]``, and it does not train the end of an
-episode.
+Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Two errors of its public code are corrected:
+it trains networks on ``[state, action]`` that are later used with ``[action, state]``, and it does not train the
+prediction of the end of an episode.
 
 N is the number of transitions, S the size of an observation, A the number of actions (or the size of one).
 """
@@ -21,8 +21,8 @@ from models.streams import Streams
 
 PARTS = ("state", "reward", "done")
 PIECE = 50  # largest number of steps in a piece of an episode
-ENDS_ABOVE = 0.5  # the done network's output above which it predicts termination; a logit of 0 in the fit
-_WIDE = 0.5  # standard deviation of wide initial states, as a share of the largest absolute value in the data
+ENDS_ABOVE = 0.5  # the done network predicts termination by an output above this, which is a logit of 0 in the fit
+_WIDE_STD = 0.5  # standard deviation of wide initial states, divided by the largest absolute value in the data
 _START_SAMPLES = 4096  # pairs of noise and initial state to which the initial-state network is fitted
 
 
@@ -42,19 +42,19 @@ class Transitions(NamedTuple):
         return Transitions(*(column[rows] for column in self))
 
     def piece_starts(self) -> Tensor:
-        """Cut episodes after every `PIECE` steps and return the first row of each piece, ``[K]``. An episode begins
-        after a termination, or if its observation is not the next one of the row before."""
+        """Cut episodes into pieces of at most `PIECE` steps. Return the first row of each of the K pieces, ``[K]``. An
+        episode begins after a termination, or if ``obs`` differs from ``next_obs`` of the row before."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
         begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.terminated[:-1] > 0)
         rows = torch.arange(len(self.obs))
-        first_rows = rows.where(begins, 0).cummax(0).values  # [N], of each row's episode
+        first_rows = rows.where(begins, 0).cummax(0).values  # [N], for each row the first row of its episode
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
-    def split(self, share: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. Held out are all rows of a ``share`` of the pieces, sampled by
-        ``streams``, at least one piece."""
+    def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
+        """Split into training and held-out transitions. The held-out ones are a ``fraction`` of the pieces, at least
+        one, sampled by ``streams``."""
         starts = self.piece_starts()
-        count = max(1, round(share * len(starts)))
+        count = max(1, round(fraction * len(starts)))
         held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]
         piece_of_row = torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1
         held_out = torch.isin(piece_of_row, held_out_pieces)
@@ -62,11 +62,12 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """Scales of the inputs and outputs of a synthetic MDP's networks, and the losses of a fit.
+    """Scales of the inputs and outputs of the networks of a synthetic MDP, and the losses of a fit.
 
-    The fit standardises all inputs, next states and rewards to mean 0 and variance 1; its done network outputs a logit.
-    `in_raw_units` moves these scales into the first and last layers. ``output_scales`` has center and spread of the
-    outputs by network. An output that never varies in the data has spread 0, so its network outputs a constant."""
+    During the fit, all inputs, next states and rewards are standardised to mean 0 and variance 1, and the done network
+    outputs a logit. `in_raw_units` moves these scales into the first and last layers. ``output_scales`` maps the name
+    of a network to center and spread of its outputs. An output that never varies in the data has spread 0, so that the
+    network outputs a constant."""
 
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
@@ -90,8 +91,8 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination, ``[3]``, and the gradient ``[1, D]`` of their sum with
-        respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of the outputs."""
+        """Return the losses of state, reward and termination ``[3]`` on ``rows``, and the gradient ``[1, D]`` of their
+        sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of the outputs."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -108,8 +109,8 @@ class Fit:
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the outputs to fit: standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated
-        [N, 1]``."""
+        """Return the targets of the outputs: standardised next states ``[N, S]``, standardised rewards ``[N, 1]``, and
+        ``terminated [N, 1]``."""
         return (
             self.standardise("state", rows.next_obs),
             self.standardise("reward", rows.reward[:, None]),
@@ -117,13 +118,13 @@ class Fit:
         )
 
     def standardise(self, name: str, values: Tensor) -> Tensor:
-        """Standardise ``values [N, out]`` of the network ``name``. Numbers that never vary are only centred."""
+        """Standardise ``values [N, out]`` of outputs of network ``name``. Numbers that never vary are only centred."""
         center, spread = self.output_scales[name]
         return (values - center) / spread.where(spread > 0, 1.0)
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
-        """Convert parameters ``flat [1, D]`` of a fit, with standardised inputs and outputs, to new parameters ``[1,
-        D]`` with inputs and outputs in raw units. The done network's logit 0 becomes 0.5, above which episodes end."""
+        """Return parameters ``[1, D]`` of networks with inputs and outputs in raw units, from the parameters ``flat [1,
+        D]`` of a fit. A logit of 0 of the done network becomes 0.5, above which episodes end."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
@@ -132,19 +133,19 @@ class Fit:
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:
         """Fit the initial-state network in ``flat [1, D]``, if there is one, in place. Its initial states are normal
-        with mean 0; each number's standard deviation is half of its largest absolute value in the data."""
+        numbers with mean 0. The standard deviation of each is half of its largest absolute value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)
-            states = noise * self.largest * _WIDE
+            states = noise * self.largest * _WIDE_STD
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
         """Return errors of the synthetic environment ``flat [1, D]`` (`in_raw_units`) on ``rows``, by name.
 
         ``obs_loss``, ``reward_loss`` and ``termination_loss`` are as in `transition_losses`. ``ends_missed`` is the
-        share of terminations that the done network misses, ``ends_false`` the share of other steps that it ends. Errors
-        of `rollout_errors` follow. An error without data is NaN.
+        fraction of terminations that the done network does not predict, ``ends_false`` the fraction of other steps in
+        which it predicts one. Then follow the errors of `rollout_errors`. An error without data is NaN.
         """
         out = self.networks.program(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
@@ -156,12 +157,12 @@ class Fit:
         return errors | self.rollout_errors(flat, rows)
 
     def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of closed-loop rollouts, which start at the first state of each piece of an episode
-        (`Transitions.piece_starts`) and take the recorded actions.
+        """Return errors of rollouts in the synthetic environment, which start from the first state of each piece of an
+        episode (`Transitions.piece_starts`) and take the recorded actions.
 
-        ``rollout_error`` is measured at the last step of a piece: the root mean square over the state's numbers, in
-        standard deviations, and the median over pieces. ``rollout_ends`` is the share of pieces in which the done
-        network is wrong at any step.
+        ``rollout_error`` is the error of the state after the last step of a piece: the root mean square over its
+        numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
+        which the done network is wrong in at least one step.
         """
         program, num_rows, starts = self.networks.program(flat), len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
@@ -169,7 +170,7 @@ class Fit:
         is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination
         for step in range(PIECE):
             running = step < lengths
-            recorded = rows.at((starts + step).clamp(max=num_rows - 1))  # of a piece that is not running: not used
+            recorded = rows.at((starts + step).clamp(max=num_rows - 1))  # only used for pieces that are running
             out = program.step(state[None], recorded.action[None])
             state = out.next_state[0]
             difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)

@@ -27,8 +27,8 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
 
-_VALUE_CHUNK, _IMAGE_CHUNK = 4096, 256  # vectors and images per pass of the value network over the memory
-_UNIFORM_WITHIN = 0.005  # nats; a policy with a loss this near to ln(A) counts as uniform
+_VALUE_CHUNK, _IMAGE_CHUNK = 4096, 256  # number of vectors, and of images, in one call of the value network
+_UNIFORM_TOLERANCE = 0.005  # a policy counts as uniform if its loss differs from ln(A) by less than this, in nats
 _CONTINUOUS_NOISE = 0.3  # standard deviation of exploration in half-widths of the action range (public code)
 
 
@@ -69,34 +69,34 @@ class Agent(EpisodeAgent):
         if (network := self.value or self.quantile_net) is not None:
             # Returns say more about images than actions do, so both losses train the trunk.
             self.optimizers.append(Adam([network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
-        # "norms": gradient norms [M] of the latest updates; "outputs": the policy's outputs for the latest minibatch.
+        # "norms": gradient norms [M] of each latest update; "outputs" of the policy for the latest minibatch.
         self._latest: dict[str, Any] = {}
         self.is_discrete = isinstance(spaces.actions, Discrete)
-        if isinstance(spaces.actions, Continuous):  # networks work in the cube [-1, 1]^A
+        if isinstance(spaces.actions, Continuous):  # outputs of networks are in [-1, 1]
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether each member's policy is uniform for any input, ``[M]`` bool, and advice for the user. Checked
-        for discrete actions only, because the loss of continuous actions does not show it."""
+        """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
+        Only policies of discrete actions are checked, because the loss of continuous actions does not show it."""
         if not isinstance(self.spaces.actions, Discrete):
             return super().has_collapsed(metrics)
         uniform_loss = math.log(self.spaces.actions.n)
         text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
         advice = "look at the command scales (reward_scale, horizon_scale) and lr"
-        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_WITHIN
+        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
         return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> "CommandedPolicy":
-        """See `models.contract.Agent.begin`. If ``evaluate``, ``eval_command`` chooses between the mean command and a
-        sampled one; otherwise commands are sampled."""
+        """See `models.contract.Agent.begin`. Commands are sampled, except if ``evaluate`` is on and ``eval_command`` is
+        "lower_bound": then the command is the mean."""
         exact = evaluate and self.config.eval_command == "lower_bound"
         return CommandedPolicy(self, envs, streams, sample, exact, command or {})
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        # The rank that obtains a commanded return depends on the state, by the quantile network.
+        # The quantile network gives the rank of a commanded return in a state, so one network is not enough.
         if self.spaces.is_image or (self.config.desire_rank and "return" in command):
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]
@@ -105,12 +105,12 @@ class Agent(EpisodeAgent):
         return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
 
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return logits or action means ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B, C]``.
-        Action means are in units of half the action range, relative to its middle."""
+        """Return logits or means of actions ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B,
+        C]``. Means are relative to the middle of the range of actions, in units of half this range."""
         return self.policy(self.trunk(obs), self.commands.scaled(command))
 
     def averaged_forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return the same as `forward`, by the averaged weights if there are any."""
+        """Return the result of `forward`, computed with the averaged weights if there are any."""
         if self.averaged is None:
             return self(obs, command)  # type: ignore[no-any-return]
         policy, trunk = self.averaged
@@ -124,8 +124,8 @@ class Agent(EpisodeAgent):
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store whole episodes and update the exploration commands.
 
-        With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. Otherwise return an empty
-        dict, also if ``num_val_batches`` is 0 or if steps have no command yet (RCP-A computes advantages in `learn`).
+        With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. The result is empty if
+        ``num_val_batches`` is 0, and for RCP-A, because `learn` computes the advantages that its commands need.
         """
         returns_to_go = self._returns_to_go(trajectory)
         returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
@@ -145,8 +145,8 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
-        """Return the discounted return of every step, ``[T, M, E]``. If ranks are commanded, it is the TD(lambda)
-        return, once the quantile network has been trained: values are the means of the quantiles, clamped to the
+        """Return the discounted return-to-go of every step, ``[T, M, E]``. If ranks are commanded and the quantile
+        network has been trained, it is the TD(lambda) return. Its values are the means of the quantiles, clamped to the
         returns in memory as in `_clamped_values`."""
         config, reward, valid = self.config, trajectory.reward, trajectory.valid
         if self.quantile_net is None or not self.optimizers[1].param_groups[0]["step_count"]:
@@ -166,9 +166,9 @@ class Agent(EpisodeAgent):
     def _to_episodes(
         self, trajectory: Trajectory, returns_to_go: Tensor, commanded_returns: Tensor, member: int
     ) -> list[Episode]:
-        """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. Each step has the commands that its
-        action fulfilled. ``returns_to_go`` are ``[T, M, E]``. ``commanded_returns [M, E]`` are the returns of whole
-        episodes, discounted as commands are."""
+        """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. The fields of a step include the
+        commands that its action has fulfilled. ``returns_to_go`` are ``[T, M, E]``. ``commanded_returns [M, E]`` are
+        the returns of whole episodes, with the discount of commanded returns."""
         episodes = []
         lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
         for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
@@ -190,8 +190,8 @@ class Agent(EpisodeAgent):
         return episodes
 
     def learn(self) -> dict[str, Tensor]:
-        """Make the gradient steps of one epoch on minibatches from memory: of the value network, if there is one, then
-        of the policy. Return means over them, ``{name: [M]}``; ``entropy`` is of the last minibatch."""
+        """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
+        there is one, then of the policy. Return means over them, ``{name: [M]}``; ``entropy`` of the last minibatch."""
         config = self.config
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
@@ -214,9 +214,9 @@ class Agent(EpisodeAgent):
     def _descend(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """Take ``num_updates`` gradient steps on minibatches from memory. Return the mean reported loss ``[M]``, and
-        keep the gradient norms in ``_latest``. ``loss_function`` maps the ``slots [M, B]`` of a minibatch to the loss
-        to descend and the loss to report, ``[M]`` each."""
+        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
+        of a minibatch to two losses ``[M]``: one to minimise, and one to report. Return the mean reported loss ``[M]``,
+        and keep the gradient norms in ``_latest``."""
         config, reported_losses, norms = self.config, [], []
         for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(slots)
@@ -233,8 +233,8 @@ class Agent(EpisodeAgent):
         return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's mean loss ``[M]`` on a minibatch ``slots [M, B]``: with exponential weights, if they are
-        on (to descend), and without weights or gradient (to report)."""
+        """Return the mean loss ``[M]`` of the policy on a minibatch ``slots [M, B]`` twice: to minimise, with
+        exponential weights if they are on; and to report, without weights and without gradient."""
         config = self.config
         obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)
@@ -245,9 +245,9 @@ class Agent(EpisodeAgent):
         return loss.mean(1), unweighted_loss
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
-        """Return the policy's loss ``[M, B]`` on recorded actions: cross-entropy if discrete, otherwise the squared
-        error in units of half the action range. ``command`` are the C `_command_fields`, ``[M, B]`` each. Keep the
-        policy's outputs in ``_latest``."""
+        """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
+        squared error of continuous actions in units of half their range. ``command`` has the C `_command_fields`, ``[M,
+        B]`` each. Keep the outputs of the policy in ``_latest``."""
         if self.quantile_net is not None:
             column = self.commands.column["rank"]
             command[column] = self.rank(obs, command[column])
@@ -259,8 +259,8 @@ class Agent(EpisodeAgent):
 
     @property
     def _command_fields(self) -> list[str]:
-        """Fields of steps in memory from which their commands follow. A rank follows from the return-to-go and the
-        current quantile network."""
+        """Names of the fields in memory that are the commands of a step. In place of a rank it is the return-to-go,
+        from which the current quantile network computes the rank."""
         return ["rtg" if name == "rank" else name for name in self.commands.names]
 
     def status(self) -> dict[str, Tensor]:
@@ -269,7 +269,7 @@ class Agent(EpisodeAgent):
         return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
 
     def _return_range(self) -> dict[str, Tensor]:
-        """Return the smallest and largest of `_episode_returns`, ``[M]`` each. Empty if no command is a return."""
+        """Return the smallest and the largest episode return, ``{tag: [M]}``. Empty if no command is a return."""
         returns = self._episode_returns()
         if not returns:
             return {}
@@ -279,16 +279,16 @@ class Agent(EpisodeAgent):
         }
 
     def _episode_returns(self) -> list[Tensor]:
-        """Return the returns ``[N]`` of the episodes in each member's memory, discounted if the command is the
-        return-to-go or its rank. Empty if no command is a return."""
+        """Return for each member the returns ``[N]`` of the N episodes in its memory. They are discounted if the
+        command is the return-to-go or its rank. Empty if no command is a return."""
         if "return" not in self.command_names:
             return []
         return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
-        """Return the policy's mean loss ``[M]`` on steps sampled from each member's new ``episodes``. The streams of
-        training do not advance."""
+        """Return the mean loss ``[M]`` of the policy on steps that are sampled from the new ``episodes`` of each
+        member. The random streams of the training are forked."""
         num_samples = self.config.num_val_batches * self.config.batch_size
         names = ["obs", "action", *self._command_fields]
         member_batches = []  # the columns of each member
@@ -306,15 +306,17 @@ class Agent(EpisodeAgent):
         config, memory = self.config, self.memory
         values, final_values = self._clamped_values()
         memory.set_column("value", torch.cat(values))
-        # All episodes side by side, padded, [T, N], ordered by member.
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
-        columns = (memory.column("reward"), values)
-        reward, value = (pad_sequence(torch.cat(column).split(lengths)) for column in columns)
-        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], with this step
+
+        def padded(column: list[Tensor]) -> Tensor:  # [T, N]: all episodes side by side, ordered by member
+            return pad_sequence(torch.cat(column).split(lengths))
+
+        reward, value = padded(memory.column("reward")), padded(values)
+        remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
         next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
-        # A lambda of 1 gives the discounted return.
+        # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
         lambdas = {target_lambda, advantage_lambda}
@@ -330,11 +332,11 @@ class Agent(EpisodeAgent):
         self.commands.update_from_advantages(memory.column("advantage"))
 
     def _clamped_values(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return each member's values of all steps in memory, ``[steps]``, and of the final observations,
-        ``[episodes]``, which are 0 after termination and without ``bootstrap_truncation``. They are in units of reward.
+        """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
+        ``[episodes]``, in units of reward. Final values are 0 after termination, and without ``bootstrap_truncation``.
 
         At a time limit the network may extrapolate (a lander can climb for ever), and bootstrapping from an
-        extrapolated value amplifies its error. So values are clamped to the returns in memory.
+        extrapolated value amplifies its error. So values are clamped to the range of returns in memory.
         """
         memory, scale = self.memory, self._value_scale()
         values = self._values(memory.column("obs"))
@@ -350,14 +352,13 @@ class Agent(EpisodeAgent):
         return values, final_values
 
     def _value_scale(self) -> Tensor:
-        """Return the factor ``[M]`` from the value network's output to units of reward."""
+        """Return the factor ``[M]`` that converts outputs of the value network to units of reward."""
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return values ``[n_m]``, in units of `_value_scale`, for each member's observations ``[n_m, *O]``.
-
-        Chunks have one fixed shape, because a matrix product may round a row differently in a batch of another length.
-        """
+        """Return values ``[n]``, in units of `_value_scale`, for the observations ``[n, *O]`` of each member. n may
+        differ between members. They are computed in chunks of a fixed shape, because the rounding of a matrix product
+        may depend on the length of the batch."""
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
         num_chunks = -(-max(map(len, obs)) // size)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * size)
@@ -376,16 +377,16 @@ class Agent(EpisodeAgent):
         return self.quantile_net(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the quantile network's loss on a minibatch ``slots [M, B]``: the mean pinball loss ``[M]`` in units of
-        `_value_scale`, with gradient (to descend) and without (to report)."""
+        """Return the mean pinball loss ``[M]`` of the quantile network on a minibatch ``slots [M, B]``, in units of
+        `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(slots, ["obs", "rtg"])
         quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
         loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
         return loss, loss.detach()
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the value network's loss on a minibatch ``slots [M, B]``: the mean squared error ``[M]`` in units of
-        `_value_scale`, with gradient (to descend) and without (to report)."""
+        """Return the mean squared error ``[M]`` of the value network on a minibatch ``slots [M, B]``, in units of
+        `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(slots, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
@@ -415,17 +416,17 @@ class Agent(EpisodeAgent):
 
 
 class CommandedPolicy(Policy):
-    """Chooses actions in E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
+    """Policy for E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
 
     If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
     instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks are commanded, a return
-    in it is counted down, and replaced by its rank in every state.
+    in ``overrides`` is counted down, and in every step the command is the rank of this return in the current state.
     """
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
         self.command = self.commands.sample(envs, streams, exact, overrides)
-        # Returns ``[M, E]`` to go that ranks should obtain.
+        # Commanded returns-to-go [M, E], from which ranks are computed.
         self.commanded_returns: Tensor | None = None
         if "rank" in self.commands.column and "return" in overrides:
             self.commanded_returns = torch.full((self.members, envs), overrides["return"])

@@ -1,4 +1,7 @@
-"""The distribution that exploration commands are sampled from, and their scale as inputs of the network."""
+"""The distribution of exploration commands, and their scale as inputs of the network.
+
+The *reach* of returns, horizons or advantages is the largest magnitude that they are expected to have.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,32 +13,33 @@ from models.agents.command_conditioned.config import Config
 from models.memory import EpisodeMemory
 from models.streams import Streams
 
-# Return-to-go, whole return, steps left, advantage, rank of the return-to-go.
+# Return-to-go, return of the whole episode, number of remaining steps, advantage, rank of the return-to-go.
 COMMANDS = ("rtg", "cum_rew", "horizon", "advantage", "rank")
-SCALED_LIMIT = 5.0  # automatic scales map the data to about [-5, 5], as the authors' scales do on LunarLander
+SCALED_LIMIT = 5.0  # automatic scales map commands to about [-5, 5], as the authors' scales do on LunarLander
 _HORIZON_GROUPS = 16  # number of groups of episodes in `Commands.group_returns`
 _USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "advantage": "advantage", "rank": "rank"}
 
 
 def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
-    """Return the ranks of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``, ``[M, B]``.
+    """Return the ranks ``[M, B]`` of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``.
 
-    A return at a quantile has the quantile's level, and ranks between two quantiles are interpolated. A return below
-    all quantiles has half the lowest level, a return at or above the highest the middle of the highest level and 1.
+    The rank of a return that equals a quantile is the level of the quantile. Between two quantiles, ranks are
+    interpolated. Below all quantiles, the rank is half the lowest level. At or above the highest quantile, it is the
+    mean of the highest level and 1.
     """
-    quantiles = quantiles.sort(-1).values  # a network's quantiles may cross
-    count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # of quantiles up to the return
+    quantiles = quantiles.sort(-1).values  # the outputs of a network need not be ascending
+    count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # number of quantiles that are not above the return
     upper = count.clamp(1, len(levels) - 1)
     low, high = (quantiles.gather(-1, i.unsqueeze(-1)).squeeze(-1) for i in (upper - 1, upper))
-    share = (returns - low) / (high - low)
-    ranks = levels[upper - 1] + share * (levels[upper] - levels[upper - 1])
+    fraction = (returns - low) / (high - low)
+    ranks = levels[upper - 1] + fraction * (levels[upper] - levels[upper - 1])
     ranks = torch.where(count == 0, 0.5 * levels[0], ranks)
     return torch.where(count == len(levels), 0.5 * (1 + levels[-1]), ranks)
 
 
 def level_weights(levels: Tensor) -> Tensor:
-    """Return weights ``[Q]`` of quantiles of ascending ``levels [Q]`` in an estimate of the mean: the share of
-    probability that is nearest to each level."""
+    """Return the weights ``[Q]`` of quantiles of ascending ``levels [Q]`` in an estimate of the mean: the lengths of
+    the parts of [0, 1] that are nearest to each level."""
     middles = 0.5 * (levels[1:] + levels[:-1])
     return torch.cat([torch.zeros(1), middles, torch.ones(1)]).diff()
 
@@ -44,11 +48,11 @@ class Commands(nn.Module):
     """The distribution of each member's next commands. A command is C numbers in raw units; ``names`` are their names,
     from `COMMANDS`, and ``column`` maps a name to its index.
 
-    ``mean`` and ``spread [M]`` are the mean and standard deviation of the return or advantage, ``horizon [M]`` is the
-    number of steps. The reaches ``[M]`` are the magnitudes that returns, horizons and advantages can have, for
-    automatic scales. ``scale [M, C]`` is the factor on each command before it enters the network. ``max_return`` is the
-    largest possible return, None if unknown. ``group_returns`` and ``group_lengths [M, G]`` are the mean returns, in
-    ascending order, and mean lengths of groups of episodes in memory.
+    ``mean`` and ``spread [M]`` are the mean and the spread of the commanded return or advantage, ``horizon [M]`` is the
+    commanded number of steps. ``return_reach``, ``horizon_reach`` and ``advantage_reach [M]`` determine automatic
+    scales. A command is multiplied by ``scale [M, C]`` before it enters the network. ``max_return`` is the largest
+    possible return, None if unknown. The episodes in memory are sorted by their return into G groups, and
+    ``group_returns`` and ``group_lengths [M, G]`` are the mean returns and mean lengths of these groups.
     """
 
     mean: Tensor
@@ -67,7 +71,8 @@ class Commands(nn.Module):
         self.names = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
         self.column = {name: i for i, name in enumerate(self.names)}
         self.center = torch.tensor([0.5 if name == "rank" else 0.0 for name in self.names])
-        # A step lowers a command by ``fall_per_step`` and by ``fall_per_reward`` times the reward, within limits.
+        # A step lowers a command by ``fall_per_step`` and by ``fall_per_reward`` times the reward, but keeps it between
+        # ``smallest`` and ``largest``. All are [C].
         is_horizon = [name == "horizon" for name in self.names]
         counts_rewards = [name == "rtg" and config.command_source == "best" for name in self.names]
         limit = torch.finfo(torch.float32).max
@@ -86,10 +91,10 @@ class Commands(nn.Module):
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
-        advantage is N(mean, spread). If ``exact``, it is the mean itself. The horizon is ``horizon``. Ranks are
-        U(rank_min, rank_max), and a share of ``rank_low_share`` U(0, rank_min); if ``exact``, they are ``eval_rank``.
-        ``overrides`` replaces commands by their names for users, such as ``{"return": 250.0}``. A return in it changes
-        the horizon too, see `matching_horizon`.
+        advantage is N(mean, spread). The horizon is ``horizon``. Ranks are U(0, rank_min) with probability
+        ``rank_low_share``, otherwise U(rank_min, rank_max). If ``exact``, returns and advantages are the mean itself,
+        and ranks are ``eval_rank``. ``overrides`` replaces commands, by their names for users: ``{"return": 250.0}``. A
+        return in it also changes the horizon (`matching_horizon`).
         """
         is_uniform = self.config.command_source == "best"
         samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
@@ -97,10 +102,10 @@ class Commands(nn.Module):
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         if "rank" in self.column:
-            low, high, share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
+            low, high, low_probability = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
             uniform = streams.uniform(envs)
-            ranks = low + (high - low) * (uniform - share) / (1 - share)
-            ranks = torch.where(uniform < share, low * uniform / max(share, 1e-6), ranks)
+            ranks = low + (high - low) * (uniform - low_probability) / (1 - low_probability)
+            ranks = torch.where(uniform < low_probability, low * uniform / max(low_probability, 1e-6), ranks)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
         if "return" in overrides:
             values["horizon"] = self.matching_horizon(overrides["return"]).unsqueeze(1).expand(-1, envs)
@@ -111,8 +116,8 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return the numbers of `models.contract.GreedyNetwork` for the mean command of a member, by names for users.
-        ``overrides`` replaces commands, as in `sample`."""
+        """Return ``command`` of `models.contract.GreedyNetwork`, for the mean command of a member. ``overrides``
+        replaces commands, as in `sample`."""
         start = self.sample(1, Streams([0] * len(self.mean)), True, overrides)[member, 0]
         falls = self.fall_per_step, self.fall_per_reward
         rows = [start, *falls, self.smallest, self.largest, self.center, self.scale[member]]
@@ -126,32 +131,33 @@ class Commands(nn.Module):
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
         """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
-        below 1. UDRL: the return-to-go falls by the reward, and is at most ``max_return``."""
+        below 1. In UDRL, the return-to-go falls by the reward, and is at most ``max_return``."""
         command.sub_(self.fall_per_step + self.fall_per_reward * reward.unsqueeze(-1))
         command.clamp_(self.smallest, self.largest)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, copies ``[M]``. The rank is the
-        one of evaluations."""
+        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. The rank is
+        the one in evaluations."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {_USER_NAMES[name]: means[name].clone() for name in self.names}
 
     def scaled(self, command: Tensor) -> Tensor:
-        """Return ``command [M, B, C]`` as the network receives it: times ``scale``, and ranks relative to 0.5."""
+        """Return the input of the network for ``command [M, B, C]``: times ``scale``, and ranks relative to 0.5."""
         return (command - self.center) * self.scale.unsqueeze(1)
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:
-        """Split ``command [M, E, C]`` into numbers by their names for users, copies ``[M, E]``."""
+        """Split ``command [M, E, C]`` by the names for users, into copies ``[M, E]``."""
         return {_USER_NAMES[name]: command[..., column].clone() for name, column in self.column.items()}
 
     def update_from_returns(self, memory: EpisodeMemory, new_returns: Tensor, lengths: Tensor) -> None:
         """Update mean, spread and horizon of the next commands after new episodes, which are in ``memory`` already.
         ``new_returns`` and ``lengths [M, E]`` are the new episodes' discounted returns and lengths.
 
-        UDRL: mean return, standard deviation and mean length of the ``last_few`` best episodes in memory (paper,
-        section 2.2). RCP-R: maximum and standard deviation of ``new_returns``, and the mean length of the 5
-        best of these. RCP-A: the same horizon; `update_from_advantages` sets mean and spread.
+        UDRL: they are the mean return, the standard deviation of returns and the mean length of the ``last_few`` best
+        episodes in memory (paper, section 2.2). RCP-R: mean and spread are the maximum and the standard deviation of
+        ``new_returns``, the horizon is the mean length of the 5 best new episodes. RCP-A: the horizon is the same, and
+        `update_from_advantages` sets mean and spread.
         """
         config = self.config
         for m in range(len(lengths)):
@@ -172,7 +178,7 @@ class Commands(nn.Module):
                 self.mean[m], self.spread[m] = mean, spread
 
     def update_groups(self, member: int, returns: Tensor, lengths: Tensor) -> None:
-        """Update ``group_returns`` and ``group_lengths`` of a ``member`` from ``returns`` and ``lengths [N]`` of the
+        """Update ``group_returns`` and ``group_lengths`` of a ``member`` by ``returns`` and ``lengths [N]`` of all
         episodes in its memory."""
         order = returns.argsort()
         for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
@@ -180,8 +186,8 @@ class Commands(nn.Module):
             self.group_lengths[member, group:] = lengths[rows].mean()
 
     def matching_horizon(self, commanded_return: float) -> Tensor:
-        """Return the mean length ``[M]`` of episodes in memory with about the ``commanded_return``, interpolated
-        between groups of episodes."""
+        """Return the mean length ``[M]`` of episodes in memory whose return is about ``commanded_return``. It is
+        interpolated between groups of episodes."""
         horizons = []
         for group_returns, group_lengths in zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True):
             returns, groups = np.unique(group_returns, return_inverse=True)
@@ -190,8 +196,8 @@ class Commands(nn.Module):
         return torch.tensor(horizons, dtype=torch.float32)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
-        """Update mean, spread and scale of the advantage command from each member's ``advantages [n]`` in memory. The
-        mean is their maximum (published) or a quantile."""
+        """Update mean, spread and scale of the advantage command by the ``advantages [n]`` in the memory of each
+        member. The mean is the maximum of the advantages, as published, or a quantile of them."""
         config = self.config
         for m, advantage in enumerate(advantages):
             std = advantage.std(correction=0)
@@ -201,13 +207,13 @@ class Commands(nn.Module):
                 rank = max(1, round(config.advantage_quantile * len(advantage)))
                 self.mean[m] = advantage.kthvalue(rank).values
             self.spread[m] = config.advantage_spread * std
-            # So the scale is 2 / std.
+            # `update_scale` computes SCALED_LIMIT / reach, which is 2 / std.
             self.advantage_reach[m] = 0.5 * SCALED_LIMIT * std.clamp_min(1e-3)
         self.update_scale()
 
     def widen_scales(self, returns_to_go: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Widen the range that automatic scales cover to new ``returns_to_go [T, M, E]``, ``returns`` and ``lengths
-        [M, E]``. Reaches are powers of two, so that the scales seldom change."""
+        """Increase the reaches, if needed, to include new ``returns_to_go [T, M, E]``, ``returns`` and ``lengths [M,
+        E]``. Reaches are powers of two, so that the scales seldom change."""
         max_return = torch.maximum(returns_to_go.abs().amax((0, 2)), returns.abs().amax(1))
         max_length = lengths.amax(1).float()
         for reach, maximum in ((self.return_reach, max_return), (self.horizon_reach, max_length)):
@@ -215,11 +221,11 @@ class Commands(nn.Module):
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set the factor on each command: the configured one, or `SCALED_LIMIT` / (reach of the data)."""
+        """Set the factor on each command: the setting if there is one, otherwise `SCALED_LIMIT` / reach."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
-            configured = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
+            fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
             reach = reaches.get(name, self.return_reach)
             # Ranks range from 0 to 1.
-            scale = SCALED_LIMIT if name == "rank" else configured or SCALED_LIMIT / reach.clamp_min(1e-3)
+            scale = SCALED_LIMIT if name == "rank" else fixed_scale or SCALED_LIMIT / reach.clamp_min(1e-3)
             self.scale[:, column] = scale

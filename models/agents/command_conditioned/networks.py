@@ -1,5 +1,5 @@
-"""The policies of the family. They map ``obs [M, B, O]`` and a scaled ``command [M, B, C]`` to logits or action means
-``[M, B, outputs]``. ``activation`` follows each hidden layer; the papers use ReLU."""
+"""The policies of the family. They map ``obs [M, B, O]`` and a scaled ``command [M, B, C]`` to logits or means of
+actions, ``[M, B, outputs]``. Each hidden layer has the ``activation``, which is ReLU in the papers."""
 
 from itertools import pairwise
 
@@ -24,8 +24,8 @@ class BehaviorNetwork(Network):
     def __init__(
         self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str
     ):
-        # Names are indices in `nn.Sequential`; activations have the odd ones. Both embeddings have the width
-        # ``hidden[0]``, because they are multiplied elementwise.
+        # Numbers in names are indices in `nn.Sequential`, in which activations have the odd ones. Both embeddings have
+        # the width ``hidden[0]``, because they are multiplied elementwise.
         embeddings = (("state", inputs), ("command", num_commands))
         layers = [Dense(f"{name}_fc.0", fan_in, hidden[0], gain=1.0) for name, fan_in in embeddings]
         for i, (fan_in, fan_out) in enumerate(pairwise(hidden)):
@@ -47,11 +47,11 @@ class BehaviorNetwork(Network):
 
 
 class HyperNetwork(Network):
-    """A policy with weights that are an affine function of the command, generated for each row of a batch.
+    """A policy whose weights are an affine function of the command. They are generated for each row of a batch.
 
-    It differs from the public code, which does not learn. Here the logits pass through no ReLU, commands are scaled,
-    and generated weights start at the size of a default layer's. The public code feeds unscaled returns of +-300 into
-    generators with default initialisation.
+    It differs from the public code, which does not learn. Here no ReLU follows the logits, commands are scaled, and
+    generated weights initially have the size of the weights of a default layer. In the public code, unscaled returns of
+    +-300 are the inputs of generators with default initialisation.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class HyperNetwork(Network):
             layers.append(Dense(f"weight_fc.{i}", num_commands, fan_in * fan_out, scale=weight_scale))
             layers.append(Dense(f"bias_fc.{i}", num_commands, fan_out, scale=0.1))
         super().__init__(layers, streams, activation)
-        # At a command of 0 the generated weight is the generator's bias. Its bound is scaled here, from
-        # 1/sqrt(num_commands) to a default layer's 1/sqrt(fan_in) times the gain of ReLU.
+        # For a command of 0 the generated weight is the bias of the generator. Its bound is scaled here from
+        # 1/sqrt(num_commands) to 1/sqrt(fan_in), as in a default layer, times the gain of ReLU.
         with torch.no_grad():
             views = self.named_weights()
             for i, fan_in in enumerate(self.widths[:-1]):
@@ -78,10 +78,10 @@ class HyperNetwork(Network):
         x = dense(obs, state_weight, state_bias).tanh()
         members, batch = x.shape[:2]
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
-            # The generated weight is weight_slope * command + weight_offset, and the generated bias likewise. There are
-            # four tensors per layer.
+            # Each layer has four tensors. Its generated weight is weight_slope * command + weight_offset, and its
+            # generated bias is bias_slope * command + bias_offset.
             weight_slope, weight_offset, bias_slope, bias_offset = generators[4 * i : 4 * i + 4]
-            # One matrix product with the outer products of x and command, so no generated weights are in memory.
+            # One matrix product with the outer products of x and command, so that no generated weights are stored.
             outer_products = (command.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)  # [M, B, C * fan_in]
             mixed = torch.cat([x, outer_products], dim=-1)
             offset_matrix = weight_offset.view(members, fan_in, fan_out)

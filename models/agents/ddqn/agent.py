@@ -25,10 +25,10 @@ class Agent(OffPolicyAgent):
     """Double DQN with a plain or a dueling network. E is ``config.num_envs``.
 
     The TD target is ``r + discount * Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped
-    at time limits. ``intrinsic`` adds a novelty bonus to the rewards of a minibatch (`models.curiosity`). The loss is
-    the mean squared error. A soft target update follows every gradient step of Adam. Each member has separate random
-    streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its seed; all members must then be from
-    one group of `groups`.
+    at time limits. With ``intrinsic``, a novelty bonus is added to the rewards of a minibatch (`models.curiosity`). The
+    loss is the mean squared error. A soft target update follows every gradient step of Adam. Each member has separate
+    random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its seed; all members must then
+    be from one group of `groups`.
     """
 
     action_kinds = (Discrete,)
@@ -70,7 +70,8 @@ class Agent(OffPolicyAgent):
         self._epsilon = Epsilon(config)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Count the step and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs``."""
+        """Begin a step: count it and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs [M,
+        E, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
@@ -100,7 +101,7 @@ class Agent(OffPolicyAgent):
         return loss.detach()
 
     def q_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss ``[M]`` of a minibatch, the values of its actions and their TD targets, ``[M, B]`` each."""
+        """Return the loss ``[M]`` of a minibatch, the values ``[M, B]`` of its actions, their TD targets ``[M, B]``."""
         with torch.no_grad():
             next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
             next_q = q_of(self.network(self.target_parameters, batch["next_obs"]), next_action)
@@ -110,7 +111,7 @@ class Agent(OffPolicyAgent):
 
     @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return epsilon, and statistics of the current weights on the minibatch of the latest update: ``{tag: [M]}``.
+        """Return ``{tag: [M]}``: epsilon, and statistics of the current weights on the minibatch of the latest update.
         Statistics are NaN for members that do not learn yet."""
         batch = self.latest_minibatch()
         if batch is None:
@@ -149,10 +150,10 @@ class Greedy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first of several equal ones."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``. Of several best ones, it is the first."""
         return self.network(self.flat_parameters, obs).argmax(2)
 
 
 def q_of(q: Tensor, action: Tensor) -> Tensor:
-    """Return the values of ``action [M, B]`` int64 among those of all actions, ``q [M, B, A] -> [M, B]``."""
+    """Return the values ``[M, B]`` of ``action [M, B]`` int64, from the values ``q [M, B, A]`` of all actions."""
     return q.gather(2, action.unsqueeze(2)).squeeze(2)

@@ -11,8 +11,8 @@ from models.streams import Streams
 class DuelingQNetwork:
     """Dueling network, ``Q = V + A - mean(A)``.
 
-    A network without activation after its last layer computes features. Value and advantage networks have one hidden
-    layer each. ``sizes`` are observation size, hidden widths and number of actions.
+    A network without activation after its last layer computes features, from which two networks with one hidden layer
+    each compute V and A. ``sizes`` are the size of an observation, the hidden widths and the number of actions.
 
     Source: Wang et al. 2016, eq. 9, with the mean over the actions of each state. With ``dueling_mean="batch"``, the
     mean is over the whole batch too, as in the public code of Ferreira et al.
@@ -32,7 +32,8 @@ class DuelingQNetwork:
         return torch.cat([part.initial(streams) for part in self.parts], 1)
 
     def advantage_of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return one member's network of advantages, which the best action maximises, as `MLP.of_member` does."""
+        """Return the network of one member that computes advantages, as `MLP.of_member` does. The best action has the
+        largest advantage, so a greedy policy needs no value."""
         feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
         features, first_activations = self.features.of_member(feature_weights, member)
         advantages, last_activations = self.advantage.of_member(advantage_weights, member)

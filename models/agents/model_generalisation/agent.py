@@ -33,21 +33,21 @@ from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams
 
 CPU = torch.device("cpu")
-# A block of noise has at most _MAX_STEPS steps, and for a member about _MAX_NUMBERS numbers.
+# A block of noise has at most _MAX_STEPS steps, and at most _MAX_NUMBERS numbers per member if it has several steps.
 _MAX_STEPS, _MAX_NUMBERS = 128, 1 << 16
 
 
 class Agent(StepAgent):
-    """Q-learning of M members, one environment each. All members take a step together: ``act / observe / learn``.
+    """Q-learning of M members with one environment each. All members take a step together: ``act / observe / learn``.
 
     Without a model (experience replay), values learn the TD target ``r + gamma * max_a Q_target(s', a)`` of recorded
-    transitions, r alone after termination. With a model, an update first fits it to a batch of transitions. Then it
-    imagines rollouts from a batch's observations by the exploring policy. Values learn from every imagined step,
-    weighted by the probability that its episode lasted until then. The loss is the mean squared error, the optimiser
-    `AdamW`; weights are copied to the target network every ``target_update_frequency`` steps.
+    transitions, or r after termination. With a model, an update first fits the model to a batch of transitions. Then
+    the exploring policy plays imagined rollouts from the observations of a batch. Values learn from every imagined
+    step, weighted by the probability that the episode has lasted until this step. The loss is the mean squared error,
+    and the optimiser is `AdamW`. Weights are copied to the target network every ``target_update_frequency`` steps.
 
-    ``dynamics`` is the environment itself, used by the perfect model only. Each member has separate random streams. An
-    update has fixed shapes and never waits for the device, so it can be captured as a graph.
+    ``dynamics`` is the environment itself, which only the perfect model uses. Each member has separate random streams.
+    An update has fixed shapes and never waits for the device, so it can be captured as a graph.
     """
 
     saved = ("replay_buffer", "noise", "episodes", "steps")
@@ -83,8 +83,8 @@ class Agent(StepAgent):
         self.noise = self._noise_blocks()
         self.steps = 0  # environment steps so far
         self.episodes = torch.zeros(members, dtype=torch.int64, device=device)  # finished
-        # For `metrics`, since its last call: sums of losses [M] by name, values [M, 1, A] of each step, the number of
-        # updates, and the latest update, if any.
+        # For `metrics`, since its last call: sums of losses [M] by name, the action values [M, 1, A] of each step, the
+        # number of updates, and the latest update if there is one.
         self._loss_sums: dict[str, Tensor] = {}
         self._acting_q: list[Tensor] = []
         self._num_updates = 0
@@ -92,15 +92,15 @@ class Agent(StepAgent):
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
 
     def _noise_blocks(self) -> NoiseBlocks:
-        """Return the random numbers of every step, by name. ``rows`` and ``starts`` sample from the replay buffer,
-        ``act`` and ``imagined`` are for exploration. Other names are the model's methods that need them. All except
-        ``act`` and ``encode`` have a leading axis of the step's updates."""
+        """Return the `NoiseBlocks` with the random numbers of every step, by name. ``rows`` and ``starts`` sample from
+        the replay buffer, ``act`` and ``imagined`` are for exploration. The other names are methods of the model. All
+        numbers except ``act`` and ``encode`` have a leading axis for the updates of the step."""
         config = self.config
         update_axis = (config.updates_per_step,)
         rollout_axes = (*update_axis, config.rollout_length)
         explore_sampler, count = exploration_noise(config, self.num_actions)
         uniform_shapes: dict[str, tuple[int, ...]] = {"rows": (*update_axis, config.batch_size)}
-        # Without a member's axis. Two of the samplers may be the same.
+        # Sampler -> name -> shape without the axis of members. Two of the samplers may be the same.
         shapes_by_sampler: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: uniform_shapes}
         shapes_by_sampler.setdefault(explore_sampler, {})["act"] = (1, count)
         if config.model != "none":
@@ -111,7 +111,7 @@ class Agent(StepAgent):
         model_shapes = {name: (*leading_axes[name], *shape) for name, shape in self.model.noise_shapes.items()}
         shapes_by_sampler.setdefault(self.model.sample_noise, {}).update(model_shapes)
         numbers_per_step = sum(prod(shape) for shapes in shapes_by_sampler.values() for shape in shapes.values())
-        # Depends on shapes only, so that a member's numbers do not depend on the number of members.
+        # It depends only on shapes, so that the numbers of a member do not depend on the number of members.
         steps = max(1, min(_MAX_STEPS, _MAX_NUMBERS // numbers_per_step))
         streams = Streams.from_name(self.seeds, "model generalisation")
         return NoiseBlocks(streams, list(shapes_by_sampler.items()), steps, self.device)
@@ -134,7 +134,7 @@ class Agent(StepAgent):
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         q_network = self.values.q_network
         layers, activations = q_network.mlp.of_member(q_network.flat, member)
-        if "encode" in self.model.noise_shapes:  # latents are sampled; the policy takes the most likely ones
+        if "encode" in self.model.noise_shapes:  # latents are sampled in training; the policy takes the likeliest ones
             encoder, latents = self.model.encoder, self.model.latents
             first_layers, first_activations = encoder.mlp.of_member(encoder.flat, member)
             weight, bias = first_layers[-1]
@@ -165,13 +165,13 @@ class Agent(StepAgent):
         return self.config.first_update + 1
 
     def learning(self) -> Tensor:
-        """Return whether members have made enough steps to learn, ``[M]`` bool, equal for all members."""
+        """Return whether there were enough steps to learn, ``[M]`` bool, equal for all members."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """Copy weights to the target network if it is time, and make the updates of this step. Return the last one's
-        loss of the action values ``[M]``, NaN before the first update."""
+        """Copy weights to the target network if it is time, and make the updates of this step. Return the loss ``[M]``
+        of the action values in the last update, NaN before the first update."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         previous_steps = self.steps - 1  # before this step
@@ -190,7 +190,7 @@ class Agent(StepAgent):
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Update the model, then the action values, with the ``random_numbers`` of `numbers_of_update`. Return the
-        model's losses by name and the action values' ``loss``, ``[M]`` each."""
+        losses of the model by name, and the ``loss`` of the action values, ``{name: [M]}``."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))
@@ -202,14 +202,15 @@ class Agent(StepAgent):
         return losses | {"loss": self._latest.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
-        """Compute the update of the action values: from ``batch`` itself or, with a model, from imagined rollouts."""
+        """Compute the update of the action values: from ``batch`` itself or, with a model, from rollouts that are
+        imagined from ``batch``."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
         return imagined_update(self.values, self.model, batch, random_numbers)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return means ``[M]`` since the last call by tag: the model's losses, the values and entropy of exploration.
-        Explained variance and gradient norm are the latest update's. Reset all of them."""
+        """Return ``{tag: [M]}``: means since the last call (losses of the model, values and entropy of exploration),
+        and explained variance and gradient norm of the latest update. Then forget all of them."""
         model_loss_sums = {name: total for name, total in self._loss_sums.items() if name != "loss"}
         means = {f"model/{name}_loss": total / self._num_updates for name, total in model_loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
@@ -242,8 +243,8 @@ class Agent(StepAgent):
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
-    """Return whether observations are stored and predicted as bits. Raises SettingError if settings require bits but
-    observations are numbers, or require numbers but observations are bits."""
+    """Return whether observations are stored and predicted as bits. Raises SettingError if settings require bits and
+    observations are numbers, or the other way round."""
     if config.binary_obs and not spaces.binary:
         raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
     has_bits = spaces.binary if config.binary_obs is None else config.binary_obs
@@ -262,7 +263,7 @@ class Greedy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first of several equal ones."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``. Of several best ones, it is the first."""
         model, noise = self.agent.model, None
         if "encode" in model.noise_shapes:
             noise = model.sample_noise(self.streams, obs.shape[1], model.latents.num_features).to(obs.device)

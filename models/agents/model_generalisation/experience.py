@@ -23,13 +23,13 @@ class Batch:
 
 
 class Transitions(ReplayBuffer):
-    """A replay buffer of transitions. Observations that are ``bits`` are stored as bytes. An action that terminated the
-    episode is stored as its bitwise complement, which is below zero. So a row of bits takes 2 O + 5 bytes with up to
-    128 actions."""
+    """A replay buffer of transitions. Observations of bits are stored as bytes. An action that terminated the episode
+    is stored as its bitwise complement, which is below zero. So a transition with bits and up to 128 actions takes 2 O
+    + 5 bytes."""
 
     @staticmethod
     def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
-        """Return shape and dtype of the columns, for observations of ``obs_size`` numbers, or bits if ``bits``."""
+        """Return shape and dtype of each column, for observations of ``obs_size`` numbers, or bits if ``bits``."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
         action = ((), torch.int8 if num_actions <= 128 else torch.int64)
         return {"obs": obs, "next_obs": obs, "reward": ((), torch.float32), "action": action}
@@ -49,9 +49,9 @@ class Transitions(ReplayBuffer):
 
 
 class States(ReplayBuffer):
-    """A replay buffer of the states of ``dynamics``. Whole numbers are stored in two bytes. If ``dynamics`` has
-    ``advance``, a state's seed and time are not stored and are zeros in a batch, because imagined steps get their
-    random numbers passed in."""
+    """A replay buffer of the states of ``dynamics``. Integers are stored in two bytes. If ``dynamics`` has a method
+    ``advance``, seed and time of a state are not stored and are 0 in a batch, because the random numbers of imagined
+    steps are arguments of ``advance``."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
         example_state, self.num_skipped = self._example_state(dynamics)
@@ -60,7 +60,7 @@ class States(ReplayBuffer):
 
     @staticmethod
     def _example_state(dynamics: Any) -> tuple[Tensor, int]:
-        """Return a state ``[K]`` and the number of its first columns that are seed and time: 2 or 0."""
+        """Return a state ``[K]``, and the number of its first columns that are not stored: 2 (seed and time) or 0."""
         if hasattr(dynamics, "advance"):
             return torch.zeros(dynamics.state_size, dtype=torch.int64), 2
         return dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0], 0

@@ -1,6 +1,7 @@
 """Models that imagine rollouts: the environment itself, a model of observations, a model of latent states.
 
-Shapes: M members, B rows of a batch, O numbers of an observation, A actions, T steps of a rollout.
+In shapes, M is the number of members, B the size of a batch, O the size of an observation, A the number of actions, and
+T the number of steps of a rollout. ``T B`` is an axis with all steps, side by side.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,8 @@ from models.optim import AdamW
 from models.streams import Shapes, Streams
 
 Noise = Tensor | None
-"""Random numbers ``[M, *shape]`` of one call, shaped as `Imagination.noise_shapes` says; None if it needs none."""
+"""Random numbers ``[M, *shape]`` for one call of a method, with its shape in `Imagination.noise_shapes`; None if it
+needs none."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,13 @@ class ModelSpec:
 
 
 class Imagination(nn.Module):
-    """Encodes observations as inputs of the action values, learns from a batch (`fit`), and advances an imagined
-    rollout step by step. This base class has no model: inputs are the observations, of ``size`` numbers.
+    """Base class of models. A model encodes observations as inputs of the action values (`encode`), learns from a batch
+    (`fit`), and advances an imagined rollout step by step (`begin`, `step`). This class itself is for agents without a
+    model: the inputs of the action values are the observations.
 
-    ``noise_shapes`` maps a method's name to the shape of the random numbers that it needs; ``sample_noise``, a method
-    of `Streams`, samples them. ``optimizer`` is None if there is nothing to learn.
+    ``size`` is the number of inputs of the action values. ``noise_shapes`` maps the name of a method to the shape of
+    the random numbers that it needs. ``sample_noise`` is the method of `Streams` that samples them. ``optimizer`` is
+    None if there is nothing to learn.
     """
 
     sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)
@@ -70,19 +74,20 @@ class Imagination(nn.Module):
         return {}
 
     def begin(self, start: Any, noise: Noise) -> tuple[Any, Tensor]:
-        """Return the first states of rollouts from the batch ``start``, and the inputs of the action values there."""
+        """Return the first states of the rollouts that start from the batch ``start``, and the inputs of the action
+        values in these states."""
         features = self.encode(start.obs, noise)
         return features, features
 
     def step(self, state: Any, action: Tensor, noise: Noise) -> tuple[Any, Tensor, Any]:
-        """Return the next state after ``action [M, B]``, the inputs of the action values there, and a record of this
-        step for `outcomes` (None if `outcomes` needs none)."""
+        """Return the next state after ``action [M, B]``, the inputs of the action values in it, and a record of this
+        step for `outcomes` (None if `outcomes` needs no records)."""
         raise NotImplementedError
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Return the rewards of all T steps and the probabilities that the episode continues, ``[M, T B]`` each.
-        Learned models compute them once per rollout, from ``features [M, T B, size]`` and ``action [M, T B]``. The
-        perfect model reads them from the ``records`` of `step`."""
+        """Return the rewards of all T steps, and the probabilities that the episode continues after them, ``[M, T B]``
+        each. Learned models compute them once per rollout, from ``features [M, T B, size]`` and ``action [M, T B]``.
+        The perfect model reads them from the T ``records`` of `step`."""
         raise NotImplementedError
 
 
@@ -108,16 +113,16 @@ class PerfectModel(Imagination):
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Return the recorded rewards, and 0 after termination, otherwise 1: ``[M, T B]`` each."""
+        """Return the recorded rewards, and 0 for steps that terminated or 1 for others, ``[M, T B]`` each."""
         rewards, terminated = zip(*records, strict=True)
         return torch.cat(rewards, 1), (~torch.cat(terminated, 1)).float()
 
 
 class _LearnedModel(Imagination):
-    """Base class of learned models, with two networks: ``reward`` predicts the mean of a normal distribution with
-    standard deviation 1, ``termination`` the logit that the episode continues. Their inputs are the inputs of the
-    action values and a one-hot action. ``optimizer`` updates all of the model's networks. ``loss_weights`` are the
-    weights of the losses by name."""
+    """Base class of learned models, with two networks. ``reward`` predicts the mean of a normal distribution with
+    standard deviation 1. ``termination`` predicts the logit of the probability that the episode continues. Both receive
+    the inputs of the action values and a one-hot action. ``optimizer`` updates all networks of the model.
+    ``loss_weights`` are the weights of the losses by name."""
 
     optimizer: AdamW
 
@@ -169,8 +174,8 @@ class _LearnedModel(Imagination):
 
 
 class SimpleModel(_LearnedModel):
-    """A model of observations. It predicts each number of the next observation independently: the probability of a bit,
-    or the mean of a normal variable with standard deviation 1. ``following`` is the network that predicts it."""
+    """A model of observations. The network ``following`` predicts each number of the next observation independently:
+    the logit of a bit, or the mean of a normal variable with standard deviation 1."""
 
     def __init__(self, config: Config, spec: ModelSpec):
         super().__init__(config, spec, spec.obs_size)
@@ -180,28 +185,30 @@ class SimpleModel(_LearnedModel):
         self.noise_shapes = {"step": (spec.num_rollouts, self.size)}
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Update the model on ``batch``. Return its losses ``[M]`` by name. ``obs`` is 0 after termination."""
+        """Update the model on ``batch``. Return its losses, ``{name: [M]}``. Transitions that terminate do not count in
+        the loss ``obs``."""
         x = self.with_action(batch.obs, batch.action)
         nll = bit_nll if self.spec.has_bits else gaussian_nll
         obs_loss = nll(self.following(x), batch.next_obs).sum(2) * batch.continues
         return self.update_model(self.outcome_losses(x, batch) | {"obs": obs_loss})
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
-        """Sample the next observation. Return it twice, as the state and as the inputs of the action values."""
+        """Sample the next observation by ``noise [M, B, O]``, which is uniform for bits and standard normal for
+        numbers. Return it twice: as the state, and as the inputs of the action values."""
         assert noise is not None
         outputs = self.following(self.with_action(state, action))
         if not self.spec.has_bits:
             next_obs = outputs + noise
         else:
-            # The original code takes the logit for the probability, so a bit is nearly deterministic.
+            # The original code uses the logit as if it were the probability, so bits are nearly deterministic.
             probability = outputs if self.config.logit_is_probability else sigmoid(outputs)
             next_obs = (noise < probability).to(outputs.dtype)
         return next_obs, next_obs, None
 
 
 class LatentModel(_LearnedModel):
-    """A model of latent states: an encoder of observations, a predictor of the next latent (``following``), and a
-    decoder that serves only the loss. Inputs of the action values are sampled latents, never means."""
+    """A model of latent states, with three networks: an encoder of observations, a predictor of the next latent
+    (``following``), and a decoder, which only the loss uses. The inputs of the action values are sampled latents."""
 
     def __init__(self, config: Config, spec: ModelSpec):
         self.latents = latent_distribution(config)
@@ -221,8 +228,8 @@ class LatentModel(_LearnedModel):
         return self.latents.sample(self.latents.params(self.encoder(obs), encoder=True), noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Update the model on ``batch``. Return its losses ``[M]`` by name. The observation is decoded from its latent;
-        this loss is 0 in transitions that terminate the episode."""
+        """Update the model on ``batch``. Return its losses, ``{name: [M]}``. In the loss ``obs``, each observation is
+        decoded from its latent, and transitions that terminate do not count."""
         assert noise is not None
         encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))  # one pass for both
         halves = encoder_outputs.split(batch.action.shape[1], 1)
@@ -232,7 +239,7 @@ class LatentModel(_LearnedModel):
         losses = self.outcome_losses(x, batch)
         losses["obs"] = self._obs_loss(self.decoder(latent), batch.obs) * batch.continues
         predicted_params = self.latents.params(self.following(x), encoder=False)
-        # One divergence with two weights: first the predictor's gradient, then the encoder's.
+        # The same divergence twice, with different weights: the first trains the predictor, the second the encoder.
         losses["kl"] = self.latents.kl(_stop_gradient(next_params), predicted_params)
         losses["kl_posterior"] = self.latents.kl(next_params, _stop_gradient(predicted_params))
         if self.loss_weights["kl_base"]:
@@ -242,7 +249,7 @@ class LatentModel(_LearnedModel):
         return means
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
-        """Sample the next latent. Return it twice, as the state and as the inputs of the action values."""
+        """Sample the next latent. Return it twice: as the state, and as the inputs of the action values."""
         assert noise is not None
         outputs = self.following(self.with_action(state, action))
         next_latent = self.latents.sample(self.latents.params(outputs, encoder=False), noise)
@@ -264,11 +271,12 @@ def _stop_gradient(params: Params) -> Params:
 
 
 def imagined_update(values: ActionValues, model: Imagination, start: Any, random_numbers: dict[str, Tensor]) -> Update:
-    """Imagine a rollout of T steps from each row of ``start`` by the exploring policy, and compute the update from all
-    steps. A step is weighted by the probability that its episode lasted until then (Young et al. 2023, algorithm 1).
-    ``random_numbers`` are the random numbers by name (`Agent.numbers_of_update`).
+    """Play an imagined rollout of T steps from each row of ``start`` by the exploring policy, and compute an update of
+    the action values from all steps (Young et al. 2023, algorithm 1). `Agent.numbers_of_update` returns the
+    ``random_numbers``.
 
-    It changes nothing, has fixed shapes and never waits for the device, so it can be compiled or captured as a graph.
+    The function changes nothing, has fixed shapes and never waits for the device, so that it can be compiled or
+    captured as a graph.
     """
     config = values.config
     state, features = model.begin(start, random_numbers.get("begin"))
@@ -278,15 +286,15 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
         noise = random_numbers["step"].unbind(1)
     features_by_step, activations_by_step, action_by_step, records = [features], [], [], []
     for step in range(config.rollout_length):
-        activations = values.q_network.activations(features)  # of each layer; the last are the action values
+        activations = values.q_network.activations(features)  # one per layer; the last one is the action values
         action = explore(config, activations[-1], exploration[step])
         state, features, record = model.step(state, action, noise[step])
         features_by_step.append(features)
         activations_by_step.append(activations)
         action_by_step.append(action)
         records.append(record)
-    # All steps side by side, [M, T B, ...]. The loss reuses the forward passes that chose the actions, because the
-    # values change only after the rollout.
+    # All steps side by side, [M, T B, ...]. The activations that chose the actions are also used for the gradient,
+    # because the network changes only after the rollout.
     rollout_features = torch.cat(features_by_step[:-1], 1)
     next_features = torch.cat(features_by_step[1:], 1)
     rollout_activations = [torch.cat(layer, 1) for layer in zip(*activations_by_step, strict=True)]
@@ -297,7 +305,13 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
     weight = None
     # The perfect model can end an episode even if ``episodic_env`` is off. Otherwise all weights are 1.
     if config.episodic_env or config.model == "perfect":
-        continues_by_step = continues.unflatten(1, (config.rollout_length, -1))  # [M, T, B]
-        first_weight = torch.ones_like(continues_by_step[:, :1])
-        weight = torch.cat((first_weight, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)
+        weight = _survival_probability(continues, config.rollout_length)
     return values.td_update(td_target, rollout_features, rollout_activations, rollout_action, weight)
+
+
+def _survival_probability(continues: Tensor, num_steps: int) -> Tensor:
+    """Return the probability that the episode has lasted until each step of a rollout, ``[M, T B]``. ``continues [M, T
+    B]`` is the probability that it continues after each of T = ``num_steps`` steps."""
+    continues_by_step = continues.unflatten(1, (num_steps, -1))  # [M, T, B]
+    first_step = torch.ones_like(continues_by_step[:, :1])
+    return torch.cat((first_step, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)

@@ -1,7 +1,7 @@
 """Distributions of latent states, from a network's outputs ``[M, B, outputs]``.
 
-A latent is ``size`` numbers that represent ``num_features`` random variables. A sample takes one random number per
-variable: standard normal if ``uses_normal_noise``, otherwise uniform on [0, 1). The parameters of its
+A latent is ``size`` numbers that represent ``num_features`` random variables. To sample it, one random number per
+variable is needed: standard normal if ``uses_normal_noise``, otherwise uniform on [0, 1). The parameters of the
 distribution are computed from ``num_outputs`` outputs of a network.
 """
 
@@ -22,9 +22,9 @@ Params = tuple[Tensor, ...]
 
 
 def sample_classes(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Sample classes by inverting the cumulative distribution: ``probability [..., C]`` and ``uniform [...]`` in [0, 1)
-    -> ``[...]`` int64. The class is the number of cumulative probabilities that ``uniform`` reaches."""
-    # Without the last cumulative probability: if rounding leaves it below 1, the last class still gets the rest.
+    """Sample classes ``[...]`` int64 by inverting the cumulative distribution of ``probability [..., C]`` at ``uniform
+    [...]`` in [0, 1). The class is the number of cumulative probabilities that are not above ``uniform``."""
+    # The last cumulative probability is left out, because rounding may leave it below 1.
     cumulative = probability.cumsum(-1)[..., :-1]
     return (cumulative <= uniform.unsqueeze(-1)).sum(-1)
 
@@ -68,7 +68,7 @@ class Categorical:
 
 class Gaussian:
     """``num_features`` normal variables, sampled as mean + standard deviation * noise. If ``squashed``, the latent is
-    their tanh; divergences are computed before the tanh."""
+    the tanh of these variables, but divergences are between the normal distributions."""
 
     uses_normal_noise = True
 

@@ -20,8 +20,8 @@ from models.streams import Streams
 def make_network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
     """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers.
 
-    Each member's parameters are padded to whole vector blocks. Adam's kernel rounds the last elements of an array
-    differently, and the position of a member's elements in the array depends on the number of members.
+    The parameters of each member are padded to whole blocks (`models.layers`), because Adam's kernel rounds the last
+    elements of an array differently.
     """
     sizes = (inputs, *config.hidden_sizes, outputs)
     return MlpNetwork(sizes, config.activation, streams, Truncated, BLOCK).to(device)
@@ -64,9 +64,9 @@ class ActionValues(nn.Module):
         return self.q_network(features)
 
     def bootstrap_value(self, features: Tensor) -> Tensor:
-        """Return values of next states, ``features [M, B, F] -> [M, B]``: the target network's maximum or, with
-        ``double_DQN``, its value of the online network's best action. Without ``use_target``, both are the online
-        network."""
+        """Return the values of next states, ``features [M, B, F] -> [M, B]``: the largest action value of the target
+        network or, with ``double_DQN``, its value of the best action according to the online network. Without
+        ``use_target``, the online network takes the place of the target network."""
         parameters = self.target_parameters if self.config.use_target else None  # None: the online network's
         target_q = self.q_network.activations(features, parameters)[-1]
         if not self.config.double_DQN:
@@ -79,7 +79,7 @@ class ActionValues(nn.Module):
     ) -> Update:
         """Compute the loss ``mean(weight (Q(features)[action] - td_target)^2)`` and its gradient. ``td_target``,
         ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` is the result of ``q_network.activations``
-        for ``features [M, B, F]``. The mean divides by B even if there are weights."""
+        for ``features [M, B, F]``. The mean is the sum divided by B, even if there are weights."""
         action_mask = one_hot(action, self.num_actions).float()
         chosen_q = (activations[-1] * action_mask).sum(2)  # the last activations are the action values [M, B, A]
         error = chosen_q - td_target
@@ -90,15 +90,15 @@ class ActionValues(nn.Module):
 
 
 def exploration_noise(config: Config, num_actions: int) -> tuple[Callable[..., Tensor], int]:
-    """Return the sampler of the random numbers that `explore` needs for one action, and their count."""
+    """Return the sampler of the random numbers that `explore` needs for one action, and their number."""
     if config.exploration_strat == "softmax":
         return Streams.gumbel, num_actions
-    return Streams.uniform, 2  # whether to explore, and with which action
+    return Streams.uniform, 2  # the first decides whether to explore, the second is for the action
 
 
 def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
-    """Sample actions ``[M, B]`` int64 for action values ``q [M, B, A]``, by ``random_numbers [M, B, count]`` as
-    `exploration_noise` describes them.
+    """Sample actions ``[M, B]`` int64 for action values ``q [M, B, A]``, by the ``random_numbers [M, B, count]`` that
+    `exploration_noise` describes.
 
     softmax: ``argmax(q + temperature * Gumbel)``, a sample from softmax(q / temperature) (Maddison et al. 2014).
     epsilon_greedy: the best action with probability 1 - epsilon, otherwise a uniformly random one.
@@ -112,7 +112,7 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
 
 
 def replay_update(values: ActionValues, batch: Batch) -> Update:
-    """Compute the update towards TD targets ``r + gamma * Q_target(s', best)``, r alone after termination (Young et al.
+    """Compute an update towards the TD targets ``r + gamma * Q_target(s', best)``, or r after termination (Young et al.
     2023, "experience replay"). Like `imagination.imagined_update`, it changes nothing and has fixed shapes."""
     next_q = values.bootstrap_value(batch.next_obs)
     td_target = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
@@ -121,11 +121,8 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Compile ``function`` for fixed shapes at its first call, which takes half a minute. On a GPU its operations are
-    captured as a graph. Results are rounded differently from ``function`` itself.
-
-    Raises SettingError on a CPU without a C++ compiler.
-    """
+    """Return ``function``, which is compiled for fixed shapes at its first call, in half a minute, and on a GPU
+    captured as a graph. Results are rounded differently. Raises SettingError on a CPU without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         raise SettingError(

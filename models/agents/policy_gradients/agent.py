@@ -25,11 +25,11 @@ from models.state import check_like
 from models.streams import NoiseBlocks, Streams
 from models.trajectory import Trajectory, discounted_returns, lambda_returns
 
-_COLLAPSED_BELOW = 1e-6  # entropy below which a policy has collapsed, as a share of the largest entropy
+_COLLAPSE_THRESHOLD = 1e-6  # a policy has collapsed if its entropy is below this fraction of the largest entropy
 
 
 class Agent(EpisodeAgent):
-    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and counts of steps, but
+    """M members of one policy-gradient agent. Between epochs it keeps weights, Adam's moments and numbers of steps, but
     no episodes."""
 
     action_kinds = (Discrete,)
@@ -46,7 +46,7 @@ class Agent(EpisodeAgent):
         if self.network.critic is not None:
             self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
         self.batch: Batch | None = None  # from `observe`, for the next `learn`
-        self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # steps that each member has learned from
+        self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         if self.spaces.is_image:
@@ -62,9 +62,9 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update as ``batch``, with returns and advantages. Return ``{name: [M]}``, empty
-        without a baseline: its mean over the experiences (``baseline``) and, with a value network, the mean advantage
-        (``advantage_mean``) and ``explained_variance``. ``validate`` has no effect."""
+        """Store the episodes of one update as ``batch``, with returns and advantages. Return ``{name: [M]}``: the mean
+        of the baseline over the experiences (``baseline``) and, with a value network, the mean advantage
+        (``advantage_mean``) and ``explained_variance``. Empty without a baseline. ``validate`` has no effect."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None  # [M, N] if there is a value network
@@ -78,35 +78,37 @@ class Agent(EpisodeAgent):
         metrics = {}
         if config.baseline != "none":
             metrics["baseline"] = batch.by_member(torch.mean, baseline)
-        if values is not None:  # the mean of returns minus their mean would be rounding
+        if values is not None:  # with the baseline batch_mean, the mean advantage is 0 up to rounding
             metrics["advantage_mean"] = batch.by_member(torch.mean, batch.advantages)
             rows = zip(values, batch.returns, batch.counts, strict=True)
             variances = [explained_variance(value[:count], returns[:count]) for value, returns, count in rows]
             metrics["explained_variance"] = torch.stack(variances)
         if config.normalize_advantage:
-            batch.advantages = batch.by_member(_standardised, batch.advantages)
+            batch.advantages = batch.by_member(_standardise, batch.advantages)
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
-        """Return the discounted or, with values and ``gae_lambda``, the TD(lambda) return of every step ``[T, M, E]``.
-        ``values [M, N]`` are the values of the packed steps, None without a value network."""
+        """Return the return-to-go of every step, ``[T, M, E]``: the TD(lambda) return if there are ``values`` and
+        ``gae_lambda`` is set, otherwise the discounted return. ``values [M, N]`` are for the steps of the packed batch,
+        None without a value network."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
-        final_value = torch.zeros_like(trajectory.returns)  # [M, E], V after each episode, 0 after termination
+        final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
         if config.bootstrap_truncation:
             final_value = self.network.values(trajectory.final_obs) * ~trajectory.terminated.any(0)
         if values is None or config.gae_lambda is None:
             return discounted_returns(reward, valid, config.discount, final_value)
         is_last = trajectory.terminated | trajectory.truncated
-        following_value = unpack(values, valid).roll(-1, 0)  # of the next step; `roll` moves the first one to the end
-        next_value = torch.where(is_last, final_value, following_value)
+        step_value = unpack(values, valid)  # [T, M, E]
+        next_value = torch.where(is_last, final_value, step_value.roll(-1, 0))
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
-        """Take one gradient step on the batch and ``value_steps`` more on the value network. Forget the batch.
+        """Take one gradient step on the batch, and ``value_steps`` more of the value network. Then forget the batch.
 
-        Return ``{name: [M]}``: ``policy_loss``, ``entropy_loss`` (if beta > 0), ``value_loss`` (with values), their sum
-        ``total_loss``, the policy's ``entropy`` in nats, ``entropy_share`` of the largest entropy, and ``grad_norm``.
+        Return ``{name: [M]}``: ``policy_loss``, ``entropy_loss`` (if beta > 0), ``value_loss`` (with a value network),
+        their sum ``total_loss``, ``entropy`` of the policy in nats, ``entropy_share``, which is this entropy divided by
+        the largest possible one, and ``grad_norm``.
         """
         assert self.batch is not None
         batch, self.batch = self.batch, None
@@ -120,18 +122,18 @@ class Agent(EpisodeAgent):
                 values = self.network.values(chunk.obs)
                 value_loss(values, chunk.returns, self.config.delta, chunk.mean_weight).sum().backward()
             self._step(self.optimizers[1])  # of the critic
-        # Added one by one: the rounding of a sum along an axis depends on its length, and other members may have more
-        # chunks.
+        # Chunks are added one by one, because the rounding of a sum along an axis depends on its length, and the number
+        # of chunks depends on the other members.
         names = chunk_losses[0]
         metrics = {name: functools.reduce(torch.add, [losses[name] for losses in chunk_losses]) for name in names}
         metrics["entropy"] = metrics["entropy_share"] * math.log(self.network.num_actions)
         return metrics | {"grad_norm": grad_norms[0]}
 
     def _anneal(self) -> None:
-        """Anneal the learning rates linearly to 0 over the run: by epochs or, if the run ends after a number of steps
-        (``budget``), by each member's steps. The smaller rate of the two applies."""
+        """Set the learning rates, which fall linearly to 0 over the run. The run may be limited by a number of epochs,
+        and by a number of steps of each member (``budget``). If both limit it, the smaller rate applies."""
         initial_lrs = (self.config.lr, self.config.value_lr or self.config.lr)
-        remaining_by_epochs = 1.0  # share of the run
+        remaining_by_epochs = 1.0  # fraction of the run that is left
         if self.config.epochs:
             done_epochs = self.optimizers[0].param_groups[0]["step_count"]
             remaining_by_epochs = 1 - done_epochs / self.config.epochs
@@ -151,12 +153,12 @@ class Agent(EpisodeAgent):
             self.budget = state["budget"]
 
     def _accumulate_gradient(self, chunk: Batch) -> dict[str, Tensor]:
-        """Add a chunk's gradient to the ``grad`` of the parameters. Return the chunk's contribution to the mean losses
-        of `learn`, ``{name: [M]}``. ``chunk.mean_weight`` is 1 / a member's number of experiences in all chunks, so the
-        contributions of all chunks add up to the means."""
+        """Add the gradient of a chunk to the ``grad`` of the parameters. Return the contribution of the chunk to the
+        mean losses in `learn`, ``{name: [M]}``. Contributions add up to means, because ``chunk.mean_weight`` is 1 / the
+        number of experiences of a member in all chunks."""
         config = self.config
         logits, values = self.network(chunk.obs)
-        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)  # as a share of the largest
+        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)  # divided by the largest one
         losses = {"policy_loss": policy_gradient(logits, chunk.action, chunk.advantages, chunk.mean_weight)}
         if config.beta > 0:
             losses["entropy_loss"] = config.beta * negative_entropy
@@ -178,20 +180,20 @@ class Agent(EpisodeAgent):
         return norm
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether each member's policy has almost no entropy, ``[M]`` bool, and a message for the user.
+        """Return whether the policy of each member has almost no entropy, ``[M]`` bool, and a message for the user.
         ``metrics`` is the result of `learn`."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
-        return metrics["entropy_share"] < _COLLAPSED_BELOW, f"{text}; a smaller lr or a larger beta may help"
+        return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 
 
-def _standardised(values: Tensor) -> Tensor:
+def _standardise(values: Tensor) -> Tensor:
     """Shift and scale ``values [n]`` to mean 0 and (population) standard deviation 1. Equal values become 0."""
     centred = values - values.mean()
     return centred / (centred.square().mean().sqrt() + 1e-8)
 
 
 class SoftmaxPolicy(Policy):
-    """Chooses actions in E episodes of every member: sampled ones if ``sample``, otherwise the likeliest."""
+    """Policy for E episodes of every member. Actions are sampled if ``sample``, otherwise the most likely ones."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
@@ -212,15 +214,15 @@ class ActorCritic(nn.Module):
     """Computes logits ``[M, B, A]`` of the actions and, if the baseline is a value network, state values
     ``[M, B]``.
 
-    There are two networks, or one with ``shared_trunk``; its last output is then the value. Images first pass through
-    convolutions (``trunk``), which the policy's loss trains. No gradient of a separate value network flows into them.
+    There are two networks, or with ``shared_trunk`` one network, whose last output is the value. Images first pass
+    through convolutions (``trunk``), which the loss of the policy trains, but not the loss of a separate value network.
     """
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
         assert isinstance(spaces.actions, Discrete)
         self.num_actions = spaces.actions.n
-        self.policy_outputs_value = config.shared_trunk  # the setting means hidden layers, not ``trunk``
+        self.policy_outputs_value = config.shared_trunk  # this setting is about hidden layers, not about ``trunk``
         self.trunk, num_features = trunk(spaces, config.conv_channels, streams)
         outputs = self.num_actions + (1 if self.policy_outputs_value else 0)
         self.policy = MlpNetwork((num_features, *config.hidden_sizes, outputs), config.activation, streams)
@@ -250,4 +252,4 @@ class ActorCritic(nn.Module):
         if self.policy_outputs_value:
             return self.policy(features)[..., -1]
         assert self.critic is not None
-        return self.critic(features.detach()).squeeze(-1)  # detached: the critic's loss does not train the trunk
+        return self.critic(features.detach()).squeeze(-1)  # without gradient, so its loss does not train the trunk

@@ -17,7 +17,7 @@ CHUNK = 256  # experiences; large enough for matrix products, small enough to wa
 
 @dataclass
 class Batch:
-    """N experiences of each member: one episode after another, then zeros that pad to whole chunks.
+    """N experiences of each member: one episode after another, then zeros up to a whole number of chunks.
 
     ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``advantages [M, N]`` (factors on
     the log-probabilities of actions), ``mean_weight [M, N]`` (1 / the member's number of experiences, 0 for padding).
@@ -32,30 +32,30 @@ class Batch:
     counts: list[int]
 
     def chunks(self) -> Iterator["Batch"]:
-        """Yield parts of `CHUNK` experiences per member. Their ``counts`` and ``mean_weight`` are the whole batch's."""
+        """Yield parts of `CHUNK` experiences per member, with ``counts`` and ``mean_weight`` of the whole batch."""
         fields = (self.obs, self.action, self.returns, self.advantages, self.mean_weight)
         split_fields = [field.split(CHUNK, dim=1) for field in fields]
         for obs, action, returns, advantages, mean_weight in zip(*split_fields, strict=True):
             yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """Apply ``function`` to each row of ``values [M, N]`` without its padding, ``[n]``. If it returns ``[n]``, the
-        result is ``[M, N]``, padded with zeros; if it returns ``[]``, the result is ``[M]``."""
+        """Apply ``function`` to each row of ``values [M, N]`` without its padding. If it maps ``[n] -> [n]``, the
+        result is ``[M, N]``, padded with zeros. If it maps ``[n] -> []``, the result is ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
         returns_number = results[0].dim() == 0
         return torch.stack(results) if returns_number else stack_padded(results, values.shape[1])
 
 
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
-    """Return ``values [T, M, E, ...]`` at steps ``valid [T, M, E]`` as ``[M, rows, ...]``: episode after episode, then
-    zeros."""
+    """Return ``values [T, M, E, ...]`` of the steps that are ``valid [T, M, E]`` as a table ``[M, rows, ...]``: one
+    episode after another, then zeros."""
     # Transposed from [T, E, ...] to [E, T, ...], so that the mask selects one episode after another.
     member_values = [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
     return stack_padded(member_values, rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
-    """Return the valid steps of a trajectory as a batch. Its returns and advantages are 0; the caller fills them in."""
+    """Return the valid steps of a trajectory as a batch. The caller must set returns and advantages, which are 0."""
     counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
     num_chunks = -(-max(counts) // CHUNK)  # rounded up
     rows = num_chunks * CHUNK

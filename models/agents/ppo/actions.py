@@ -1,8 +1,8 @@
 """Action distributions: sampling, log-probabilities and entropies.
 
 The parameters of a distribution are A = ``num_outputs`` outputs of the policy network, ``[M, B, A]``, and ``log_std [M,
-num_log_std]``, learned numbers that do not depend on the state. An action is stored as ``width`` numbers. ``noise`` is
-the method of `Streams` that samples the random numbers for `sample`.
+num_log_std]``, logarithms of standard deviations, which are learned and do not depend on the state. An action is stored
+as ``width`` numbers. ``noise`` is the method of `Streams` that samples the random numbers for `sample`.
 """
 
 import torch
@@ -25,12 +25,12 @@ class Categorical:
         self.num_outputs = actions.n
 
     def initial_log_std(self) -> Tensor:
-        """Return the initial ``log_std``, ``[num_log_std]``, here empty."""
+        """Return the initial ``log_std``, which is empty."""
         return torch.empty(0)
 
     def sample(self, logits: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions ``[M, E]`` from ``logits [M, E, A]`` and Gumbel ``noise [M, E, A]``: the argmax of their sum
-        is a sample of the softmax. ``log_std`` is unused."""
+        """Sample actions ``[M, E]`` from ``logits [M, E, A]`` by Gumbel ``noise [M, E, A]``: the argmax of their sum is
+        a sample of the softmax. ``log_std`` is not used."""
         return (logits + noise).argmax(2)
 
     def best(self, logits: Tensor) -> Tensor:
@@ -51,9 +51,9 @@ class Categorical:
 
 
 class Gaussian:
-    """Distribution of vectors of A independent normal numbers. Means depend on the state. Standard deviations do not;
-    their logarithms are ``log_std``. Actions are stored unclipped, and the environment gets them clipped to its bounds.
-    If ``scaled``, they are stored in half-widths of the bounds from their middle."""
+    """Distribution of vectors of A independent normal numbers. Means depend on the state, standard deviations do not.
+    Actions are stored before clipping; the environment gets them clipped to its bounds. If ``scaled``, stored actions
+    are relative to the middle of the bounds, in units of half their distance."""
 
     noise = staticmethod(Streams.normal)
 
@@ -95,12 +95,12 @@ Actions = Categorical | Gaussian
 
 
 def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
-    """Return random numbers for actions in ``envs`` environments, ``{"action": [M, envs, A]}`` for each step."""
+    """Return the random numbers for actions in ``envs`` environments: ``{"action": [M, envs, A]}`` for each step."""
     return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.num_outputs)})])
 
 
 def actions_of(config: Config, spaces: Spaces) -> Actions:
-    """Return the kind of distribution for actions in ``spaces``."""
+    """Return the distribution for the kind of actions in ``spaces``."""
     if isinstance(spaces.actions, Discrete):
         return Categorical(spaces.actions)
     return Gaussian(spaces.actions, config.action_std, config.scale_actions)

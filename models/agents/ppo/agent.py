@@ -4,12 +4,12 @@ The algorithm is as in CleanRL and stable-baselines3, with three deviations:
 
 1. At time limits the value of the final observation is bootstrapped, as in stable-baselines3 but not in CleanRL.
 2. `Agent.metrics` returns statistics of the last pass over a rollout, not means over all passes.
-3. In a minibatch of one step the advantage is not normalised; in CleanRL it becomes NaN.
+3. In a minibatch of one step the advantage is not normalised. In CleanRL it would become NaN.
 
-Tests are greedy, unless ``test_noise`` samples actions. In a search, all members then use the same random numbers.
-
-``intrinsic`` adds novelty bonuses to the rewards of a rollout (`models.curiosity`). The networks behind the bonus are
-trained on each minibatch when its bonus is computed; in the code of Ferreira et al. 2022, they are trained after it.
+Tests are greedy. With ``test_noise`` actions in tests are sampled, in a search with the same random numbers for all
+members. With ``intrinsic``, novelty bonuses are added to the rewards of a rollout (`models.curiosity`). The networks
+behind the bonus are trained on each minibatch together with its computation, but after it in the code of Ferreira et
+al. 2022.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ from models.trajectory import gae
 from models.varied import groups, sample_member_configs
 from understudy.policy import CLIP_LIMIT
 
-_PRIOR = 1e-4  # initial count of moments, as in the wrappers of Gymnasium and stable-baselines3
+_INITIAL_COUNT = 1e-4  # of moments, as in the wrappers of Gymnasium and stable-baselines3
 # Statistics of a minibatch, in the order of `Agent.logged`.
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
-# Attributes with state of the members that is also saved.
+# Attributes that hold state of the members, and are also saved.
 _STATE = (
     "optimizer", "rollout", "noise", "shuffling", "curiosity", "obs_moments", "return_moments", "discounted_sum",
     "logged", "loss", "episodes",
@@ -47,7 +47,7 @@ _STATE = (
 
 
 class Batch(NamedTuple):
-    """Steps of each member, by the weights before the updates."""
+    """Steps of each member. All numbers are computed with the weights before the updates."""
 
     obs: Tensor  # [M, B, O], normalised
     action: Tensor  # [M, B, W], before clipping
@@ -60,10 +60,10 @@ class Batch(NamedTuple):
 class Agent(InnerAgent):
     """PPO or A2C. E is ``config.num_envs``.
 
-    Steps are collected until the rollout is full. `learn` then makes all passes over it; at other steps it returns the
-    last loss. Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled
-    from its seed; all members must then be from one group of `groups`. ``flat_parameters`` includes the critic, because
-    one optimiser trains both networks."""
+    Steps are collected until the rollout is full. Then `learn` makes all passes over it. After other steps, `learn`
+    only returns the last loss. Each member has separate random streams. With ``vary_hp`` it also has separate
+    hyperparameters, sampled from its seed; all members must then be from one group of `groups`. ``flat_parameters``
+    includes the critic, because one optimiser trains both networks."""
 
     action_kinds = (Discrete, Continuous)
     takes_images = True
@@ -81,16 +81,17 @@ class Agent(InnerAgent):
         initial_weights = self.network.initial(Streams.from_name(seeds, "weights"))
         self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
         lrs = [member_config.lr for member_config in self.member_configs]
-        differ = config.target_kl is not None  # whether members can end their passes at different minibatches
-        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, separate_steps=differ)
+        # With ``target_kl``, members can end their passes at different minibatches.
+        separate_steps = config.target_kl is not None
+        self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, separate_steps=separate_steps)
         self.rollout_steps = config.rollout_steps
         self.rollout_size = self.rollout_steps * self.envs  # steps of a member in a rollout, over all environments
         self.rollout = ReplayBuffer(rollout_columns(spaces), self.rollout_size, members)
         self.curiosity = build_curiosity(config, spaces, seeds)
         self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
         self.shuffling = Streams.from_name(seeds, "minibatches")
-        self.obs_moments = Moments(members, spaces.obs_shape, _PRIOR) if config.normalize_obs else None
-        self.return_moments = Moments(members, (), _PRIOR) if config.normalize_reward else None
+        self.obs_moments = Moments(members, spaces.obs_shape, _INITIAL_COUNT) if config.normalize_obs else None
+        self.return_moments = Moments(members, (), _INITIAL_COUNT) if config.normalize_reward else None
         self.discounted_sum = torch.zeros(members, self.envs)  # discounted sums of rewards, for `return_moments`
         self.logged = {name: torch.full((members,), torch.nan) for name in (*STATISTICS, "explained_variance")}
         if config.max_grad_norm is not None:
@@ -139,15 +140,15 @@ class Agent(InnerAgent):
         """Make all passes over the rollout if the current step completed it. Return the loss ``[M]`` of the latest
         rollout, NaN before the first.
 
-        With ``target_kl``, a member's updates end before the first minibatch with a KL divergence above 1.5
-        ``target_kl``. Permutations are sampled for all passes, so that a member's random numbers do not depend on the
-        others."""
+        With ``target_kl``, the updates of a member end before the first minibatch with a KL divergence above 1.5
+        ``target_kl``. Permutations are sampled for all passes nevertheless, so that the random numbers of a member do
+        not depend on the other members."""
         if self.steps % self.rollout_steps:
             return self.loss
         config, batch = self.config, self.rollout_batch()
         active = torch.ones(self.members, dtype=torch.bool)
         for _ in range(config.ppo_epochs):
-            statistics, evaluated = [], []  # for each minibatch: {name: [M]}, and of which members, [M] bool
+            statistics, evaluated = [], []  # for each minibatch {name: [M]}, and the members that evaluated it [M] bool
             for minibatch in self._minibatches(batch):
                 if active.any():
                     evaluated.append(active.clone())
@@ -161,8 +162,8 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def rollout_batch(self) -> Batch:
-        """Return the rollout with values, log-probabilities, advantages and returns by the current weights. Also log
-        the explained variance."""
+        """Return the rollout with values, log-probabilities, advantages and returns, which are computed with the
+        current weights. Also write the explained variance to ``logged``."""
         # [N, M, ...] -> [M, N, ...], N = T E for T steps in E environments
         columns = {name: column.transpose(0, 1).contiguous() for name, column in self.rollout.rows().items()}
         obs, next_obs, action, reward = (columns[name] for name in ("obs", "next_obs", "action", "reward"))
@@ -189,7 +190,8 @@ class Agent(InnerAgent):
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
         """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
-        With ``target_kl``, members above the limit of the KL divergence are first removed from ``active``, in place."""
+        With ``target_kl``, members whose KL divergence is above the limit are removed from ``active`` before the step,
+        in place."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)
@@ -226,8 +228,8 @@ class Agent(InnerAgent):
             yield Batch(*(take_rows(tensor, rows) for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
-        """Write each member's means over the K minibatches of a pass to ``logged``, of those that are ``evaluated [M,
-        K]`` bool. Keep the values of members without such a minibatch."""
+        """Write the mean of the ``statistics`` of K minibatches to ``logged``, for each member over the minibatches
+        that it has ``evaluated [M, K]`` bool. Members that evaluated none keep their values."""
         counts = evaluated.sum(1)
         for name in statistics[0]:
             values = torch.stack([minibatch[name] for minibatch in statistics], 1)
@@ -236,8 +238,8 @@ class Agent(InnerAgent):
             self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
     def _novelty(self, *columns: Tensor) -> Tensor:
-        """Return intrinsic rewards ``[M, N]``. ``columns`` are a rollout's observations, actions and next observations,
-        ``[M, N, .]`` each. Minibatches of them, not shuffled, also train the networks behind the rewards."""
+        """Return intrinsic rewards ``[M, N]`` of a rollout. ``columns`` are its observations, actions and next
+        observations, ``[M, N, .]`` each. Minibatches of them, not shuffled, train the networks behind the rewards."""
         assert self.curiosity is not None
         bonuses = []
         minibatches = [column.split(self._batch_size(), 1) for column in columns]
@@ -258,15 +260,15 @@ class Agent(InnerAgent):
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:
-        """Return the number of minibatches in all passes over the rollouts that ended in the latest ``steps`` steps."""
+        """Return the number of minibatches in all passes over the rollouts that the latest ``steps`` completed."""
         num_rollouts = self.steps // self.rollout_steps - (self.steps - steps) // self.rollout_steps
         minibatches_per_pass = -(-self.rollout_size // self._batch_size())  # rounded up
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64: all minibatches except
-        the ones that ``target_kl`` skipped. Reset the count of skipped updates. Only the shape of ``learned [M]`` is
-        used."""
+        those that were skipped because of ``target_kl``. Reset the count of skipped updates. Only the shape of
+        ``learned [M]`` is used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
@@ -277,7 +279,7 @@ class Agent(InnerAgent):
 
     @property
     def lr_factor(self) -> float:
-        """Factor on the learning rates in the updates of the latest rollout; 1 before the first."""
+        """Factor on the learning rates in the updates after the latest rollout; 1 before the first."""
         num_rollouts = self.steps // self.rollout_steps  # including the latest, which is complete
         return self.lr_factor_at(max(0, num_rollouts - 1) * self.rollout_steps)
 
@@ -286,7 +288,7 @@ class Agent(InnerAgent):
         return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the latest rollout: ``{tag: [M]}``. NaN before the first. The explained variance is also
+        """Return statistics of the latest rollout, ``{tag: [M]}``, NaN before the first. The explained variance is also
         NaN if all targets are equal."""
         return {f"train/{name}": values for name, values in self.logged.items()}
 
@@ -294,7 +296,7 @@ class Agent(InnerAgent):
         return {"train/learning_rate": self.lr_factor * rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
-        """Return values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
+        """Return the values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
         normalized = self.network.parts(self.flat_parameters).normalised(obs)
         value = self.network.value(self.flat_parameters, normalized)
         if self.return_moments is not None:

@@ -1,4 +1,4 @@
-"""Networks of PPO, with the parameters of M members in one flat tensor ``[M, D]``, and its evaluation policy."""
+"""Networks of PPO with the parameters of M members in one flat tensor ``[M, D]``, and the policy for evaluations."""
 
 from functools import partial
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from models.spaces import Spaces
 from models.streams import NoiseBlocks, Streams
 from understudy.policy import CLIP_LIMIT
 
-POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # of the last layers' initial weights (Huang et al. 2022, detail 2)
+POLICY_GAIN, VALUE_GAIN = 0.01, 1.0  # gains of the initial weights of the last layers (Huang et al. 2022, detail 2)
 
 
 class Parts(NamedTuple):
@@ -39,10 +39,11 @@ class Parts(NamedTuple):
 
 class ActorCritic:
     """Architecture of a member. Its row of parameters holds, in this order: policy network, value network, ``log_std``
-    of actions, convolutions, mean and scale of observations, and zeros that pad the row to whole blocks.
+    of actions, convolutions, mean and scale of observations, and zeros up to a whole number of blocks
+    (`models.layers`).
 
     ``part_sizes`` are the sizes of these parts, without the padding. The first ``num_trained`` numbers are trained.
-    ``member_config`` is ``config`` with sampled hyperparameters; its ``hidden_sizes`` are used.
+    ``member_config`` is ``config`` with sampled hyperparameters, of which ``hidden_sizes`` are used.
     """
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
@@ -51,7 +52,7 @@ class ActorCritic:
             line = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
             raise SettingError(f"{line}, but the environment shows images; allowed: false and none")
         hidden, self._new_trunk = member_config.hidden_sizes, partial(trunk, spaces, config.conv_channels)
-        self.trunk, inputs = self._new_trunk(Streams([0]))  # an architecture, whose parameters are not used
+        self.trunk, inputs = self._new_trunk(Streams([0]))  # only the architecture is used, not the parameters
         num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
@@ -84,8 +85,8 @@ class ActorCritic:
         return Parts(*parts)
 
     def features(self, parts: Parts, obs: Tensor) -> Tensor:
-        """Return the inputs ``[M, B, F]`` of policy and values: normalised ``obs [M, B, *O]``, images after the
-        convolutions."""
+        """Return the inputs ``[M, B, F]`` of the policy and value networks: normalised ``obs [M, B, *O]`` themselves,
+        or the features that convolutions compute from images."""
         return self.trunk(obs, parts.trunk) if parts.trunk.shape[1] else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
@@ -109,8 +110,8 @@ class ActorCritic:
 
 
 class Play(Policy):
-    """Evaluation policy of M members with weights ``flat_parameters [M, D]``. Actions are greedy, or sampled if there
-    are ``streams``: one per member, or a single one for all members."""
+    """Policy for evaluations of M members with weights ``flat_parameters [M, D]``. Actions are sampled if there are
+    ``streams`` (one per member, or a single one for all members), otherwise greedy."""
 
     def __init__(self, network: ActorCritic, flat_parameters: Tensor, streams: Streams | None = None):
         self.network, self.flat_parameters, self.streams = network, flat_parameters, streams

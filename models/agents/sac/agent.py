@@ -7,7 +7,7 @@ from torch import Tensor
 
 from models.agents.sac.config import Config
 from models.agents.sac.gaussian import sample
-from models.critics import smaller
+from models.critics import min_values
 from models.layers import exp
 from models.losses import temperature_loss
 from models.off_policy import TwinCriticAgent
@@ -32,18 +32,18 @@ class Agent(TwinCriticAgent):
         super().__init__(config, spaces, seeds)
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
-    def _outputs(self, action_size: int) -> int:
-        """Return the number of outputs of the actor's network: a mean and a ``log_std`` for each number of actions."""
+    def _num_outputs(self, action_size: int) -> int:
+        """Return the number of outputs of the actor: a mean and a ``log_std`` for each number of an action."""
         return 2 * action_size
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then log alpha: ``[M, D]``."""
         log_alpha = torch.tensor(self.config.entropy_temperature).log()
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
-    def _noise_spec(self) -> list[Draw]:
+    def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of the base class, and normal numbers ``now``, shaped like ``next``."""
-        uniform_draw, (normal, normal_shapes) = super()._noise_spec()
+        uniform_draw, (normal, normal_shapes) = super()._noise_draws()
         return [uniform_draw, (normal, {**normal_shapes, "now": normal_shapes["next"]})]
 
     def alpha(self) -> Tensor:
@@ -84,10 +84,10 @@ class Agent(TwinCriticAgent):
         self.critics.update_targets(self.config.tau, learning)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled a, ``[M]``, and the
-        log-probabilities ``[M, B]``. No gradient flows into alpha."""
+        """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
+        their log-probabilities ``[M, B]``. No gradient flows into alpha."""
         action, log_prob = self._sample_action(obs, random_numbers["now"])
-        q = smaller(self.critics(obs, action))
+        q = min_values(self.critics(obs, action))
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:

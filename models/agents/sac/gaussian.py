@@ -15,9 +15,9 @@ LOG_STD_BOUNDS = (-20.0, 2.0)  # as in the authors' code
 
 
 def sample(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample actions ``tanh(mean + std * noise)`` for a network's ``outputs [M, B, 2 A]`` (means, then logarithms of
-    standard deviations) by standard normal ``noise [M, B, A]``. Return them, ``[M, B, A]``, and their log-probabilities
-    ``[M, B]``."""
+    """Sample actions ``tanh(mean + std * noise)`` by standard normal ``noise [M, B, A]``. ``outputs [M, B, 2 A]`` of a
+    network are A means, then A logarithms of standard deviations. Return the actions ``[M, B, A]`` and their
+    log-probabilities ``[M, B]``."""
     mean, log_std = outputs.chunk(2, 2)
     log_std = log_std.clamp(*LOG_STD_BOUNDS)
     x = mean + exp(log_std) * noise

@@ -1,7 +1,7 @@
 """Tabular Q-learning and SARSA for M members in lockstep.
 
-A step is a dozen operations on a few hundred numbers. An operation takes a microsecond in NumPy and three in torch, so
-the code uses NumPy, on arrays that share memory with torch's tensors.
+A step is a dozen operations on a few hundred numbers. An operation takes a microsecond in NumPy and three microseconds
+in torch, so the code uses NumPy, on arrays that share memory with torch's tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from models.varied import with_varied_values
 
 Array = np.ndarray[Any, Any]
 
-_BLOCK = 512  # steps per block of random numbers; a call to sample costs as much as a hundred numbers
+_BLOCK = 512  # steps per block of random numbers, because a call takes as long as a hundred numbers
 
 
 def sample_config(config: Config, seed: int) -> Config:
@@ -35,16 +35,19 @@ def sample_config(config: Config, seed: int) -> Config:
 
 
 class RowLookup:
-    """A callable that returns the rows of observations in a table of action values ``[M * S, A]``."""
+    """A callable that returns the rows of observations in the tables of action values of all members, which are stacked
+    to one table ``[M * S, A]``."""
 
     def __init__(self, members: int, num_states: int):
         self.num_states, self.cell_indices = num_states, np.arange(num_states, dtype=np.float32)
         self.first_rows = np.arange(members) * num_states  # [M], the row of each member's cell 0
-        self._repeated_first_rows = self.first_rows  # the same for each environment, [M * E]; cached between calls
+        # [M * E], the same for each environment, kept until the number of environments changes.
+        self._repeated_first_rows = self.first_rows
 
     def __call__(self, obs: Tensor) -> Array:
-        """Return the row of each one-hot observation, ``obs [M, E, S] -> [M * E]`` int64."""
-        # A product with 0, 1, 2, ... is several times faster than argmax. A sum of integers is exact in any order.
+        """Return the row of each one-hot observation in the stacked tables of all members, ``[M, E, S] -> [M * E]``
+        int64."""
+        # The product with 0, 1, 2, ... is several times faster than argmax, and exact: all its terms are integers.
         cells = obs.numpy().reshape(-1, self.num_states) @ self.cell_indices
         if len(self._repeated_first_rows) != len(cells):
             self._repeated_first_rows = self.first_rows.repeat(obs.shape[1])
@@ -63,8 +66,8 @@ class NumpyNoiseBlocks(NoiseBlocks):
 
 
 def best_actions(values: Array, tie_breakers: Array | None = None) -> Array:
-    """Return the best actions ``[N]`` according to ``values [N, A]``. Of several equally good actions, choose the first
-    or, with ``tie_breakers [N, A]`` (uniform numbers), the one with the largest tie breaker."""
+    """Return the best actions ``[N]`` according to ``values [N, A]``. Of several best actions, choose the first one or,
+    with ``tie_breakers [N, A]`` (uniform numbers), the one with the largest tie breaker."""
     if tie_breakers is None:
         return values.argmax(1)
     return np.where(values == values.max(1, keepdims=True), tie_breakers, -1.0).argmax(1)  # -1: not among the best
@@ -72,9 +75,9 @@ def best_actions(values: Array, tie_breakers: Array | None = None) -> Array:
 
 def _explore_sampler(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
     """Return a function for `NoiseBlocks` that samples whether steps explore, bool, with probability ``epsilon``. If
-    epsilon changes during training (None), the function samples uniform numbers; `Agent._explore` compares them with
-    the current epsilon."""
-    # Not a method of the agent: by a reference cycle, the agent and its table would remain until garbage collection.
+    epsilon changes during training (None), the function samples uniform numbers instead, which
+    `Agent._explore_in_place` compares with the current epsilon."""
+    # It is no method of the agent: in a reference cycle, the agent and its table would remain until garbage collection.
     if epsilon is None:
         return uniforms
     return lambda streams, steps, count: streams.uniform(steps, count) < epsilon
@@ -87,7 +90,9 @@ class CurrentStep:
     random_numbers: dict[str, Array]
     obs: Tensor | None = None  # the latest argument of `act`
     rows: Array  # rows of `obs` in the table, [M * E]
-    transitions: tuple[Array, ...]  # flat indices of the values to update, next rows, rewards, discounts: [M * E] each
+    # Flat indices in the table of the values to update, rows of the next observations, rewards, discounts: [M * E]
+    # each.
+    transitions: tuple[Array, ...]
     done: Array  # [M, E]
 
 
@@ -99,9 +104,9 @@ class Agent(InnerAgent):
     ``truncation_ends``, after truncation. ``intrinsic`` adds a novelty bonus to the reward (`models.curiosity`). The
     steps of several environments are learned one after another. Initial values are 0.
 
-    SARSA has two forms (``backup``). ``redrawn``, as in the public code of Ferreira et al.: the next action is sampled
-    for the update alone, and the agent samples another one to act. ``executed``, as in the textbook: the agent also
-    executes the action of the update, unless the episode has ended. This action is chosen before the update.
+    SARSA has two forms (``backup``). With ``redrawn``, as in the public code of Ferreira et al., the next action is
+    sampled only for the update, and the agent samples another one to act. With ``executed``, as in the textbook, the
+    agent also executes the action of the update, unless the episode has ended. It is chosen before the update.
     """
 
     action_kinds = (Discrete,)
@@ -121,7 +126,7 @@ class Agent(InnerAgent):
         self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         self.curiosity = build_curiosity(config, spaces, seeds)
-        # Next actions [M, E], chosen by the latest update; A (the number of actions) if none is chosen yet.
+        # Next actions [M, E] that the latest update has chosen; A, the number of actions, if none is chosen.
         self.planned = torch.full((len(seeds), self.envs), self.num_actions) if config.backup == "executed" else None
         self._epsilon = Epsilon(config)
         # SARSA also needs random numbers for the next action.
@@ -138,7 +143,7 @@ class Agent(InnerAgent):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set up arrays that depend on the members, after a change of the members. Forget the latest observation."""
+        """Set up the arrays that depend on the members, whenever these change. Forget the latest observation."""
         self._table = self.flat_parameters.numpy().reshape(-1, self.num_actions)  # [M * S, A]
         self._flat_table = self._table.reshape(-1)
         self._row_lookup = RowLookup(self.members, self.num_states)
@@ -173,9 +178,9 @@ class Agent(InnerAgent):
         return self._epsilon.current(self.episodes, previous_steps * self.envs, self.budget)
 
     def _explore_in_place(self, action: Array, prefix: str = "", env: Any = slice(None)) -> None:
-        """Replace greedy actions by random ones, in place, at steps that explore. ``action`` is ``[M, E]``, or ``[M]``
-        if ``env`` is the index of one environment. ``prefix`` of the random numbers' names is "" for the action of this
-        step, "next " for the next action."""
+        """Replace greedy actions by random ones, in place, in steps that explore. ``action`` is ``[M, E]``, or ``[M]``
+        if ``env`` is the index of one environment. ``prefix`` is the beginning of the names of the random numbers: ""
+        for the action of this step, "next " for the next action."""
         random_numbers = self._current.random_numbers
         explore = random_numbers[prefix + "explore"]  # bool or, if epsilon changes, uniform numbers
         if self._epsilon.constant is None:
@@ -183,8 +188,8 @@ class Agent(InnerAgent):
         np.copyto(action, random_numbers[prefix + "action"][:, env], where=explore[:, env])
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``, each
-        ``planned`` by the latest update or, if it planned none, epsilon-greedy."""
+        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``: the
+        ones that the latest update has ``planned``, otherwise epsilon-greedy ones."""
         current = self._current
         current.count += 1
         current.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays
@@ -238,8 +243,9 @@ class Agent(InnerAgent):
         return loss
 
     def _update(self, env: int, entries: Array, next_rows: Array, reward: Array, discount: Array) -> Tensor:
-        """Update the values at flat indices ``entries`` after a step of environment ``env``. Return the squared TD
-        error before the update, NaN for members that do not learn yet. All arrays are ``[M]``."""
+        """Update one value of each member after a step of environment ``env``. ``entries`` are the flat indices of
+        these values in the table. Return the squared TD errors before the update, NaN for members that do not learn
+        yet. All arrays are ``[M]``."""
         next_values = self._table.take(next_rows, 0)  # [M, A]
         next_action = best_actions(next_values) if self.config.backup == "max" else self._next_action(env, next_values)
         next_q = next_values.reshape(-1).take(next_action + self._row_starts)
@@ -255,8 +261,8 @@ class Agent(InnerAgent):
 
     def _next_action(self, env: int, next_values: Array) -> Array:
         """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``next_values [M, A]``. If
-        `act` is to execute them (``backup`` is executed), also store them in ``planned``; at the end of an episode,
-        store that none is planned."""
+        ``backup`` is "executed", also store them in ``planned``, for `act`. At the end of an episode, store that none
+        is planned."""
         ties = self._current.random_numbers["next ties"][:, env] if self.config.random_ties else None
         action = best_actions(next_values, ties)
         self._explore_in_place(action, "next ", env)
@@ -289,7 +295,7 @@ class Agent(InnerAgent):
         return Greedy(flat_parameters, self.num_states)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Restore the state. Raises StateError if it does not fit or plans an action that does not exist."""
+        """Restore the state. Raises StateError if it does not fit, or if a planned action does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
             max_action, none_planned = int(self.planned.max()), self.num_actions
@@ -305,10 +311,10 @@ class Greedy(Policy):
         self.rows = flat_parameters.numpy().reshape(self.members * num_states, -1)  # [M * S, A]
 
     def moves(self) -> Tensor:
-        """Return the best action in each of S cells, ``[M, S]`` int64; the first of several equal ones."""
+        """Return the best action in each of S cells, ``[M, S]`` int64. Of several best ones, it is the first."""
         return torch.from_numpy(best_actions(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first of several equal ones."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``. Of several best ones, it is the first."""
         values = self.rows.take(self.row_lookup(obs), 0)  # [M * E, A]
         return torch.from_numpy(best_actions(values)).view(obs.shape[:2])

@@ -9,20 +9,18 @@ from models.streams import Streams
 
 
 class Agent(TwinCriticAgent):
-    """TD3: the TD target is ``r + discount * min Q_target(s', a')``, and a' is the target actor's action with clipped
-    noise.
-
-    After every ``policy_delay`` updates of a member's critics, the actor makes a step that raises the first critic's
-    value, and all target networks are updated.
+    """TD3. The TD target is ``r + discount * min Q_target(s', a')``, and a' is the action of the target actor with
+    clipped noise. After every ``policy_delay`` updates of the critics of a member, the actor makes a gradient step that
+    raises the value of the first critic, and all target networks are updated.
 
     Source: Fujimoto et al. 2018, algorithm 1.
     """
 
     per_member = (*TwinCriticAgent.per_member, "target_parameters")
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""
-        weights = super()._initial(streams)
+        weights = super()._initial_weights(streams)
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 
@@ -55,7 +53,7 @@ class Agent(TwinCriticAgent):
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all) whose
-        critics' number of updates is a multiple of ``policy_delay``."""
+        critics have made a multiple of ``policy_delay`` updates."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
         if learning is not None:
             is_due = is_due & learning
@@ -69,9 +67,8 @@ class Agent(TwinCriticAgent):
         self.critics.update_targets(self.config.tau, active)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``: the first critic's values of the actor's
-        actions."""
-        return -self.critics.first(obs, self._action(obs, random_numbers)).mean(1)
+        """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``. Q_1 is the first critic, pi the actor."""
+        return -self.critics.first_values(obs, self._action(obs, random_numbers)).mean(1)
 
     def _action(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the actor's action vectors, ``obs [M, B, O] -> [M, B, A]``. ``random_numbers`` are for subclasses."""

@@ -9,16 +9,16 @@ from models.losses import categorical_entropy
 from models.spaces import Discrete
 from models.streams import Draw, Streams
 
-# With ``gumbel_temperature="annealed"`` (Ferreira et al. 2022): the final temperature as a share of the initial one,
-# and the number of updates until then.
+# With ``gumbel_temperature="annealed"`` (Ferreira et al. 2022): the final temperature divided by the initial one, and
+# the number of updates until the final one is reached.
 FINAL_SHARE, ANNEALING_UPDATES = 0.05, 2000
 
 
 class Agent(td3.Agent):
     """TD3 with an actor that outputs logits of A actions.
 
-    An action vector is a sample of the Gumbel-softmax, length A, plus normal noise. The index of its largest number is
-    the action in the environment. The critics' inputs are vectors; target actions are not clipped.
+    An action vector is a sample of the Gumbel-softmax, of length A, plus normal noise. The index of its largest number
+    is the action in the environment. The critics receive vectors as actions. Target actions are not clipped.
 
     Source: Ferreira et al. 2022 and its public code, which samples actions in tests too (``test_noise``); Jang, Gu &
     Poole 2017. If the temperature is learned, its logarithm is an additional weight of the actor, so that the
@@ -29,7 +29,7 @@ class Agent(td3.Agent):
     update_numbers = (*td3.Agent.update_numbers, "next_gumbel", "gumbel")
     metric_names = (*td3.Agent.metric_names, "entropy")
 
-    def _initial(self, streams: Streams) -> Tensor:
+    def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then the logarithm of the temperature: ``[M, D]``. Also create the
         target actor, with the same weights."""
         log_temperature = torch.tensor(self.config.gumbel_softmax_temp).log()
@@ -37,12 +37,12 @@ class Agent(td3.Agent):
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 
-    def _noise_spec(self) -> list[Draw]:
-        """Return the random numbers of TD3, and Gumbel noise on logits: of the action (``act_gumbel``) and, for each
-        update, of the target actions (``next_gumbel``) and of the actor's actions (``gumbel``)."""
+    def _noise_draws(self) -> list[Draw]:
+        """Return the random numbers of TD3 and Gumbel noise for logits: ``act_gumbel`` for the action and, for each
+        update, ``next_gumbel`` for the target actions and ``gumbel`` for the actions of the actor."""
         acting, updating = (self.action_size, self.envs), (self.updates_per_step, self.action_size, self.batch)
         gumbel_shapes = {"act_gumbel": acting, "next_gumbel": updating, "gumbel": updating}
-        return [*super()._noise_spec(), (Streams.gumbel, gumbel_shapes)]
+        return [*super()._noise_draws(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
         """Return the temperature ``[M, 1, 1]`` of actors with ``weights [M, D]``: fixed, learned or annealed."""
@@ -61,9 +61,9 @@ class Agent(td3.Agent):
         return torch.add(vectors, self.random_numbers["explore"], alpha=self.config.action_std)
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, weights: Tensor) -> Tensor:
-        """Return action vectors ``[M, B, A]``: samples of the Gumbel-softmax for ``logits [M, B, A]``, by ``gumbel``
-        noise ``[M, A, B]``, with the temperature of actors with ``weights [M, D]``. With ``gumbel_softmax_hard``, they
-        are one-hot and have the gradient of the samples (straight-through)."""
+        """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]``, by noise ``gumbel [M, A,
+        B]``, with the temperature of actors with ``weights [M, D]``. With ``gumbel_softmax_hard``, they are one-hot,
+        with the gradient of soft samples (straight-through)."""
         probs = gumbel_softmax(logits, gumbel.transpose(1, 2), self.temperature(weights))
         if not self.config.gumbel_softmax_hard:
             return probs
@@ -78,8 +78,8 @@ class Agent(td3.Agent):
         return vectors.argmax(2)
 
     def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return vectors ``[M, E, A]`` for `clip`, from logits ``outputs [M, E, A]``: the logits themselves (greedy)
-        or, if there are ``streams``, vectors sampled as in training."""
+        """Return vectors ``[M, E, A]`` for `clip`, from logits ``outputs [M, E, A]``: vectors that are sampled as in
+        training if there are ``streams``, otherwise the logits themselves (greedy)."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])

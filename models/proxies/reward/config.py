@@ -75,10 +75,10 @@ class Reward:
         768, "episodes of that policy, the last tenth of them to test phi", minimum=10, maximum=1_000_000, later=True
     )
     rn_input_center: tuple[float, ...] = _reward(
-        (), "subtracted from each number of an observation", empty=True, longest=512
+        (), "subtracted from each number of an observation", allow_empty=True, max_items=512
     )
     rn_input_spread: tuple[float, ...] = _reward(
-        (), "divisor of each number of an observation, after the subtraction", empty=True, longest=512, above=0
+        (), "divisor of each number of an observation, after the subtraction", allow_empty=True, max_items=512, above=0
     )
 
 
@@ -103,8 +103,9 @@ _TEACHER: dict[str, object] = {
     "population": 2, "generations": 1, "step_size": 1e-9, "inner_steps": 65_536, "center_agents": 4,
     "report_agents": 16, "test_every": 8192, "objective": "average",
 }  # fmt: skip
-# The potential has the returns, so advantages need fewer rewards. PPO has the potential's discount, with which the best
-# policies do not change; with a shorter one, landers hover. Tables average random events.
+# A potential from returns already contains later rewards, so advantages need fewer of them. PPO has the same discount
+# as the potential, so the best policies remain the best; with a smaller one, landers hover. The small learning rate of
+# tables averages over random events.
 _LEARN_FROM_RETURNS: dict[str, dict[str, object]] = {
     "PPO": {
         "num_envs": 4, "rollout_steps": 512, "batch_size": 64, "ppo_epochs": 10, "lr": 5e-4, "anneal_lr": True,
@@ -181,9 +182,9 @@ _BY_MODE["recipe", "cliff", 6] = {
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Return the defaults of a preset, mode and game, for reward, search and inner agents. ``values`` are the explicit
-    settings. Preset cheap has the recipe's defaults for games without cheap ones. Raises SettingError for a preset that
-    does not exist."""
+    """Return the defaults of a preset, mode and game, for reward, search and inner agents. ``values`` are the settings
+    that the user has chosen. For games without defaults of preset cheap, this preset has the defaults of recipe. Raises
+    SettingError for a preset that does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
@@ -200,7 +201,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         defaults |= _LEARN_FROM_RETURNS.get(str(values.get("agent")), {})
     num_agents = len(str(values.get("agent", "")).split(","))
     agents_per_proxy = int(str(defaults.get("agents_per_proxy", 1)))
-    if agents_per_proxy % num_agents:  # the kinds of agents cannot be equally frequent
+    if agents_per_proxy % num_agents:  # there must be equally many agents of each kind
         defaults["agents_per_proxy"] = num_agents
     solved_reward = values.get("solved_reward", defaults.get("solved_reward"))
     if solved_reward is None:  # a game without a known threshold
@@ -214,7 +215,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in this combination, each with the reason."""
-    one_layer = "its network is a weight for each number in info"
+    info_weights = "its network is a weight for each number in info"
     proxy_scale = "rn_evolve_scale goes on from the factor of start_from"
     starts_from_proxy = config.start_from is not None
     layers = ("proxy_hidden_size", "proxy_hidden_layer", "proxy_activation_fn")
@@ -222,7 +223,7 @@ def ineffective(config: Config) -> dict[str, str]:
     network = (*layers, *inputs, "rn_init", "rn_output_scale", "rn_output", "rn_evolve_scale", "rn_terminal")
     return search.ineffective(config) | reasons_by_setting(
         (config.mode == 0, network, "mode is 0, the task's own reward"),
-        (config.mode in (101, 102), (*layers, *inputs), f"mode is {config.mode}: {one_layer}"),
+        (config.mode in (101, 102), (*layers, *inputs), f"mode is {config.mode}: {info_weights}"),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (starts_from_proxy, ("rn_init",), "start_from says where the search starts"),
         (not starts_from_proxy, ("rn_discount", "rn_episodes"), "start_from is null"),

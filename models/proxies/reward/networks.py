@@ -1,4 +1,4 @@
-"""The network of a learned reward for M members at once. Their parameters are one tensor ``[M, size]``."""
+"""The network of a learned reward for M members at once, with their parameters in one tensor ``[M, size]``."""
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from understudy.kinds import MODES, MOST_EXPONENT
 
 
 class Networks:
-    """Architecture of the reward network phi. Its inputs are the S numbers of a state, the I numbers of a step's info,
-    or both, as ``mode`` says.
+    """Architecture of the reward network phi. Its inputs are the S numbers of a state, the I numbers in the info of a
+    step, or both, as ``mode`` says. With info alone phi is one linear layer without bias. Mode 0 does not use phi.
 
-    With info alone it is one linear layer without bias. Mode 0 does not use it. Source: Ferreira et al. 2022, section 3
-    and appendix. As in its public code, the action is not an input. Raises SettingError for a mode with info if
-    ``spaces`` has none, and if the number of input scales is neither 0 nor S.
+    Source: Ferreira et al. 2022, section 3 and appendix. As in its public code, the action is not an input. Raises
+    SettingError for a mode with info if ``spaces`` has none, and if ``rn_input_center`` or ``rn_input_spread`` has
+    another size than S (empty: no scaling).
     """
 
     def __init__(self, config: Config, spaces: Spaces):
@@ -37,11 +37,12 @@ class Networks:
         num_inputs = max(1, num_inputs)  # mode 0 has an unused network
         mlp = fitting.make_mlp(config, num_inputs, 1)
         self.parts = {"reward": mlp}
-        self.network_size = num_inputs if self.linear else mlp.size  # number of parameters without the scale
+        self.network_size = num_inputs if self.linear else mlp.size  # number of parameters without the output scale
         self.size = self.network_size + (1 if config.rn_evolve_scale else 0)
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`. The scale's logarithm is 0."""
+        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`. The logarithm of the output scale
+        is 0."""
         parameters = self.parts["reward"].initial(streams)
         if self.linear:
             parameters = parameters[:, : self.network_size]
@@ -80,8 +81,8 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Do `fit` with inputs and targets of mean 0 and variance 1. The first and the last layer then undo this
-        scaling."""
+        """Fit phi as `fit` does, but with inputs and targets that are scaled to mean 0 and variance 1. Then change the
+        first and the last layer to undo this scaling."""
         center, spread = states.mean(0), states.std(0)
         spread = spread.where(spread > 1e-6, 1.0)
         mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
@@ -91,7 +92,7 @@ class Networks:
         return flat
 
     def program(self, flat: Tensor) -> "Phi":
-        """Combine the network with parameters ``flat [M, size]``, ready to evaluate."""
+        """Return phi with the parameters ``flat [M, size]``, which can be evaluated."""
         return Phi(self, flat)
 
 
@@ -104,7 +105,7 @@ class Phi:
         self._mlp, self.uses_symexp = networks.parts["reward"], config.rn_output == "symexp"
         self._layers = None if networks.linear else self._mlp.layers(flat[:, : networks.network_size])
         self._scale = networks.output_scale(flat).unsqueeze(1)
-        self._center = torch.tensor(config.rn_input_center, device=flat.device)  # empty without a scale
+        self._center = torch.tensor(config.rn_input_center, device=flat.device)  # empty without scaling
         self._spread = torch.tensor(config.rn_input_spread, device=flat.device)
         self.table: Tensor | None = None  # [M, S], phi of every cell if the only input is a one-hot observation
         if networks.spaces.one_hot and networks.mode.state and not networks.mode.info:
@@ -138,7 +139,8 @@ class Phi:
         return self._to_phi(outputs[:, 0])
 
     def _to_phi(self, outputs: Tensor) -> Tensor:
-        """Multiply the network's outputs ``[M, E]`` by the scale. With ``rn_output`` symexp, apply it to the result."""
+        """Multiply the ``outputs [M, E]`` of the network by the output scale. If ``rn_output`` is symexp, then apply
+        this function."""
         scaled = outputs * self._scale
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
 

@@ -340,8 +340,8 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the default inner agents of a preset, for continuous or discrete actions. The preset "published" rotates
-    agents as [L] does; with discrete actions they are PPO and DDQN."""
+    """Return the default inner agents of a preset, for continuous or discrete actions. In preset "published" agents
+    take turns, as in [L]."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
@@ -349,7 +349,7 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the defaults of a preset, kind of proxy and game, for proxy, search and inner agents. ``values`` are the
-    explicit settings. Raises SettingError for a combination that does not exist."""
+    settings that the user has chosen. Raises SettingError for a combination that does not exist."""
     game = game.partition(",")[0]  # without parameters
     proxy, preset = _proxy_and_preset(values, game)
     agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
@@ -358,7 +358,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        # The states of a policy from which a search starts are as close to each other as a clone's.
+        # A search from a policy has the states that this policy visits. Like a clone's, they are close to each other.
         has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
         has_cells = values.get("first_states") == "cells"
         defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
@@ -368,7 +368,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if values.get("solved_reward", defaults.get("solved_reward")) is None:
         defaults["quit_when_solved"] = False
     if preset == "broad" and len(agents) > 1:
-        defaults["generations"] = 80  # twice the preset's 40, because two kinds of agents share each generation
+        defaults["generations"] = 80  # twice the preset's 40, because each generation has two kinds of agents
     if values.get("strategy") == "nes":
         defaults["eval_every"] = 1  # score_transform 5 to 7 need it
     return defaults
@@ -380,8 +380,8 @@ def _prepared() -> frozenset[str]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset in ``values``, or the game's defaults. The default of one is the family's if the
-    game's default does not fit the other."""
+    """Return the proxy and the preset in ``values``, or else the defaults of ``game``. If one of the game's defaults
+    does not fit a value of the other, the default of the family takes its place."""
     proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
     if (values.get("preset", preset), proxy) not in _PRESETS:
         proxy = Config.proxy
@@ -407,8 +407,8 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the defaults of agents that train on a bandit of ``game``, which may be a clone, with cells as first
-    states. With several agents, the names of settings have the agent's name as a prefix (``PPO_lr``)."""
+    """Return the defaults of agents that train on a bandit of ``game``. The bandit may be a clone, and its first states
+    may be cells. With several agents, the names of settings have the name of the agent as a prefix (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
@@ -422,7 +422,7 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in this combination, each with the reason."""
+    """Return the settings that have no effect in ``config``, each with the reason."""
     supervised, latent = config.preset == "supervised", config.first_states == "latent"
     bandit, preset = config.proxy == "bandit", f"preset is {config.preset!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")

@@ -1,4 +1,4 @@
-"""The networks of a synthetic environment for M members at once. Their parameters are one tensor ``[M, size]``."""
+"""The networks of a synthetic environment for M members at once, with their parameters in one tensor ``[M, size]``."""
 
 import math
 from collections.abc import Mapping
@@ -27,17 +27,17 @@ class Outcome:
 
 
 class Networks:
-    """Architecture of one kind of synthetic environment. S is the size of an observation, A the number of actions
-    (or the size of one).
+    """Architecture of one kind of synthetic environment. S is the size of an observation, A the number of actions (or
+    the size of a continuous action).
 
-    An MDP has three networks that map ``[action, state]`` to next state, reward and done; a discrete action is one-hot.
-    The state network predicts the next state itself, not a difference, and nothing is clipped. A bandit has only a
-    reward network, or a target network of the state that defines the reward (`understudy.kinds.FORMS`). With learned
-    resets there is an initial-state network, whose input is normal noise. Source: Ferreira et al. 2022, section 3, and
-    its public code; Liesen et al. 2024 for the bandit.
+    An MDP has three networks, which map ``[action, state]`` to next state, reward and done. A discrete action is
+    one-hot. The state network predicts the next state itself, not a difference, and nothing is clipped. A bandit has a
+    reward network, or a target network, which maps a state to an action with which actions are compared
+    (`understudy.kinds.FORMS`). With learned resets there is an initial-state network, whose input is normal noise.
+    Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit.
 
-    After the parameters that a search changes, a bandit may have fixed ones: centre and spread ``[S]`` of its target's
-    inputs, and a table of initial states ``[rows, S]``.
+    ``searched`` is the number of parameters that a search changes. A bandit may have further, fixed parameters: center
+    and spread ``[S]`` of the inputs of its target, and a table of initial states ``[rows, S]``.
     """
 
     def __init__(self, config: Config, spaces: Spaces):
@@ -47,10 +47,11 @@ class Networks:
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
         # Number of rows of the table of initial states; 0 without a table.
-        self.rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
-        self.scales_obs = self.has_target and self.rows > 0 and config.scale_obs  # for agents in training
-        self.cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
-        learns_initial_states = not (self.rows or self.cells) if bandit else config.learned_reset
+        self.num_table_rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
+        # Whether agents in training observe scaled states.
+        self.scales_obs = self.has_target and self.num_table_rows > 0 and config.scale_obs
+        self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
+        learns_initial_states = not (self.num_table_rows or self.has_cells) if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if learns_initial_states else 0
         if self.has_target:
             self.parts = {"target": make_mlp(config, size, self.action_size)}
@@ -59,21 +60,20 @@ class Networks:
             self.parts = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
         if self.latent:
             self.parts["initial"] = make_mlp(config, self.latent, size)
-        self.searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
+        self.searched = sum(part.size for part in self.parts.values())
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
             self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
-        if self.rows:
-            self._fixed_shapes |= {"states.table": (self.rows, size)}
+        if self.num_table_rows:
+            self._fixed_shapes |= {"states.table": (self.num_table_rows, size)}
         self.size = self.searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network starts with weights
-        N(0, 1/inputs), zero biases and a last layer of zeros. A table is standard normal until `fill_table` fills
-        it."""
+        """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network has weights N(0,
+        1/inputs), zero biases and a last layer of zeros. A table is standard normal until `fill_table` fills it."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
-            parts = []  # the samples above are not used, but they have advanced the streams
+            parts = []  # the samples above are not used, but they must advance the streams
             for part in self.parts.values():
                 for layer in part.dense:
                     parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
@@ -87,14 +87,14 @@ class Networks:
         if self._fixed_shapes:
             flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
             fixed = self.fixed(flat)
-            if self.rows:
-                fixed["states.table"].copy_(streams.normal(self.rows, self.state_size))
+            if self.num_table_rows:
+                fixed["states.table"].copy_(streams.normal(self.num_table_rows, self.state_size))
             if self.has_target:
                 fixed["target.spread"].fill_(1.0)
         return flat
 
     def _sample_target(self, parameters: Tensor, streams: Streams) -> None:
-        """Sample initial ``parameters [M, P]`` of the target network in place (`initial`)."""
+        """Overwrite ``parameters [M, P]`` by initial parameters of the target network (`initial`)."""
         *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)
         for weight, bias in hidden_layers:
             _, outputs, inputs = weight.shape
@@ -104,13 +104,13 @@ class Networks:
         last_bias.zero_()
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of ``flat [M, size]`` with its table of initial states filled by the first of ``states [M, N,
-        S]``. If ``scaled``, the target's inputs are scaled to mean 0 and variance 1 on all N states. Otherwise, with
-        ``target_scale`` widest, their spread grows if needed, so that variances are at most 1."""
+        """Return a copy of ``flat [M, size]`` whose table of initial states has the first of ``states [M, N, S]`` as
+        its rows. If ``scaled``, the inputs of the target are scaled to mean 0 and variance 1 on all N states.
+        Otherwise, with ``target_scale`` widest, their spread is increased if variances on these states exceed 1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
-        if self.rows:
-            fixed["states.table"].copy_(states[:, : self.rows])
+        if self.num_table_rows:
+            fixed["states.table"].copy_(states[:, : self.num_table_rows])
         if self.has_target and scaled:
             spread = states.std(1)
             fixed["target.center"].copy_(states.mean(1))
@@ -120,8 +120,8 @@ class Networks:
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """Return a copy of ``flat [M, size]`` whose states are scaled as the target's inputs (`scale_states`): the same
-        rewards for scaled observations."""
+        """Return a copy of ``flat [M, size]`` that takes states which are already scaled as the inputs of the target
+        (`scale_states`), and gives the same rewards for them."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
@@ -149,23 +149,23 @@ class Networks:
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies of the targets in ``flat [M, size]``. Raises SettingError if the reward has no target."""
+        """Return the policies of the targets in ``flat [M, size]``. Raises SettingError if there is no target."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
         return Target(self.program(flat))
 
     def program(self, flat: Tensor) -> "Program":
-        """Combine the networks with parameters ``flat [M, size]``, ready to step."""
+        """Return the networks with the parameters ``flat [M, size]``, which can be stepped."""
         return Program(self, flat)
 
 
 class Program:
-    """Networks with their parameters. With one hidden layer and no target, all step networks are folded into one, so
-    that a step takes two matrix products.
+    """Networks with their parameters. With one hidden layer and no target, the networks of a step are folded into one,
+    so that a step takes two matrix products.
 
-    ``layers`` has the layers of each network by name, ``names`` the networks of a step. ``form`` computes the reward
-    from the distance to the target's action; None without a target."""
+    ``layers`` maps the name of each network to its layers, and ``names`` are the networks of a step. ``form`` computes
+    the reward from the difference to the target's action; None without a target."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
@@ -175,7 +175,7 @@ class Program:
         self.layers = {name: part.layers(split_parameters[name]) for name, part in networks.parts.items()}
         self.fixed = networks.fixed(flat)
         self.form = FORMS.get(networks.config.reward_form)
-        self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width of the range of actions [A]
+        self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width [A] of the range of actions
         if isinstance(networks.actions, Continuous):
             low = torch.tensor(networks.actions.low, device=flat.device)
             high = torch.tensor(networks.actions.high, device=flat.device)
@@ -185,11 +185,11 @@ class Program:
             self._fold([self.layers[name] for name in self.names])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Fold ``networks`` of two layers with the same input and width into one wide network. Weights are ``[M, out,
-        in]`` and biases ``[M, out, 1]``. Its outputs are theirs, one after the other, so its last weight is
-        block-diagonal."""
+        """Fold ``networks`` of two layers with the same inputs and width into one wide network. Weights are ``[M, out,
+        in]`` and biases ``[M, out, 1]``. The wide network has the outputs of all networks, one after the other, so its
+        last weight is block-diagonal."""
         first_layers, last_layers = zip(*networks, strict=True)
-        # Joined along the outputs. The transposes only give the result a memory layout with the outputs last.
+        # Joined along the outputs. With the transposes, outputs are the last axis in the memory of the result.
         first_weight = torch.cat([weight.transpose(1, 2) for weight, _ in first_layers], 2).transpose(1, 2)
         first_bias = torch.cat([bias for _, bias in first_layers], 1)
         last_bias = torch.cat([bias for _, bias in last_layers], 1)
@@ -222,12 +222,13 @@ class Program:
         if self.networks.config.proxy == "bandit":
             reward = outputs[:, 0]
             return Outcome(state, reward, torch.ones_like(reward))
-        size = self.networks.state_size  # after the next state follow reward and done
+        size = self.networks.state_size  # outputs are the next state, then reward and done
         return Outcome(outputs[:, :size].transpose(1, 2), outputs[:, size], outputs[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return rewards ``[M, E]``, which depend on the distance between actions and the target's actions. Continuous
-        actions are compared in shares of half their range, clipped to [-1, 1], discrete ones as one-hot vectors."""
+        """Return rewards ``[M, E]``, which depend on the differences between actions and the target's actions.
+        Continuous actions are compared in units of half their range, clipped to [-1, 1], discrete ones as one-hot
+        vectors."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
@@ -248,7 +249,7 @@ class Program:
 
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
-        """Return the target's actions, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
+        """Return the actions of the target, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
         ``[M, E, A]``."""
         outputs = self.target_outputs(state)
         if self.bounds is None:
@@ -257,10 +258,11 @@ class Program:
         return middle + half * outputs.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
 
     def table_rows(self, numbers: Tensor) -> Tensor:
-        """Sample initial states ``[..., M, E, S]`` from the tables by uniform ``numbers [..., M, E]`` in [0, 1)."""
+        """Sample initial states ``[..., M, E, S]`` from the table of each member, by uniform ``numbers [..., M, E]`` in
+        [0, 1)."""
         table = self.fixed["states.table"]  # [M, rows, S]
         rows = (numbers * table.shape[1]).long()
-        members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1], each with a row of its table
+        members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
 
     @torch.no_grad()
@@ -278,17 +280,17 @@ class Program:
 
 
 def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
-    """Scale ``states [M, N, S]`` for the target networks, with centre and spread in ``fixed`` (`Networks.fixed`)."""
+    """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed`."""
     return (states - fixed["target.center"].unsqueeze(1)) / fixed["target.spread"].unsqueeze(1)
 
 
 def unscale_states(scaled_states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
-    """Return the ``states`` that `scale_states` scaled to ``scaled_states [M, N, S]``."""
+    """Undo `scale_states`: return the states ``[M, N, S]`` that were scaled to ``scaled_states``."""
     return fixed["target.center"].unsqueeze(1) + fixed["target.spread"].unsqueeze(1) * scaled_states
 
 
 class ScaledPolicy(Policy):
-    """A ``policy`` for observations that are scaled (`scale_states`) by the centre and spread in ``fixed``."""
+    """A policy for unscaled observations, which scales them (`scale_states`) before ``policy`` receives them."""
 
     def __init__(self, policy: Policy, fixed: Mapping[str, Tensor]):
         self.policy, self.fixed, self.members = policy, fixed, policy.members
