@@ -8,9 +8,9 @@ import sys
 from control.cli.colour import paint, wrapped
 from models.settings import SettingErrors, UserError, shorten
 
-OURS = ("control", "envs", "models", "trainer", "understudy")
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # disk full or broken
-# Module -> the extra of pyproject.toml that installs it; `train` installs all others.
+PROJECT_MODULES = ("control", "envs", "models", "trainer", "understudy")
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a full or broken disk
+# Module -> the extra of pyproject.toml that installs it. The extra `train` installs all other modules.
 EXTRAS = {
     "ray": "tune",
     "optuna": "tune",
@@ -29,11 +29,11 @@ EXTRAS = {
 }
 MAX_LINES = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
-ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
+_ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def lines(error: BaseException) -> list[str] | None:
-    """Return the error messages for the user, at most `MAX_LINES` lines; None for a bug."""
+    """Return the messages of an error for the user, at most `MAX_LINES` lines. None if the error is a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
     messages = [message for part in errors[:MAX_LINES] if (message := one_line(part)) is not None]
     if len(errors) > MAX_LINES:
@@ -42,14 +42,14 @@ def lines(error: BaseException) -> list[str] | None:
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the error message for the user, as one line; None for a bug."""
+    """Return the message of an error for the user, as one line. None if the error is a bug."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
         place = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return _printable(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{place}; make room")
-    if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
+    if isinstance(error, OSError) and error.errno in _ACCESS_ERRORS and error.filename is not None:
         path = error.filename2 or error.filename  # ``filename2`` is the target of a rename
         return _printable(f"cannot use {str(path)!r}: {error.strerror}")
     is_torch_allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
@@ -59,15 +59,15 @@ def one_line(error: BaseException) -> str | None:
             "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
         )
     module = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if module and module not in OURS:
+    if module and module not in PROJECT_MODULES:
         extra = EXTRAS.get(module, "train")
         return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
     return None
 
 
 def _printable(line: str) -> str:
-    """Return ``line`` as one line of at most 1500 characters, with words of at most 300. Characters that are not
-    printable become escapes: ``line`` may contain user input, with any length and escape sequences of terminals."""
+    """Return ``line`` as one line of at most 1500 characters, with words of at most 300. ``line`` may contain user
+    input, so characters that are not printable, such as escape sequences of terminals, become escapes."""
     line = shorten(" ".join(shorten(word, limit=300) for word in line.split()), limit=1500)
     inside_quotes = slice(1, -1)  # `repr` puts a character between quotes
     return "".join(character if character.isprintable() else repr(character)[inside_quotes] for character in line)

@@ -18,7 +18,7 @@ from models.registry import families_of, family, implementations
 from models.settings import LONGEST, RANGES, SMALLEST, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
-HEAD = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
+USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
 
 train PPO until it lands on the moon, and film it:
   python trainer.py --implementation PPO --gamename lunarlander --steps_per_epoch 1024 --target_return 250 --record
@@ -44,7 +44,7 @@ OPTIONS = (
     ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
     ("--import MODULE,...", "import these first; a file can name no module itself"),
 )
-WORDS = (
+SYNTAX = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
     f"{SMALLEST:g}, and lists have at most {LONGEST} items. Integers may be written 1000 or 1e3."
@@ -60,10 +60,10 @@ FIRST_COMMANDS = (
     ("--learn CartPole-v1", "teacher, learned environment, learned reward, and a page of results", "2 minutes"),
     ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "6 minutes"),
 )
-WIDEST = 110
-COLUMN = 32  # at which explanations begin
+MAX_WIDTH = 110
+TEXT_COLUMN = 32  # at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-OBVIOUS = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar says already
+OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar says already
 
 # Command -> setting -> note: differences from a training run.
 _NOTES = {
@@ -87,7 +87,7 @@ def help_text(
     than training, such as ``plot``. If the implementation ``is_default``, the page has no hyperparameters. Raises
     SettingError if no setting contains the words."""
     implementation = choices["implementation"]
-    width = max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
+    width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
     families = families_of(implementation, valid_flags["agent"].default)
     shows_all = words == ["all"]
     searches_text = bool(words) and not shows_all
@@ -95,13 +95,13 @@ def help_text(
         value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
         usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
         return "\n".join(
-            [f"{usage}\n", *_entries(_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)]
+            [f"{usage}\n", *_entries(_flags_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)]
         )
     notes = _notes_without_effect(valid_flags, choices)
     if searches_text:
         text = " ".join(words)
-        found, owners = _matching_anywhere(text.lower(), choices["gamename"])
-        matches = [] if is_default else _matching(valid_flags, text.lower(), families)
+        found, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
+        matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
         names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
         heading = f"settings of {implementation} with {text!r}:"
         if not matches:
@@ -127,7 +127,7 @@ def help_text(
         short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
     listed = [*valid_flags.values()] if shows_all else short_list
     subject = "every run" if is_default else f"{implementation} that act by default"
-    parts = [*_head(subject, width), *_groups(listed, choices, notes, families, width)]
+    parts = [*_introduction(subject, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
@@ -142,15 +142,15 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
     return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
 
-def _head(subject: str, width: int) -> list[str]:
+def _introduction(subject: str, width: int) -> list[str]:
     """Return the parts of the page before the settings: usage, implementations, environments and options."""
     from envs.names import GAMES, declared_games
 
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
     wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
     options = [_entry(term, text, width) for term, text in OPTIONS]
-    head = HEAD.format(subject=subject, **wrapped_lists)
-    return [head, _wrap(WORDS, width), "", "options:", *options, ""]
+    head = USAGE.format(subject=subject, **wrapped_lists)
+    return [head, _wrap(SYNTAX, width), "", "options:", *options, ""]
 
 
 def _groups(
@@ -190,7 +190,7 @@ def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str,
     return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
 
 
-def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
+def _flags_with_text(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
     """Return the settings with ``text`` in their name, section, help text or aliases; matches in names are first.
     Empty if there are none."""
     text = text.lstrip("-")
@@ -203,20 +203,20 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
-def _matching_anywhere(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return `_matching` settings of all implementations by name, those with ``text`` in their name first, and setting
+def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
+    """Return `_flags_with_text` settings of all implementations by name, those with ``text`` in their name first, and setting
     -> the implementations that have it, "" for all."""
     found: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
-        for flag in _matching(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
+        for flag in _flags_with_text(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
             found.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
     names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
     return dict(sorted(found.items(), key=lambda item: text not in item[0])), names
 
 
-def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
+def _flags_of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
     """Return the settings of a command other than training: first its flag, then its other settings, then the settings
     of a run that it uses."""
     settings = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
@@ -230,17 +230,17 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
     entries = []
     for flag in listed:
         note = f" [{notes[flag.name]}]" if flag.name in notes else ""
-        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explain(flag, families)}{note}", width))
+        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{note}", width))
     return entries
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation ``text``, which begins in column `COLUMN`, in a new line after a long one."""
-    lines = textwrap.wrap(" ".join(text.split()), width - COLUMN)
+    """Return ``term`` and its explanation ``text``, which begins in column `TEXT_COLUMN`, in a new line after a long one."""
+    lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
     indented_term = f"  {term}"
-    has_room = len(indented_term) + 2 <= COLUMN  # for two spaces before the explanation
-    first_line = f"{indented_term:<{COLUMN}}{lines.pop(0)}" if has_room else indented_term
-    return "\n".join([first_line, *(" " * COLUMN + line for line in lines)])
+    has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
+    first_line = f"{indented_term:<{TEXT_COLUMN}}{lines.pop(0)}" if has_room else indented_term
+    return "\n".join([first_line, *(" " * TEXT_COLUMN + line for line in lines)])
 
 
 def _metavar(flag: Flag) -> str:
@@ -251,12 +251,14 @@ def _metavar(flag: Flag) -> str:
     return f"{single},..." if flag.kind.is_list else single
 
 
-def _explain(flag: Flag, families: Sequence[str]) -> str:
+def _explanation(flag: Flag, families: Sequence[str]) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets."""
     parts = [f"default: {word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
     without_null = allowed_values.removesuffix("; or null")
-    metavar_says_so = without_null in OBVIOUS or allowed_values.startswith("text, ")  # limits of text are unimportant
+    metavar_says_so = without_null in OBVIOUS_VALUES or allowed_values.startswith(
+        "text, "
+    )  # limits of text are unimportant
     if not metavar_says_so:
         parts.append(f"allowed: {allowed_values}")
     if flag.default is True:

@@ -12,7 +12,7 @@ from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-_ELSEWHERE = {
+_ADVICE = {
     "env_kwargs": "register an id with these arguments in a module of yours, and give --gamename my_module:MyEnv-v0"
 }
 
@@ -123,7 +123,7 @@ def all_parameters() -> dict[str, Flag]:
     return {name: flag for game in (*GAMES, *declared_games()) for name, flag in parameters(game).items()}
 
 
-def for_fresh_agents() -> set[str]:
+def settings_of_fresh_agents() -> set[str]:
     """Return the hyperparameters of all agents that can train on a proxy, with and without prefix: ``lr``,
     ``PPO_lr``."""
     names = set()
@@ -133,10 +133,10 @@ def for_fresh_agents() -> set[str]:
     return names
 
 
-def for_evaluation() -> set[str]:
-    """Return `for_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
+def overridable_in_evaluation() -> set[str]:
+    """Return `settings_of_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
     another environment."""
-    return for_fresh_agents() | all_parameters().keys()
+    return settings_of_fresh_agents() | all_parameters().keys()
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
@@ -182,8 +182,8 @@ def unknown_error(
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    if name in _ELSEWHERE:
-        return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
+    if name in _ADVICE:
+        return SettingError(f"{prefix}{name} is unknown; {_ADVICE[name]}")
     suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if prefix == "--" else ())
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"

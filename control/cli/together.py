@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from control.cli.errors import absent
-from control.cli.options import Flag, for_evaluation
+from control.cli.options import Flag, overridable_in_evaluation
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
-from control.cli.words import WORDS
+from control.cli.words import FILM_WORDS
 from models.settings import SettingError, closest, kinds, names_with, nearest, raise_all
 
-ONE_THREAD_EACH = " with --num_workers {}, whose processes have a thread each"
+ONE_THREAD_PER_PROCESS = " with --num_workers {}, whose processes have a thread each"
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> None:
@@ -48,7 +48,7 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
             if name in ("eval_agent", "film"):
                 from understudy import pretrained  # with Gymnasium, which most command lines need not load
 
-                words = [*pretrained(), *(WORDS if name == "film" else ())]
+                words = [*pretrained(), *(FILM_WORDS if name == "film" else ())]
             if path not in words:
                 folder, base = os.path.split(path)
                 siblings = glob.glob(os.path.join(glob.escape(folder), "*"))
@@ -75,14 +75,14 @@ def _flags_without_effect(
                 yield name, ": it is empty"
         elif flag.command and flag.command != command:
             yield name, f" without --{flag.command}"
-        elif command and not _uses(command, flag):
+        elif command and not _uses_setting(command, flag):
             hint = ""
             if command == "eval_agent" and flag.section != "run":
                 hint = (
                     "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
                 )
             yield name, f" with --{command}{hint}"
-        elif flag.required_flags and not _is_any_needed_changed(settings, flag):
+        elif flag.required_flags and not _has_needed_setting(settings, flag):
             yield name, f" without {flag.required_flags}"
         elif name in replacements:
             hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
@@ -90,19 +90,19 @@ def _flags_without_effect(
         elif name in reasons:
             yield name, f": {reasons[name]}"
         elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
-            yield name, ONE_THREAD_EACH.format(run.num_workers)
+            yield name, ONE_THREAD_PER_PROCESS.format(run.num_workers)
 
 
-def _uses(command: str, flag: Flag) -> bool:
+def _uses_setting(command: str, flag: Flag) -> bool:
     """Return whether a ``command`` other than training uses the setting of ``flag``."""
     if flag.command or flag.owner is RunConfig:
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
         return command in ("use_tune", "eval_agent")
-    return command == "use_tune" or (command == "eval_agent" and flag.name in for_evaluation())
+    return command == "use_tune" or (command == "eval_agent" and flag.name in overridable_in_evaluation())
 
 
-def _is_any_needed_changed(settings: Settings, flag: Flag) -> bool:
+def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
     """Return whether one of the settings that ``flag`` needs (the fact ``needs``) differs from its default."""
     changed: set[str] = set()
     for config in (settings.run, settings.subcommand):

@@ -17,7 +17,7 @@ Pair = tuple[str, list[str]]
 NULL = ("null", "none", "~", "")
 # Setting -> end of the message for a value of the wrong type.
 _HINTS = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
-WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
+FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
@@ -39,7 +39,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
         else:
             hint = f"did you mean '--{misspelt_flag}'?" if misspelt_flag else "flags start with --"
             raise SettingError(f"{word!r} is not a flag; {hint}")
-    return readable(pairs)
+    return checked_text(pairs)
 
 
 def _flag_with_one_dash(word: str, is_first: bool) -> str:
@@ -53,7 +53,7 @@ def _flag_with_one_dash(word: str, is_first: bool) -> str:
     return (closest(name, flag_names) or "") if is_first else ""
 
 
-def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
+def checked_text(pairs: list[Pair], where: str = "") -> list[Pair]:
     """Return ``pairs`` unchanged if they are UTF-8 without NUL, else raise SettingError. Its message begins with
     ``where``, the source of the pairs."""
     for name, words in pairs:
@@ -123,7 +123,7 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     return values if kind.is_list else values[0]
 
 
-def unboxed(value: Any) -> Any:
+def as_python_number(value: Any) -> Any:
     """Convert a scalar of an array library to a Python number. Return other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 

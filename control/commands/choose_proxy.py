@@ -43,7 +43,7 @@ from models.spaces import Spaces
 from models.streams import Streams
 from understudy.files import IN_RUN
 
-_PLAIN = 4  # agents that train on the real environment before a search
+_REAL_AGENTS = 4  # agents that train on the real environment before a search
 _ROUND = 8  # agents of the re-evaluation after which means are left out
 
 
@@ -57,7 +57,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         fit = module.fitted_to()
         yield "figure", fit_figure(folder, look_of(run))
     else:
-        say_if(verbose, "drawing the fitness of all generations")
+        print_if(verbose, "drawing the fitness of all generations")
         yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
@@ -88,7 +88,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             "search_synthetic_steps": int(module.env_steps.sum()),
             "search_real_steps": module.real_steps,
         }
-    say_if(verbose, "playing at random and with constant actions on the real environment")
+    print_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
     path = folder / IN_RUN
@@ -99,11 +99,11 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     yield from _score_lines(module, summary)
     show_held_out(module, folder, summary["mean"])
     if run.record:
-        say_if(verbose, "filming an agent that trains on the winner")
+        print_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
-        yield "video", _film(module, winner, video, verbose)
+        yield "video", _film_winner(module, winner, video, verbose)
         show_image(module, folder, "film", video.with_suffix(".gif"))
-    say_if(verbose, "drawing what the winner shows agents")
+    print_if(verbose, "drawing what the winner shows agents")
     kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture = reports.picture(files.load(path), folder, module.settings)
@@ -116,8 +116,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     several kinds of agents, ``each`` has the mean return of each kind."""
     count = module.config.report_agents
     doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    with _announced(module, doing, count) as watch:
-        outcome = _outcome(module, winner[None], "report", count, watch)  # [1, D]: one proxy
+    with _progress_with_estimate(module, doing, count) as watch:
+        outcome = _train_and_test(module, winner[None], "report", count, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.kinds > 1:
         summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
@@ -154,11 +154,11 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
 
 
-def plain_agents_text(module: ProxyModule) -> str:
+def real_agents_text(module: ProxyModule) -> str:
     """Train agents for ``inner_steps`` on the real environment with its reward, and return a line that compares them
     with random play. Their steps count as steps of nothing."""
     run, config = module.settings.run, module.config
-    count = -(-_PLAIN // module.kinds) * module.kinds  # a multiple of the kinds of agents
+    count = -(-_REAL_AGENTS // module.kinds) * module.kinds  # a multiple of the kinds of agents
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
@@ -202,7 +202,7 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
         yield "speed", f"solved {speed_text(summary)}"
 
 
-def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
+def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
     """Train one more agent on the winner, film it in the real environment, and return a line for the summary."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
@@ -230,8 +230,8 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     count = module.config.retest_agents
     doing = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
-    test = _shares_solved if module.config.choose_by == "stays" else _returns
-    with _announced(module, doing, len(entries) * count, module.config.retest_drawn) as watch:
+    test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
+    with _progress_with_estimate(module, doing, len(entries) * count, module.config.retest_drawn) as watch:
         scores, agent_counts = test(module, means, count, watch)
     rows, eligible_scores = [], []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
@@ -242,13 +242,13 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     return generation, winner, rows
 
 
-def _shares_solved(
+def _solved_fractions(
     module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
 ) -> tuple[Tensor, list[int]]:
     """Return for each of ``means [N, D]`` the share of ``count`` fresh agents that stay solved, ``[N]``, and
     ``count``. The mean of the agents' curves breaks ties."""
     assert module.config.solved_reward is not None
-    outcome = _outcome(module, means, "second test", count, watch, module.config.retest_drawn)
+    outcome = _train_and_test(module, means, "second test", count, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
     share = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
     height = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], of the curve
@@ -257,17 +257,19 @@ def _shares_solved(
     return scores, [count] * len(means)
 
 
-def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None) -> tuple[Tensor, list[int]]:
+def _mean_returns(
+    module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
+) -> tuple[Tensor, list[int]]:
     """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. It
     is ``count``, or fewer if the mean cannot exceed the first mean any more, because no return exceeds the
     environment's ``max_return``. Diverged agents have the return ``-inf``."""
     sample_all = module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _outcome(module, means, "second test", count, watch, sample_all)
+        outcome = _train_and_test(module, means, "second test", count, watch, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
     size = 1 / len(means)  # of the share of the work for each mean
-    outcome = _outcome(module, means[:1], "second test", count, part(watch, 0, size), sample_all)
+    outcome = _train_and_test(module, means[:1], "second test", count, part(watch, 0, size), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
@@ -278,7 +280,9 @@ def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None
         end = min(first + _ROUND, count)
         done = size + (1 - size) * first / count
         watch_round = part(watch, done, (1 - size) * (end - first) / count)
-        outcome = _outcome(module, means[candidates], "second test", count, watch_round, sample_all, (first, end))
+        outcome = _train_and_test(
+            module, means[candidates], "second test", count, watch_round, sample_all, (first, end)
+        )
         returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
             agent_counts[index] = end
@@ -288,7 +292,7 @@ def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None
     return torch.stack(mean_returns), agent_counts
 
 
-def _outcome(
+def _train_and_test(
     module: ProxyModule,
     means: Tensor,
     name: str,
@@ -310,7 +314,9 @@ def _outcome(
 
 
 @contextlib.contextmanager
-def _announced(module: ProxyModule, doing: str, agents: int, sample_all: bool = False) -> Iterator[Watch | None]:
+def _progress_with_estimate(
+    module: ProxyModule, doing: str, agents: int, sample_all: bool = False
+) -> Iterator[Watch | None]:
     """Context manager that prints ``doing`` with the estimated time for this number of ``agents``, and shows the
     progress. Neither if ``doing`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
     if doing:
@@ -319,7 +325,7 @@ def _announced(module: ProxyModule, doing: str, agents: int, sample_all: bool = 
         yield watch
 
 
-def say_if(verbose: bool, doing: str) -> None:
+def print_if(verbose: bool, doing: str) -> None:
     """Print ``doing``, the next step of the command, if ``verbose``."""
     if verbose:
         print(doing, flush=True)

@@ -14,15 +14,15 @@ import yaml
 from torch import Tensor
 
 from control.cli.colour import paint, print_wrapped, verdict_text
-from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
+from control.cli.options import flags, other_games_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
-from control.cli.together import ONE_THREAD_EACH, check_effects
+from control.cli.together import ONE_THREAD_PER_PROCESS, check_effects
 from control.cli.words import command_line
 from control.commands.process import prepare
 from control.commands.push import check_hub, push
-from control.commands.run import elsewhere, export_policy, to_play, with_weights
+from control.commands.run import build_trained_loop, export_policy, settings_in_environment, settings_to_play
 from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
@@ -54,7 +54,7 @@ from understudy.files import IN_RUN, SUFFIX, pretrained
 from understudy.kinds import KINDS
 from understudy.policy import AGENT
 
-_OF_CHECKPOINTS = (
+_CHECKPOINT_ONLY_SETTINGS = (
     "record",
     "record_episodes",
     "evaluation",
@@ -101,18 +101,18 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     trained_settings = checkpoint.settings
     implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
     of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
-    for_agents = settings.changed.keys() & for_fresh_agents()
+    for_agents = settings.changed.keys() & settings_of_fresh_agents()
     unused = dict.fromkeys(for_agents, "the checkpoint holds it")
     unused |= dict.fromkeys(of_proxies, "only on a proxy agents are trained")
     check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
     if "implementation" in settings.explicit_names and run.implementation != implementation:
         problem = f"implementation is {run.implementation!r}, but the checkpoint is of {implementation!r}"
         raise SettingError(f"{problem}; leave it out")
-    game = _game(settings, trained_on)
+    game = _game_to_play(settings, trained_on)
     if game != trained_on:
-        trained_settings = elsewhere(trained_settings, game)
+        trained_settings = settings_in_environment(trained_settings, game)
     if options.obedience:
-        check_effects(_unused_by_obedience(settings, game, trained_on))
+        check_effects(_settings_unused_with_obedience(settings, game, trained_on))
     if options.save_dataset is not None:
         recordings.check_new(options.save_dataset)
     episodes = options.num_eval_episodes
@@ -122,8 +122,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
     changes = {name: getattr(run, name) for name in names}
     trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
-    play_settings = to_play(trained_settings, episodes)
-    with contextlib.closing(with_weights(checkpoint, play_settings, run.seed)) as loop:
+    play_settings = settings_to_play(trained_settings, episodes)
+    with contextlib.closing(build_trained_loop(checkpoint, play_settings, run.seed)) as loop:
         episode_loop = obedience.check(loop, implementation) if options.obedience else None
         if options.evaluation not in ("both", *loop.evaluation_modes):
             problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
@@ -150,7 +150,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             loop.trajectories = trajectories
         for mode in modes:
             results = loop.evaluate(episodes, sample=mode == "sampled")
-            table += _rows(mode, loop.seeds, results)
+            table += _table_rows(mode, loop.seeds, results)
             mean = float(results.returns.double().mean())
             if solved is not None:
                 verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
@@ -193,7 +193,7 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
     push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), facts, result)
 
 
-def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
+def _settings_unused_with_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
     """Yield name and end of the error line of settings that conflict, for `check_effects`: ``obedience`` itself in
     another game than ``trained_on``, or a setting that has no effect with it."""
     if game != trained_on:
@@ -206,7 +206,7 @@ def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iter
             yield name, " with --obedience"
 
 
-def _game(settings: Settings, trained_on: str) -> str:
+def _game_to_play(settings: Settings, trained_on: str) -> str:
     """Return the environment to evaluate in: ``gamename`` if the user gave it, else ``trained_on``, with the user's
     parameters. Raises SettingError for a parameter that it lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
@@ -235,7 +235,7 @@ def _command_text(loop: Loop, settings: Settings) -> str:
     return f"command {command_text}{note}; "
 
 
-def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
+def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
     """Yield rows of the table: one per seed, and one for all seeds if there are several. ``mode`` is the first cell."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
     groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
@@ -272,8 +272,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     proxy. Seeds of the agents come from ``--seed``. Agents of several implementations train one implementation after
     another, each as if it was evaluated alone."""
     run, options = settings.run, settings.subcommand
-    check_effects(_unused_by_proxies(settings))
-    agents = agents_on(settings, proxy)
+    check_effects(_settings_unused_with_proxy(settings))
+    agents = agents_for_proxy(settings, proxy)
     names = ",".join(agents)
     errors: list[SettingError] = []
     if options.num_eval_episodes > _MAX_EPISODES:
@@ -336,7 +336,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
-        real_agents = {name: _for_real_environment(agent) for name, agent in agents.items()}
+        real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
         print_results(real_name, real_agents, False, max_steps, real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
@@ -351,16 +351,16 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     return verdict
 
 
-def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
+def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield pairs for `check_effects`: the user's settings that have no effect with a proxy."""
     run, options = settings.run, settings.subcommand
-    for name in _OF_CHECKPOINTS:
+    for name in _CHECKPOINT_ONLY_SETTINGS:
         if name in settings.explicit_names:
             hint = "; did you mean '--agent'?" if name == "implementation" else ""
             yield name, f" with a proxy for --eval_agent{hint}"
     if run.num_workers > 1 and run.num_threads > 1:
-        yield "num_threads", ONE_THREAD_EACH.format(run.num_workers)
-    for name in sorted(settings.changed.keys() - for_fresh_agents()):
+        yield "num_threads", ONE_THREAD_PER_PROCESS.format(run.num_workers)
+    for name in sorted(settings.changed.keys() - settings_of_fresh_agents()):
         yield name, " with a proxy for --eval_agent"
     if not options.real_baseline and "real_steps" in settings.explicit_names:
         yield "real_steps", " with --no_real_baseline"
@@ -388,7 +388,7 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
         print_wrapped(f"  solved {speed_text(row)}")
 
 
-def _for_real_environment(agent: Any) -> Any:
+def _settings_for_real_environment(agent: Any) -> Any:
     """Return the settings ``agent`` of agents, changed for the real environment: one environment, updates after the
     first episode, exploration that decays by episodes, and a replay buffer that holds all steps. Settings that the
     agents lack are left out."""
@@ -398,7 +398,7 @@ def _for_real_environment(agent: Any) -> Any:
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
 
-def agents_on(settings: Settings, proxy: Proxy) -> dict[str, Any]:
+def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     """Return implementation -> `agent_settings` of the agents that train on a proxy, from ``--agent`` or else from its
     search. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises ProxyError if
     the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
@@ -478,16 +478,16 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return the written form of the search's settings, with agents of implementation ``name`` instead of the search's.
     Agents of a family of the search have its values, except settings in which implementations of the family differ.
-    Agents of another family have the values that both families have (`_in_common`) and the values of the preset for
+    Agents of another family have the values that both families have (`_values_for_both_families`) and the values of the preset for
     them. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
-    saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
+    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents(), lambda name: None)
     searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # {class: {field: name in ``saved_settings``}}
     # The first files also hold the settings of all commands, and settings that exist no more.
     unused = {
         *REMOVED,
-        *for_fresh_agents(),
+        *settings_of_fresh_agents(),
         *(field for command in COMMANDS.values() for field in kinds(command)),
     }
     values = {key: value for key, value in saved_settings.items() if key not in unused}
@@ -500,7 +500,9 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:
         (searched_class,) = saved_names
-        values |= _in_common(saved_settings, searched_class, config_class) | _of_preset(proxy, name)
+        values |= _values_for_both_families(saved_settings, searched_class, config_class) | _preset_changes_for_agent(
+            proxy, name
+        )
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
@@ -509,7 +511,9 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     return values
 
 
-def _in_common(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
+def _values_for_both_families(
+    saved_settings: dict[str, Any], searched_class: type, config_class: type
+) -> dict[str, Any]:
     """Return the values in ``saved_settings`` that agents of the search's family (``searched_class``) and of another
     family (``config_class``) may both have. A choice that only the search's family has is omitted, also from a list. A
     list that becomes empty is omitted."""
@@ -527,7 +531,7 @@ def _in_common(saved_settings: dict[str, Any], searched_class: type, config_clas
     return common_values
 
 
-def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
+def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return field -> value, for fields of agent ``name`` to which the preset gives a value that the search's first
     agent lacks, or another one than that agent's. Empty if the preset does not allow both agents together."""
     searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]

@@ -58,9 +58,11 @@ from models.streams import Streams, derive_seed
 
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
 _TIME_LIMIT = 1000  # steps of an episode if the task has no limit; a policy may never end one
-_JUDGED = 64  # episodes that judge a teacher and a clone
-_ENOUGH = 0.9  # share of the way from random play to the teacher that a clone should reach
-_FAST = 1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
+_JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
+_GOOD_FRACTION = 0.9  # share of the way from random play to the teacher that a clone should reach
+_FAST_STEPS_PER_SECOND = (
+    1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
+)
 # Settings of teachers, which know nothing about the scales of a task.
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True},
@@ -70,7 +72,9 @@ _PATIENCE = 0.4  # share of the teacher's budget without a better evaluation tha
 _EVALUATIONS = 50  # of the teacher in training
 _TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_BUFFERED = 5_000_000  # numbers of observations in the replay buffer of such an agent; many cells need much memory
+_BUFFER_NUMBERS = (
+    5_000_000  # numbers of observations in the replay buffer of such an agent; many cells need much memory
+)
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
@@ -124,7 +128,7 @@ class Learned:
     @property
     def results(self) -> dict[str, Any]:
         """The results of all stages by name, the content of ``exam.json``."""
-        return _read(self.folder / RESULTS)[1]
+        return _read_results(self.folder / RESULTS)[1]
 
     @property
     def sentence(self) -> str:
@@ -170,15 +174,15 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            saved, results = _read(folder / RESULTS)
-            settings = _resumed(settings, saved)
+            saved, results = _read_results(folder / RESULTS)
+            settings = _with_saved_settings(settings, saved)
         task = Task(settings, folder, spaces, results)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings in ``exam.json``, and the results of the stages by name. Raises SettingError."""
     try:
         stages = dict(read_json(path))
@@ -188,7 +192,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return stages.pop("settings", {}), stages
 
 
-def _resumed(settings: Settings, saved: Mapping[str, Any]) -> Settings:
+def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settings:
     """Return the settings of the command with the values in ``saved`` for those that the user did not set. Raises
     SettingError for other values than the saved ones."""
     values = {name: value for name, value in saved.items() if name not in ("learn", "only")}
@@ -240,7 +244,7 @@ def _last_sentence(results: Iterable[Mapping[str, Any]]) -> str:
     return sentences[-1] if sentences else ""
 
 
-def _probe(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
     baselines = Baselines.measure(task.game, task.seed, task.limit)
@@ -262,7 +266,7 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     if task.options.teacher is None:
         trained = _train_teacher(task, part(watch, 0, 0.95))
     act = teacher(task.teacher, task.game, task.spaces)
-    score = Score.of(_returns(task, FunctionPolicy(act), "judging the teacher"))
+    score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
     text = f"{trained.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
     if trained:
         text = f"{text}, after {trained['real_steps']:,} steps"
@@ -281,7 +285,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     elif task.spaces.one_hot:
         implementation = "QLearning"
     else:
-        is_slow = task.results["probe"]["steps_per_second"] < _FAST
+        is_slow = task.results["probe"]["steps_per_second"] < _FAST_STEPS_PER_SECOND
         implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
     if implementation == "PPO":
@@ -311,7 +315,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     if not finished:
         raise KeyboardInterrupt
     candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
-    returns = {path: Run(path).evaluate(_JUDGED, seed=run.seed).mean for path in candidates if path.exists()}
+    returns = {path: Run(path).evaluate(_JUDGING_EPISODES, seed=run.seed).mean for path in candidates if path.exists()}
     best = max(returns, key=lambda path: returns[path])
     shutil.copyfile(best, task.folder / TEACHER)
     steps = int(Run(folder).metrics["env_steps"].max())
@@ -336,19 +340,19 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
         stages: Any = stages_of(settings.proxy, task.game)
-        return Score.of(_returns(task, stages.parameters.target(flat[None]), name))
+        return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
         flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
         score = judge(settings, flat, f"judging clone {number}")
         clones.append((score, settings, flat))
-        if task.share(score) >= _ENOUGH:
+        if task.share(score) >= _GOOD_FRACTION:
             break
     score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
     if len(clones) > 1:  # the best of several scores is too high
         score = judge(settings, flat, "judging the best clone")
-    _write(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
+    _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
     share = 100 * task.share(score)
     text = f"its policy returns {score}, {share:.0f} % of the way from random play to the teacher"
     return {"text": text, "score": dataclasses.asdict(score), "real_steps": sum(real_steps)}
@@ -369,12 +373,12 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
     stages: Any = stages_of(settings.proxy, task.game)
     flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
     explained = stages.explained_variance
-    _write(task, REWARD, settings, flat, {"explained_variance": explained})
+    _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     text = f"the teacher's returns from {sum(real_steps):,} steps, {100 * explained:.0f} % of their variance explained"
     return {"text": text, "real_steps": sum(real_steps), "explained_variance": explained}
 
 
-def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Train fresh agents on the bandit, and test them on the task. A few agents of the first kind, or of PPO with
     continuous actions, train on the task itself for as many steps, with the settings of this implementation for the
     task. With these settings, TD3 would need longer than all other stages."""
@@ -392,11 +396,11 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
     loop = _inner_loop(task, proxy, reference, test_episodes=10)
     loop.agent_config = default_config(reference, task.game)
     if hasattr(loop.agent_config, "buffer_size"):
-        capacity = min(loop.agent_config.buffer_size, _BUFFERED // math.prod(task.spaces.obs_shape))
+        capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
         loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
     teacher_score = task.score("teacher", "score")
-    advice = _EXAM_ADVICE if task.share(task.score("bandit", "score")) >= _ENOUGH else _ADVICE
+    advice = _EXAM_ADVICE if task.share(task.score("bandit", "score")) >= _GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
@@ -412,13 +416,13 @@ def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
     }
 
 
-def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Train agents with the learned reward and with the task's reward, with the settings for each. Compare the steps
     until they first come near the teacher, and the mean returns in the last quarter of the tests."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.options.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
-    solved = random_play + _ENOUGH * (goal - random_play)
+    solved = random_play + _GOOD_FRACTION * (goal - random_play)
     name = named_agents(proxy.description["settings"]["agent"])[0]
     test_every = max(1, steps // _TESTS)
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
@@ -458,12 +462,12 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
-    "probe": _probe,
+    "probe": _measure_baselines,
     "teacher": _find_teacher,
     "bandit": _make_bandit,
-    "exam": _examine,
+    "exam": _test_fresh_agents,
     "reward": _make_reward,
-    "race": _race,
+    "race": _compare_rewards,
 }
 """The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
 ``failed``, and a ``verdict`` if it has one."""
@@ -491,16 +495,16 @@ def _inner_loop(task: Task, proxy: files.Proxy, name: str, **changes: Any) -> In
     return InnerLoop(config, name, agent_settings(proxy, name, {}), task.game, task.settings.run.num_threads)
 
 
-def _returns(task: Task, policy: Policy, name: str) -> np.ndarray:
-    """Play `_JUDGED` real episodes of a policy with one member. Return their returns."""
+def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
+    """Play `_JUDGING_EPISODES` real episodes of a policy with one member. Return their returns."""
     envs = 16
-    seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGED)
+    seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.limit)) as real:
         parts = [rollout(policy, real, chunk, keep=False).returns[0] for chunk in seeds.split(envs, 1)]
     return torch.cat(parts).numpy()
 
 
-def _write(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
+def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
     """Write a proxy with its settings and scores, and with the command that repeats the stages."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # in the same folder, wherever that is
@@ -523,7 +527,8 @@ def _estimates(task: Task) -> dict[str, float]:
     agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # of a first layer as wide as the others
     return {
         "probe": 0.0,
-        "teacher": (options.teacher_steps * training if options.teacher is None else 0.0) + _JUDGED * length * step,
+        "teacher": (options.teacher_steps * training if options.teacher is None else 0.0)
+        + _JUDGING_EPISODES * length * step,
         "bandit": 41_000 * step + _SECONDS["fit"],
         "exam": agents * (agent + 10 * length * step),
         "reward": 60_000 * step + _SECONDS["fit"],

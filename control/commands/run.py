@@ -132,10 +132,10 @@ class Run:
         ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. Results equal
         ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
-        settings = to_play(self.settings.replace(num_workers=1), episodes)
+        settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         prepare(settings.run)
-        settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
-        with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
+        settings = settings_in_environment(settings, resolve(gamename).name) if gamename else settings
+        with contextlib.closing(build_trained_loop(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
                 implementation = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {implementation} are greedy", "sample")
@@ -146,9 +146,9 @@ class Run:
         """Film ``episodes`` of the first seed's agent, with greedy actions or, if ``sample``, sampled actions. Writes a
         new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if the environment cannot
         be rendered."""
-        settings = to_play(self.settings.replace(num_workers=1), 1)
+        settings = settings_to_play(self.settings.replace(num_workers=1), 1)
         prepare(settings.run)
-        with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
+        with contextlib.closing(build_trained_loop(self._checkpoint, settings, seed)) as loop:
             path = new_film(self._checkpoint.path, "film")
             returns = film(loop, settings.run, path, f"video {seed}", sample, episodes)
             return Film(path, tuple(returns))
@@ -162,7 +162,9 @@ class Run:
     def export(self, path: str | Path) -> Path:
         """Write the greedy policy of the first seed's agent to a new file (.safetensors for `understudy.Policy`, .js or
         .onnx) and return ``path``. Raises SettingError if it exists, or if no single network describes the policy."""
-        with contextlib.closing(with_weights(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
+        with contextlib.closing(
+            build_trained_loop(self._checkpoint, self.settings.replace(num_workers=1), seed=0)
+        ) as loop:
             return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
@@ -174,14 +176,14 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
-def to_play(settings: Settings, episodes: int) -> Settings:
+def settings_to_play(settings: Settings, episodes: int) -> Settings:
     """Return ``settings`` with the number of parallel environments for an evaluation of ``episodes`` episodes. Agents
     with a setting for this number keep it."""
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
 
-def elsewhere(settings: Settings, game: str) -> Settings:
+def settings_in_environment(settings: Settings, game: str) -> Settings:
     """Return the ``settings`` of a run with another environment ``game``. Raises SettingError if its spaces differ."""
     trained_on = settings.run.gamename
     trained_spaces, game_spaces = spaces_of(trained_on), spaces_of(game)
@@ -193,7 +195,7 @@ def elsewhere(settings: Settings, game: str) -> Settings:
     return settings.replace(gamename=game)
 
 
-def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
+def build_trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     """Build the loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the
     run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for the
     checkpoint of a search."""

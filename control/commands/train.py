@@ -16,7 +16,7 @@ from control.cli.colour import note, paint, print_wrapped, warning
 from control.cli.ending import ending, say
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
-from control.commands.choose_proxy import conclude, plain_agents_text, say_if
+from control.commands.choose_proxy import conclude, print_if, real_agents_text
 from control.commands.process import prepare
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
@@ -45,7 +45,7 @@ from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
 
-_FOREIGN = ("wandb", "mlflow", "trackio")  # loggers that need other packages
+_PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other packages
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
@@ -59,7 +59,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         folder = previous_runs[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (last := folder / run_dir.LAST).exists():
-                module = _resumed(settings, last)
+                module = _restored_module(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
         with_checkpoint = [path.name for path in previous_runs if (path / run_dir.LAST).exists()]
         hint = f"; {with_checkpoint[-1]}, which has one, is another run and stays as it is" if with_checkpoint else ""
@@ -100,7 +100,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
             # A given start already shows that there is something to learn.
             if module.config.start_from is None:
-                print_wrapped(plain_agents_text(module))
+                print_wrapped(real_agents_text(module))
     started = time.monotonic()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
@@ -152,7 +152,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
     """Return Lightning's logger for wandb, MLflow or Trackio. `RunLog` writes metrics.csv and TensorBoard."""
-    if run.logger not in _FOREIGN:
+    if run.logger not in _PACKAGE_LOGGERS:
         return []
     name = "/".join(folder.parts[-4:])
     if run.logger == "wandb":
@@ -166,7 +166,7 @@ def build_module(settings: Settings) -> RunModule:
     """Build the module of a run with its environments. Raises SettingError if agent and environment do not fit, or if
     the run cannot be filmed or logged as asked."""
     check_recording(settings.run)
-    if settings.run.logger in _FOREIGN:
+    if settings.run.logger in _PACKAGE_LOGGERS:
         importlib.import_module(settings.run.logger)
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
@@ -182,7 +182,7 @@ def has_machine_code(settings: Settings) -> bool:
     return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
-def _resumed(settings: Settings, last: Path) -> RunModule:
+def _restored_module(settings: Settings, last: Path) -> RunModule:
     """Return the module of the interrupted run, restored from its checkpoint. Prints a warning if metrics.csv lacks
     rows of epochs in the checkpoint. Writes nothing."""
     checkpoint = checkpoints.load(last, resume=True)
@@ -232,10 +232,10 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         finished = False
     if not verbose:
         return finished
-    print(paint(f"\n{_spent(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
+    print(paint(f"\n{_work_text(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            lines.append(("best", _judged(module, folder)))
+            lines.append(("best", _best_score_text(module, folder)))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -251,7 +251,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _judged(module: AgentModule, folder: Path) -> str:
+def _best_score_text(module: AgentModule, folder: Path) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
     more)``. The mean of two tests is followed by both. Without such a threshold it is compared with the first score.
     Scores of training are followed by the best evaluation."""
@@ -277,7 +277,7 @@ def _judged(module: AgentModule, folder: Path) -> str:
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 
 
-def _spent(module: RunModule, seconds: float, seconds_after: float) -> str:
+def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     filmed in 9 s``. ``seconds_after`` is the time of the work after training."""
     afterwards = "evaluated" if isinstance(module, ProxyModule) else "filmed" if module.settings.run.record else ""
@@ -313,7 +313,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     assert isinstance(module, AgentModule)
     run = module.settings.run
     if (folder / "metrics.csv").exists():
-        say_if(verbose, "drawing the learning curve")
+        print_if(verbose, "drawing the learning curve")
         yield "figure", learning_curve(folder, look_of(run))
     if module.is_over():  # before the best weights replace the last ones
         for line in write_outputs(module.settings, module.agents, folder):
@@ -326,7 +326,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     seed = filmed_seed(module.seeds)
     filmed_agent = f"{seed} of the best agents" if seed else "the best agent"
     try:
-        say_if(verbose, f"filming {filmed_agent}")
+        print_if(verbose, f"filming {filmed_agent}")
         with progress("filming", verbose) as watch:
             returns = film(
                 module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch

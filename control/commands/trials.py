@@ -47,7 +47,7 @@ SETTINGS, SPACE = "search.yaml", "space.yaml"  # in the folder of a search, besi
 DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial from another's state
 ENDED = ("finished", "stopped early", "failed")
 REPEATS = 3  # searches for a proxy per trial, as published
-_SHOWN = 5
+_NUM_BEST = 5
 Reporter = Callable[[dict[str, float]], None]
 
 
@@ -197,7 +197,7 @@ class Search:
             if trial.best:
                 row |= {name: trial.best.get(name, math.nan) for name in score_names}
                 row["best_epoch"] = trial.best.get("epoch", math.nan)
-            row |= {name: _word(trial.values[name]) for name in self.space.dimensions}
+            row |= {name: _yaml_text(trial.values[name]) for name in self.space.dimensions}
             writer.writerow(row | {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
@@ -212,7 +212,7 @@ class Search:
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
-        best = self.scored[:_SHOWN]
+        best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
             count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
             first = f"; the first: {self.problems[0]}" if self.problems else ""
@@ -256,7 +256,7 @@ class Search:
     def _text(self, trial: Trial) -> str:
         """Return the hyperparameters of a trial that vary, as text."""
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        return ", ".join(f"{name} {_word(trial.values[name])}" for name in varied)
+        return ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
@@ -282,7 +282,7 @@ def _progress_text(metrics: Mapping[str, float]) -> str:
     return f"at epoch {metrics.get('epoch', 0)}"
 
 
-def _word(value: Any) -> str:
+def _yaml_text(value: Any) -> str:
     """Return a hyperparameter as it is written in YAML."""
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
@@ -312,16 +312,16 @@ class Report(CheckpointCallback):
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
     """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. Raises TrialFailed."""
-    with logged(folder, settings.run), contextlib.closing(build_module(settings)) as module:
+    with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
-            _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
+            _restore_with_learning_rates(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
         module.log_all, module.evaluations = False, 1  # schedulers expect regular evaluations
         fit(module, folder, [Progress()], [Report(report)])
 
 
 @contextlib.contextmanager
-def logged(folder: Path, run: RunConfig) -> Iterator[None]:
+def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
     """Append the output of a trial to ``log.txt`` in ``folder``, and turn its errors into TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with (
@@ -338,7 +338,7 @@ def logged(folder: Path, run: RunConfig) -> Iterator[None]:
             raise TrialFailed(line) from None
 
 
-def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
+def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
     """Restore ``module`` from a checkpoint that may be another trial's (PBT). The learning rates of ``module`` are
     kept: ``checkpoint`` is changed to have them. The best score so far is read from the checkpoint ``best``; without
     this file it is ``-inf``."""
@@ -352,7 +352,7 @@ def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
 # -- trials that are searches for a proxy ------------------------------------------------------------------------------
 
 
-def for_trials(settings: Settings) -> Settings:
+def with_trial_defaults(settings: Settings) -> Settings:
     """Return ``settings`` with the defaults of trials that search for a proxy. Raises SettingError if the objective
     lacks a setting that it needs."""
     run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
@@ -383,14 +383,14 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
     checkpoint there if there is one. After each search, ``report`` receives the means over all searches so far. Raises
     TrialFailed if a search fails."""
     outcomes: list[Mapping[str, float]] = []
-    with logged(folder, settings.run):
+    with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
-            outcomes.append(_outcome(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
+            outcomes.append(_run_search(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
             means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
             report({**means, SEARCHES: len(outcomes)})
 
 
-def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
+def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
     """Run a search in ``folder`` and return its measurements. A search that stops with a UserError counts as unsolved:
     its fitness was flat, or its mean diverged."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -409,18 +409,18 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward
         if objective == "score":
-            score = held_out(module)
+            score = held_out_score(module)
         else:
             if objective == "steps":
                 spent, budget = steps, settings.total_steps
             else:
                 spent, budget = module.epoch, module.config.generations
-            assert budget is not None and solved_reward is not None  # ensured by `for_trials`
-            score = -until_solved(spent, budget, module.mean_return, solved_reward)
+            assert budget is not None and solved_reward is not None  # ensured by `with_trial_defaults`
+            score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 
 
-def until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
+def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
     """Return the cost of a search in generations or steps. If its ``mean_return`` is at least ``solved_reward``, the
     cost is the number ``spent``. Otherwise it is one to two times the ``budget``, and lower for a higher return:
     ``budget * (2 - 1 / (1 + d))`` with ``d = (solved_reward - mean_return) / max(1, abs(solved_reward))``."""
@@ -430,7 +430,7 @@ def until_solved(spent: int, budget: int, mean_return: float, solved_reward: flo
     return budget * (2 - 1 / (1 + shortfall))
 
 
-def held_out(module: ProxyModule) -> float:
+def held_out_score(module: ProxyModule) -> float:
     """Return the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
     the mean over all tests during training, else over the tests at its end. Diverged agents, whose score is NaN, count
     as the worst of the others. Raises TrialFailed if all diverged."""

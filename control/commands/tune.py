@@ -24,9 +24,9 @@ from control.commands.trials import (
     Trial,
     TrialFailed,
     course_of,
-    for_trials,
     run_searches,
     run_trial,
+    with_trial_defaults,
 )
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
@@ -36,7 +36,9 @@ from envs.names import import_module
 from models.settings import SettingError, names_with, raise_all
 
 REDUCTION = 4  # reduction factor of ASHA: one of so many trials continues after each rung; as published
-_NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
+_EXTRA_PACKAGES = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(
+    ("optuna", "optuna_asha"), ("optuna",)
+)  # beside Ray
 
 
 def tune(settings: Settings) -> int:
@@ -45,23 +47,23 @@ def tune(settings: Settings) -> int:
     resumed = settings.subcommand.resume_search
     if resumed:
         settings = settings.replace(search_space=str(Path(resumed, SPACE)))
-    settings = for_trials(settings)
+    settings = with_trial_defaults(settings)
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
     check_recording(run)
     raise_all([*_problems(settings, space)])
     settings = checked_in_spaces(settings, spaces_of(run.gamename))
-    for module in ("ray", *_NEEDS.get(search_config.tune_algorithm, ())):
+    for module in ("ray", *_EXTRA_PACKAGES.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
-    at_once = search_config.max_concurrent_trials or os.cpu_count() or 1
+    max_concurrent = search_config.max_concurrent_trials or os.cpu_count() or 1
     search: Search | None = None
     interrupted = False
     try:
-        with connected(run.ray_address, at_once * run.num_workers), contextlib.ExitStack() as locks:
+        with connected(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
             folder = Path(resumed) if resumed else run_dir.create(run, search=True, subfolders=())
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
-            place = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
+            place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
             measure, length = course_of(settings)
             unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
             algorithm = f"{search_config.tune_algorithm}, {place}"
@@ -121,8 +123,10 @@ def _run_trials(search: Search) -> None:
 
     # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
     # then, and three more. With a length in steps it keeps all: the number of its evaluations is then unknown.
-    num_to_keep = _perturbed_every(settings) // settings.schedule.eval_every + 3
-    trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
+    num_to_keep = _perturbation_interval(settings) // settings.schedule.eval_every + 3
+    trainable = ray_tune.with_parameters(
+        _run_ray_trial, settings=settings, space=space, folder=search.folder.absolute()
+    )
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
         param_space={} if "optuna" in search_config.tune_algorithm else _domains(space),
@@ -150,14 +154,14 @@ def _run_trials(search: Search) -> None:
     tuner.fit()
 
 
-def _perturbed_every(settings: Settings) -> int:
+def _perturbation_interval(settings: Settings) -> int:
     """Return the epochs or steps between PBT's perturbations: about a tenth of a run."""
     measure, length = course_of(settings)
     eval_every = settings.schedule.eval_every if measure == "epoch" else 1
     return eval_every * max(1, round(length / 10 / eval_every))  # a multiple of the epochs between evaluations
 
 
-def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
+def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
     ``config`` is the search algorithm's suggestion, ``folder`` the folder of the hyperparameter search. Raises
     TrialFailed."""
@@ -218,7 +222,7 @@ def _domains(space: Space) -> dict[str, Any]:
     return {name: _domain(dimension) for name, dimension in space.dimensions.items()}
 
 
-def _finished(search: Search) -> list[Trial]:
+def _finished_trials(search: Search) -> list[Trial]:
     """Return the trials of a resumed search that ended before, the best first."""
     return [trial for trial in search.scored if trial not in search.interrupted]
 
@@ -229,7 +233,7 @@ def _searcher(search: Search) -> Any:
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
-    finished = _finished(search)
+    finished = _finished_trials(search)
     suggestions = [dict(trial.raw) for trial in search.interrupted]
     seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
     searcher: Any
@@ -248,8 +252,10 @@ def _searcher(search: Search) -> Any:
         searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
     else:
         random.seed(run.seed)  # PBT draws from Python's own generator
-        at_once = search_config.max_concurrent_trials or 0  # 0 is no limit
-        searcher = BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=at_once)
+        max_concurrent = search_config.max_concurrent_trials or 0  # 0 is no limit
+        searcher = BasicVariantGenerator(
+            points_to_evaluate=suggestions, random_state=seed, max_concurrent=max_concurrent
+        )
     return searcher
 
 
@@ -274,7 +280,7 @@ def _scheduler(search: Search) -> Any:
             *metric, max_t=length + 1, grace_period=max(length // 8, first_report), reduction_factor=reduction
         )
         controller: Any = None  # which ASHA does not use
-        for trial in _finished(search):
+        for trial in _finished_trials(search):
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
@@ -285,7 +291,7 @@ def _scheduler(search: Search) -> Any:
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
     return schedulers.PopulationBasedTraining(
         *metric,
-        perturbation_interval=_perturbed_every(settings),
+        perturbation_interval=_perturbation_interval(settings),
         custom_explore_fn=space.clamp,
         hyperparam_mutations={
             dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
@@ -301,31 +307,31 @@ def _listener(search: Search) -> Any:
 
     class Listener(ray_tune.Callback):
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.start(_number(trial), trial.config)
+            search.start(_trial_number(trial), trial.config)
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
         ) -> None:
             if METRIC in result:
-                search.report(_number(trial), result["config"], result)
+                search.report(_trial_number(trial), result["config"], result)
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.end(_number(trial))
+            search.end(_trial_number(trial))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.start(_number(trial), trial.config)
+            search.start(_trial_number(trial), trial.config)
             text = Path(trial.error_file).read_text(encoding="utf-8")  # with the traceback
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             _, failed, problem = lines[-1].partition("TrialFailed: ")
             if failed:
-                search.end(_number(trial), problem)
+                search.end(_trial_number(trial), problem)
             else:  # its process was killed; it may succeed when the search is resumed
                 reason = ": ".join(["its process ended", *lines[1:2]])
-                search.end(_number(trial), reason, "interrupted")
+                search.end(_trial_number(trial), reason, "interrupted")
 
     return Listener()
 
 
-def _number(trial: Any) -> int:
+def _trial_number(trial: Any) -> int:
     """Return the number in the name of Ray's trial, ``trial_N``."""
     return int(str(trial.custom_trial_name).removeprefix("trial_"))
