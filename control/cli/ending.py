@@ -1,4 +1,4 @@
-"""The end of the command's process: its exit status after signals. Also output streams that ignore write errors. Imports
+"""The end of the command's process: its exit status after signals, and output streams that ignore write errors. Imports
 nothing slow, because all other modules are imported after `begin`."""
 
 import contextlib

@@ -1,6 +1,6 @@
-"""The text of ``--help``: settings with their meaning, default and range, in groups. It lists the settings that act in
-the chosen run, settings of one command (``--plot --help``), settings that contain a word (``--help discount``), or all
-(``--help all``)."""
+"""The text of ``--help``: settings with their meaning, default and range, in groups. It lists the settings that have an
+effect in the chosen run, the settings of one command (``--plot --help``), settings that contain a word (``--help
+discount``), or all (``--help all``)."""
 
 import re
 import shutil
@@ -61,9 +61,9 @@ FIRST_COMMANDS = (
     ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "6 minutes"),
 )
 MAX_WIDTH = 110
-TEXT_COLUMN = 32  # at which explanations begin
+TEXT_COLUMN = 32  # column at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar says already
+OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
 # Command -> setting -> note: differences from a training run.
 _NOTES = {
@@ -82,51 +82,79 @@ def help_text(
     command: str | None = None,
     is_default: bool = False,
 ) -> str:
-    """Return the help page. ``valid_flags`` are all flags by name, commands included. ``choices`` are the run's
+    """Return the help page. ``valid_flags`` are all flags by name, also those of commands. ``choices`` are the run's
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
-    than training, such as ``plot``. If the implementation ``is_default``, the page has no hyperparameters. Raises
-    SettingError if no setting contains the words."""
-    implementation = choices["implementation"]
+    than training, such as ``plot``. ``is_default`` is whether the user chose no implementation; the page then has no
+    hyperparameters. Raises SettingError if no setting contains the words."""
     width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
-    families = families_of(implementation, valid_flags["agent"].default)
+    families = families_of(choices["implementation"], valid_flags["agent"].default)
     shows_all = words == ["all"]
-    searches_text = bool(words) and not shows_all
-    if command and not searches_text:
-        value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
-        usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
-        return "\n".join(
-            [f"{usage}\n", *_entries(_flags_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)]
-        )
+    if words and not shows_all:
+        return _search_page(valid_flags, choices, " ".join(words), families, width, is_default)
+    if command:
+        return _command_page(valid_flags, command, families, width)
+    return _training_page(valid_flags, choices, families, width, shows_all, is_default)
+
+
+def _command_page(valid_flags: Mapping[str, Flag], command: str, families: Sequence[str], width: int) -> str:
+    """Return the page of a command other than training."""
+    value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
+    usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
+    entries = _entries(_flags_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)
+    return "\n".join([f"{usage}\n", *entries])
+
+
+def _search_page(
+    valid_flags: Mapping[str, Flag],
+    choices: Mapping[str, str],
+    text: str,
+    families: Sequence[str],
+    width: int,
+    is_default: bool,
+) -> str:
+    """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
+    the page lists the settings of all implementations. Raises SettingError if none of these contains the text."""
+    implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
+    found, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
+    matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
+    names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
+    heading = f"settings of {implementation} with {text!r}:"
+    if not matches:
+        start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
+        heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
+        matches, notes = [*found.values()], {name: f"of {group}" for name, group in owners.items() if group}
+    if not matches:
+        name, _, value = text.partition(" ")
+        is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
+        hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
+        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+    lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
+    if re.search(r" \[[A-Z]\]", "".join(lines)):
+        lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
+    if names:
+        others = ", ".join(f"{name} (of {owners[name]})" for name in names)
+        lines.append(_wrap(f"Also {others}: --algo NAME --help {text}", width))
+    return "\n".join(lines)
+
+
+def _training_page(
+    valid_flags: Mapping[str, Flag],
+    choices: Mapping[str, str],
+    families: Sequence[str],
+    width: int,
+    shows_all: bool,
+    is_default: bool,
+) -> str:
+    """Return the page of a training run. Unless it ``shows_all`` settings, it has the usual settings that have an
+    effect, and no hyperparameters if the implementation ``is_default``."""
     notes = _notes_without_effect(valid_flags, choices)
-    if searches_text:
-        text = " ".join(words)
-        found, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
-        matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
-        names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
-        heading = f"settings of {implementation} with {text!r}:"
-        if not matches:
-            start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
-            heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-            matches, notes = [*found.values()], {name: f"of {group}" for name, group in owners.items() if group}
-        if not matches:
-            name, _, value = text.partition(" ")
-            is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-            hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
-            raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-        lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
-        if re.search(r" \[[A-Z]\]", "".join(lines)):
-            lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
-        if names:
-            others = ", ".join(f"{name} (of {owners[name]})" for name in names)
-            lines.append(_wrap(f"Also {others}: --algo NAME --help {text}", width))
-        return "\n".join(lines)
-    # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
-    of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
-    short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
+    # Commands to the agent have no owner.
+    training_flags = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
+    short_list = [flag for flag in training_flags if flag.meta["usual"] and flag.name not in notes]
     if is_default:
         short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
     listed = [*valid_flags.values()] if shows_all else short_list
-    subject = "every run" if is_default else f"{implementation} that act by default"
+    subject = "every run" if is_default else f"{choices['implementation']} that act by default"
     parts = [*_introduction(subject, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
@@ -143,20 +171,21 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
 
 
 def _introduction(subject: str, width: int) -> list[str]:
-    """Return the parts of the page before the settings: usage, implementations, environments and options."""
+    """Return the parts of the page before the settings: usage, implementations, environments and options. ``subject``
+    says whose settings follow."""
     from envs.names import GAMES, declared_games
 
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
     wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
     options = [_entry(term, text, width) for term, text in OPTIONS]
-    head = USAGE.format(subject=subject, **wrapped_lists)
-    return [head, _wrap(SYNTAX, width), "", "options:", *options, ""]
+    usage = USAGE.format(subject=subject, **wrapped_lists)
+    return [usage, _wrap(SYNTAX, width), "", "options:", *options, ""]
 
 
 def _groups(
     listed: Sequence[Flag], choices: Mapping[str, str], notes: Mapping[str, str], families: Sequence[str], width: int
 ) -> list[str]:
-    """Return the entries of the ``listed`` settings, below a heading for each section. The first section of
+    """Return the entries of the ``listed`` settings, with a heading for each section. The first section of
     hyperparameters begins with their sources, which explain tags such as [C] in its entries."""
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
@@ -164,13 +193,13 @@ def _groups(
     family_text = family(choices["implementation"]).sources
     sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
     parts = []
-    # Hyperparameters are last, so that they are visible in a terminal, and of these the subsections.
+    # Hyperparameters are last, so that they are visible in a terminal. Their subsections are after the others.
     for section in sorted(groups, key=lambda section: (section.startswith("hyperparameters"), ": " in section)):
         parts.append(f"{section}:")
         if section.startswith("hyperparameters") and sources_match:
             text = f"Defaults are those with --gamename {choices['gamename']}. {sources_match[1]}"
             parts += [_wrap(text, width, "  "), ""]
-            sources_match = None  # only once
+            sources_match = None  # the sources are printed only once
         parts += [*_entries(groups[section], notes, families, width), ""]
     return parts
 
@@ -191,8 +220,8 @@ def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str,
 
 
 def _flags_with_text(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
-    """Return the settings with ``text`` in their name, section, help text or aliases; matches in names are first.
-    Empty if there are none."""
+    """Return the settings with ``text`` in their name, section, help text or aliases. Settings with the text in their
+    name are first."""
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
@@ -204,8 +233,8 @@ def _flags_with_text(valid_flags: Mapping[str, Flag], text: str, families: Seque
 
 
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return `_flags_with_text` settings of all implementations by name, those with ``text`` in their name first, and setting
-    -> the implementations that have it, "" for all."""
+    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name. Also return
+    setting -> the implementations that have it, "" if all have it. Settings with the text in their name are first."""
     found: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
@@ -217,8 +246,8 @@ def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict
 
 
 def _flags_of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
-    """Return the settings of a command other than training: first its flag, then its other settings, then the settings
-    of a run that it uses."""
+    """Return the settings of a command other than training. Its flag is first. The settings of a run that it uses are
+    last."""
     settings = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         settings += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
@@ -235,7 +264,8 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation ``text``, which begins in column `TEXT_COLUMN`, in a new line after a long one."""
+    """Return ``term`` and its explanation ``text``, which begins in column `TEXT_COLUMN`. After a long term it begins
+    in a new line."""
     lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
     indented_term = f"  {term}"
     has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
@@ -258,7 +288,7 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
     without_null = allowed_values.removesuffix("; or null")
     metavar_says_so = without_null in OBVIOUS_VALUES or allowed_values.startswith(
         "text, "
-    )  # limits of text are unimportant
+    )  # length limits are left out
     if not metavar_says_so:
         parts.append(f"allowed: {allowed_values}")
     if flag.default is True:
@@ -269,14 +299,15 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
 
 
 def first_commands() -> str:
-    """Return some commands to begin with, for calls without flags. The times are of one core."""
+    """Return some commands to begin with, for calls without flags. Their times are measured on one core."""
     examples = [f"{aim} ({time}):\n  python trainer.py {words}" for words, aim, time in FIRST_COMMANDS]
-    head = "Without flags nothing is trained. Some commands to begin with:"
-    return _with_broken_commands("\n".join([head, *examples, "All flags: --help"]))
+    heading = "Without flags nothing is trained. Some commands to begin with:"
+    return _with_broken_commands("\n".join([heading, *examples, "All flags: --help"]))
 
 
 def _with_broken_commands(page: str) -> str:
-    """Return ``page`` with its long commands broken to the width of the terminal, as a shell takes them."""
+    """Return ``page`` with its long commands broken to the width of the terminal. The broken commands can be pasted
+    into a shell."""
     return re.sub("^  python .*", lambda line: wrapped(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
 
 

@@ -1,4 +1,5 @@
-"""Lists of the available settings for a run, an implementation and a game; and suggestions for misspelt names."""
+"""The settings that exist for a command, an implementation and a game, as flags of the command line. Also errors for
+misspelt names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -19,9 +20,10 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Flag:
-    """One setting as the command line knows it. ``meta`` has its help text, bounds and facts (`models.settings`),
-    ``section`` is its heading in the help. ``owner`` is the class of the config that has it; None for a command to the
-    agent, such as ``command.return``, and for a setting of several families at once."""
+    """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
+    (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
+    has it; None for a command to the agent, such as ``command.return``, and for a setting of several families at
+    once."""
 
     name: str
     kind: Kind
@@ -37,13 +39,14 @@ class Flag:
 
     @property
     def required_flags(self) -> str:
-        """The flags of which it needs one to have an effect, as text such as ``--record or --film``; else ""."""
+        """The flags without which this setting has no effect, as text such as ``--record or --film``. One of them is
+        enough. Empty if it needs none."""
         return " or ".join(f"--{name}" for name in self.meta["needs"])
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
-    this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
+    """Return name -> `Flag` for every setting of an implementation and every parameter of the game, with its default
+    for this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
     ``mode``."""
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
@@ -67,20 +70,20 @@ def command_flags() -> dict[str, Flag]:
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting with
-    the fact ``chooses``, such as the preset itself, keeps its usual default."""
+    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting that
+    is itself such a choice keeps its usual default."""
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing
-    # The agents by default are the preset's, not the chosen ones.
+    # The default agents are the agents of the preset, not the agents in ``values``.
     agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
     return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     """Return the settings that apply to several families of agents at once, such as ``lr`` for ``DDQN_lr`` and
-    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the agents. The default is the
-    common default of the families, None if these differ."""
+    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the agents. The default is None if
+    the families have different defaults."""
     agent_flags, shared_flags = flags_of(agents, section), {}
     for name, family_names in shared_settings(agents).items():
         first = agent_flags[family_names[0]]
@@ -92,9 +95,9 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
 
 def flags_of_all(game: str) -> dict[str, Flag]:
     """Return every setting of every implementation and every parameter of every game, as `flags` does. Settings of
-    agents that train on proxies also have their names with a prefix, such as ``PPO_lr``."""
+    agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
     all_flags = all_parameters()
-    choices = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
+    choices = {"agent": RunConfig.agent}  # without it, an environment would be built to choose the agents
     for implementation in implementations():
         all_flags |= flags(implementation, game, choices)
     for agent in inner_agents():
@@ -104,8 +107,8 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
 
 def parameters(game: str) -> dict[str, Flag]:
-    """Return the parameters that the name of this game can set (`envs.names`), with their values in ``game`` as
-    defaults."""
+    """Return the parameters that the name of this game can set (`envs.names`). Their defaults are the values in
+    ``game``."""
     from envs.names import GAMES, declared_games, resolve
 
     base_name = game.partition(",")[0]
@@ -124,8 +127,8 @@ def all_parameters() -> dict[str, Flag]:
 
 
 def settings_of_fresh_agents() -> set[str]:
-    """Return the hyperparameters of all agents that can train on a proxy, with and without prefix: ``lr``,
-    ``PPO_lr``."""
+    """Return the names of the hyperparameters of all agents that can train on a proxy. Each has two names, with and
+    without the agent: ``PPO_lr`` and ``lr``."""
     names = set()
     for agent in inner_agents():
         agent_names = kinds(family(agent).config)
@@ -134,14 +137,14 @@ def settings_of_fresh_agents() -> set[str]:
 
 
 def overridable_in_evaluation() -> set[str]:
-    """Return `settings_of_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
-    another environment."""
+    """Return the names of settings that ``--eval_agent`` can change: hyperparameters of fresh agents, and parameters of
+    every environment."""
     return settings_of_fresh_agents() | all_parameters().keys()
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """Return name -> `Flag` for each field of a config, with its value as default. Empty for None. ``section`` comes
-    before the section of a field: ``hyperparameters of PPO: network``."""
+    """Return name -> `Flag` for each field of a config, with its value as default. Empty if ``config`` is None.
+    ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
     if config is None:
         return {}
     field_kinds, config_flags = kinds(type(config)), {}
@@ -154,7 +157,8 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 
 def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
-    """Return the error for a parameter (or ``no_`` and its name) that ``game`` lacks."""
+    """Return the error for a parameter that ``game`` lacks. ``name`` may also be its negation, such as ``no_NAME``.
+    ``prefix`` is put before the name: ``--``, or the name of a file."""
     from envs.names import games_with
 
     other_games = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
@@ -166,8 +170,8 @@ def unknown_error(
     name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str
 ) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
-    setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. An empty
-    ``game`` stands for all."""
+    setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. If ``game``
+    is empty, parameters of games are not considered."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
@@ -193,7 +197,7 @@ def unknown_error(
 def _similar_setting(
     name: str, valid_flags: Mapping[str, Flag], implementation: str, flags_only: Sequence[str]
 ) -> str | None:
-    """Return the setting whose name, alias or negation is most similar to ``name``; None if none is similar.
+    """Return the setting whose name, alias or negation is most similar to ``name``. None if none is similar.
     ``flags_only`` are further names to suggest: flags that are no settings."""
     families = families_of(implementation, valid_flags["agent"].default)
     aliases = HINTS | vocabulary(families, valid_flags)
@@ -203,7 +207,7 @@ def _similar_setting(
     negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
     meanings |= {setting: setting for setting in [*valid_flags, *negations, *flags_only]}
     prefix, _, base_name = name.partition("_")
-    if prefix in implementations() and base_name in valid_flags:  # such as PPO_lr with one agent
+    if prefix in implementations() and base_name in valid_flags:  # PPO_lr, which with one agent is called lr
         return base_name
     similar_name = closest(name, meanings)
     return meanings[similar_name] if similar_name else None

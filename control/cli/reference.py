@@ -46,21 +46,21 @@ TOCTREE = """```{{toctree}}
 
 
 def pages() -> dict[str, str]:
-    """Return path below docs/ -> page as Markdown: a page for runs and environments, one for searches and one for each
-    family."""
+    """Return path below docs/ -> page as Markdown. The pages are one for runs and environments, one for searches and
+    one for each family."""
     details = {"searches": _search_settings(), **_settings_by_folder()}
     texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
     titles = {name: text.partition("\n")[0].removeprefix("# Settings of ") for name, text in texts.items()}
     links = (f"- [{title}](settings/{name}.md)" for name, title in titles.items())
     words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))
-    head = INTRODUCTION.format(words=words, links="\n".join(links))
+    introduction = INTRODUCTION.format(words=words, links="\n".join(links))
     toctree = TOCTREE.format(names="\n".join(f"{title} <settings/{name}>" for name, title in titles.items()))
-    first_page = _text([head, *_run_settings(), *_environment_parameters(), toctree])
+    first_page = _text([introduction, *_run_settings(), *_environment_parameters(), toctree])
     return {"settings.md": first_page} | {f"settings/{name}.md": text for name, text in texts.items()}
 
 
 def _text(parts: Iterable[str]) -> str:
-    """Return lines and paragraphs as a page."""
+    """Return lines and paragraphs as the text of a page."""
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -74,7 +74,7 @@ def _run_settings() -> Iterator[str]:
 
 
 def _environment_parameters() -> Iterator[str]:
-    """Yield the parameters of each environment that has some."""
+    """Yield the parameters of each environment that has parameters."""
     from envs.names import GAMES, declared_games
 
     yield "## Environments with parameters\n"
@@ -95,7 +95,7 @@ def _search_settings() -> Iterator[str]:
 
 
 def _settings_by_folder() -> dict[str, Iterator[str]]:
-    """Return folder -> settings of each family."""
+    """Return folder of a family -> lines of its settings."""
     families = implementations()
     names_by_package: dict[str, list[str]] = {}
     for name, family in families.items():
@@ -107,8 +107,8 @@ def _settings_by_folder() -> dict[str, Iterator[str]]:
 
 
 def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
-    """Yield the settings of a family, whose implementations have these ``names``, and other defaults: of its
-    implementations, presets and environments."""
+    """Yield the settings of a family, then the other defaults of its implementations, presets and environments.
+    ``names`` are its implementations."""
     folder = family.package.rpartition(".")[2]
     yield f"## Settings of {', '.join(names)}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
@@ -130,8 +130,8 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the settings of a config, except ``without``, below their headings. Settings without a heading are
-    first."""
+    """Yield the settings of a config below the headings of their sections, except the settings in ``without``. Settings
+    without a heading are first."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
     sections = dict.fromkeys(flag.section for flag in flags)
     for section in sorted(sections, key=bool):  # the empty heading first, the others in order
@@ -142,7 +142,8 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
     """Yield a list item for every setting, then an empty line. ``families`` determine the aliases. Allowed values are
-    left out for any number or any text. A switch shows them: only they say that it is one."""
+    left out if any number or any text is allowed. They are always shown for a switch, because they show that it is
+    one."""
     for flag in flags:
         allowed_values = allowed(flag.kind, flag.meta)
         if flag.meta.get("choices") and not flag.kind.is_list:

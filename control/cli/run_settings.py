@@ -1,8 +1,8 @@
 """The settings of every run, for all implementations, and the settings of each command other than training. Their
 defaults are defined here only. Imports no torch.
 
-The flag of its first setting selects a command, such as ``--plot``. Properties of a setting (`models.settings.PROPERTIES`)
-say, for example, which commands use it, and whether a resumed run may change it.
+The flag of its first setting selects a command, such as ``--plot``. Properties of a setting say, for example, which
+commands use it, and whether a resumed run may change it (`models.settings.PROPERTIES`).
 """
 
 import functools

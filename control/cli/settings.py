@@ -20,7 +20,7 @@ RETURN_COMMANDS = {
     "advantage": setting(None, "advantage to command (RCP-A)"),
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
-"""Settings ``--command.<name>``, the commands to an agent that follows some. With null the agent chooses the command."""
+"""Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
 REMOVED = ("display", "step_timeout")  # settings that only older files have; they are ignored
 _DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of these settings

@@ -16,15 +16,15 @@ ONE_THREAD_PER_PROCESS = " with --num_workers {}, whose processes have a thread 
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> None:
-    """Raise SettingError if settings conflict, if files are missing, or if some of the ``typed`` flags have no
-    effect."""
+    """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
+    effect. ``typed`` are the names of the flags that the user gave."""
     run, command = settings.run, settings.subcommand
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     if command is not None:
         for_training = names_with(run, "commands", ())
-        if command.flag != "learn":  # which may resume, too
+        if command.flag != "learn":  # ``--learn`` has settings of training, such as ``--resume``
             for_training |= names_with(run, "commands", ("learn",))
         check_exclusive([command.flag, *(name for name in sorted(for_training) if getattr(run, name))])
     check_effects(_flags_without_effect(settings, typed, valid_flags))
@@ -32,13 +32,14 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
 
 
 def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
-    """Raise SettingError for flags without effect. Each is a pair of its name and the end of its message after "has no
-    effect", such as " with --plot" or ": vary_hp is off"."""
+    """Raise SettingError for flags without effect. Each is a pair of the flag's name and the end of its message after
+    "has no effect", such as ``("lr", " with --plot")``."""
     raise_all([SettingError(f"--{name} has no effect{message_end}", name) for name, message_end in without_effect])
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each path in a config that is neither a file, nor another word that the setting accepts."""
+    """Yield an error for each path in a config that does not exist, unless it is another word that the setting
+    accepts."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
         for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
@@ -61,8 +62,8 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 def _flags_without_effect(
     settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the ``typed`` flags that have no effect in combination with the other settings, each with the end of its
-    message (`check_effects`)."""
+    """Yield the ``typed`` flags that have no effect in combination with the other settings. Each is a pair of its name
+    and the end of its message (`check_effects`)."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")
@@ -70,7 +71,7 @@ def _flags_without_effect(
     reasons = ineffective(settings) if trains else {}
     for name in typed:
         flag = valid_flags[name]
-        if name == flag.command and name != command:  # the flag of another command: it is empty text, or switched off
+        if name == flag.command and name != command:  # the flag of another command, empty or switched off
             if flag.kind.item is not bool:  # such as an empty shell variable
                 yield name, ": it is empty"
         elif flag.command and flag.command != command:
@@ -103,9 +104,9 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
-    """Return whether one of the settings that ``flag`` needs (the fact ``needs``) differs from its default."""
+    """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
     changed: set[str] = set()
     for config in (settings.run, settings.subcommand):
-        config_class = type(config)  # its attributes are the defaults
+        config_class = type(config)  # attributes of a dataclass are its defaults
         changed |= {name for name in kinds(config_class) if getattr(config, name) != getattr(config_class, name)}
     return not changed.isdisjoint(flag.meta["needs"])

@@ -1,5 +1,5 @@
 """Convert words of the command line to values of settings, and back. Values in YAML and JSON files are read as text and
-converted by the same functions, so a text means the same in a file and after a flag."""
+converted by the same functions. So a text has the same meaning in a file and after a flag."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from control.cli.settings import Settings, as_dict, end_of
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
-"""The name of a setting and the words given for it, none for a bare flag."""
+"""The name of a setting and its words, which are empty for a bare flag."""
 
 NULL = ("null", "none", "~", "")
 # Setting -> end of the message for a value of the wrong type.
@@ -43,8 +43,8 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 
 def _flag_with_one_dash(word: str, is_first: bool) -> str:
-    """Return the flag that the user meant by ``-name``, or "" for a value, such as a negative number. Before all flags
-    (``is_first``) a word cannot be a value, so a similar name is enough."""
+    """Return the flag that the user meant by ``-name``. Empty for a value, such as a negative number. A word before all
+    flags (``is_first``) cannot be a value, so a similar name is also returned."""
     if not word.startswith("-") or not word[1:2].isalpha():
         return ""
     name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
@@ -53,14 +53,14 @@ def _flag_with_one_dash(word: str, is_first: bool) -> str:
     return (closest(name, flag_names) or "") if is_first else ""
 
 
-def checked_text(pairs: list[Pair], where: str = "") -> list[Pair]:
-    """Return ``pairs`` unchanged if they are UTF-8 without NUL, else raise SettingError. Its message begins with
-    ``where``, the source of the pairs."""
+def checked_text(pairs: list[Pair], source: str = "") -> list[Pair]:
+    """Return ``pairs`` unchanged. Raises SettingError if they are not UTF-8 or contain NUL. Its message begins with
+    ``source``, the place of the pairs."""
     for name, words in pairs:
         for word in (name, *words):
             # Python represents bytes that are not UTF-8 as surrogates, which cannot be written to files.
             if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
-                raise SettingError(f"{where}{name} is {word!a}; allowed: text in UTF-8 without NUL")
+                raise SettingError(f"{source}{name} is {word!a}; allowed: text in UTF-8 without NUL")
     return pairs
 
 
@@ -80,9 +80,9 @@ def words_by_setting(
     game: str,
     wrong: list[SettingError],
 ) -> dict[str, list[str]]:
-    """Return setting -> words; the last pair of a name wins. ``no_x`` sets a switch ``x`` to the opposite. Appends an
-    error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no boolean. The errors may
-    mention ``game``, and put ``prefix`` before the name: ``--``, or the name of the file."""
+    """Return setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x`` to the
+    opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no
+    boolean. Errors have ``prefix`` before the name: ``--``, or the name of the file. They may mention ``game``."""
     setting_words: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
@@ -102,8 +102,8 @@ def words_by_setting(
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
-    """Convert the ``words`` after a flag to its type, without checking the range. A list may be ``64,64``, ``64 64`` or
-    ``[64, 64]``. Raises SettingError."""
+    """Convert the ``words`` after a flag to its type, without a check of the range. A list may be ``64,64``, ``64 64``
+    or ``[64, 64]``. Raises SettingError."""
     kind = flag.kind
     if not words and kind.item is bool:
         return True
@@ -138,15 +138,15 @@ def word(value: Any, separator: str = " ") -> str:
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """Return the shell command for these settings. It has the settings with the fact ``identity`` and those that differ
-    from their defaults, except ``without``."""
+    """Return the shell command for these settings. It has the settings that identify a run (their property
+    ``identity``) and the settings that differ from their defaults, except ``without``."""
     run, values = settings.run, as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     valid_flags = chosen_flags(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
         if name == end_of(run.implementation) and value is None:
-            continue  # `total_steps` alone implies it
+            continue  # `total_steps` implies it
         flag = valid_flags[name]
         if name not in without and (flag.meta["identity"] or word(value) != word(flag.default)):
             items = value if isinstance(value, list) else [value]
