@@ -313,7 +313,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 
     print_results = functools.partial(_print_results, settings, proxy, config)
     print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
-    # The rule "tests" needs tests on the real environment during training, which are not made here.
+    # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     returns = print_results(learned_name, agents, True, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None

@@ -1,6 +1,6 @@
 """`--film`: film agents side by side in the same episodes. Agents are from checkpoints, or train on a proxy first. Two
-words name further agents: `untrained`, and `real` for an agent that trains on the real environment, with the same limit
-of steps."""
+words stand for further agents: `untrained`, and `real` for an agent that trains on the real environment with the same
+limit of steps."""
 
 import contextlib
 import dataclasses
@@ -55,7 +55,8 @@ def film_side_by_side(settings: Settings) -> int:
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
+        # After an error, no empty folder remains.
+        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
         actors = [_actor(settings, source, role, stack) for _, source, role in sources]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)
@@ -66,9 +67,9 @@ def film_side_by_side(settings: Settings) -> int:
 
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
-    """Return each word with its source and its role. The source is the file that it names, which has the role "". The
-    roles `untrained` and `real` have the source of the last file before them, or else of the first file. Raises
-    SettingError if no word names a file, or if `real` has no proxy."""
+    """Return a tuple ``(word, source, role)`` for each of the ``words``. The source of a file is its proxy or
+    checkpoint, and its role is "". The roles `untrained` and `real` have the source of the last file before them, or
+    else of the first file. Raises SettingError if no word names a file, or if `real` has no proxy."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
     if not files:
         line = (
@@ -95,7 +96,7 @@ def _game_of_source(source: Source) -> str:
 
 
 def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
-    """Return the mp4 to write: ``film_out``, or the first ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
+    """Return the mp4 to write: ``film_out``, or the first path ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
     Raises SettingError if it cannot be written."""
     if film_out:
         path = Path(film_out)
@@ -109,7 +110,7 @@ def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a source and its role (`_sources`). ``stack`` closes the loops that are opened."""
+    """Return the actor for a source and its role (`_sources`). ``stack`` closes the environments that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
@@ -122,7 +123,7 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     stack.callback(loop.close)
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
-    if role == UNTRAINED:  # which follows the commands of the trained agent
+    if role == UNTRAINED:  # it follows the commands of the trained agent
         commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
         untrained_settings = trained_settings.replace(command=commands | trained_settings.command)
         loop, caption = build_loop(untrained_settings, for_training=False), f"{trained.implementation}, untrained"
@@ -132,8 +133,9 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Train an agent of implementation ``name`` on the proxy, or on the real environment in the ``role`` `real`, or
-    not at all for `untrained`. Return its actor. Its seed equals the first agent's in `--eval_agent`."""
+    """Return the actor of an agent of implementation ``name`` with config ``agent``. It trains on the proxy, or on the
+    real environment in the ``role`` `real`, or not at all in the role `untrained`. Its seed is the seed of the first
+    agent in `--eval_agent`."""
     steps = proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)

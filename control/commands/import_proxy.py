@@ -1,7 +1,10 @@
-"""`--import_proxy`: convert a learned environment or reward network of another project to our file format."""
+"""`--import_proxy`: convert a synthetic environment or a reward network of another project to a proxy file of this
+project."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,19 +21,11 @@ from understudy.files import IN_RUN, refused
 
 
 def import_proxy(settings: Settings) -> int:
-    """Read the file and write ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError, one line,
-    for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
+    """Read the file and write ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for a file
+    without a proxy. Raises SettingError if its environment is unknown or if the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
-    if "gamename" in settings.explicit_names:
-        game = run.gamename
-    else:  # in the file, or the name of the file, or the folder of a file called checkpoint
-        name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
-        name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
-        try:
-            game = resolve(name).name
-        except SettingError as error:
-            raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
+    game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
     spaces, tensors = spaces_of(game), dict(original.tensors)
     if original.kind == "bandit":  # our networks have the action before the observation
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], axis=1)
@@ -45,11 +40,7 @@ def import_proxy(settings: Settings) -> int:
         parameters, views = files.zero_parameters(config, spaces)
     except SettingError as error:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
-    for key in sorted(tensors.keys() | views.keys()):
-        shape = list(tensors[key].shape) if key in tensors else None
-        expected_shape = list(views[key].shape) if key in views else None
-        if shape != expected_shape:
-            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
+    _check_shapes(path, tensors, views, game)
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
     proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
@@ -62,3 +53,24 @@ def import_proxy(settings: Settings) -> int:
     lines = [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")]
     show_next(lines, [command(settings, "--eval_agent", proxy_path)])
     return 0
+
+
+def _game_of_file(original: originals.Original, path: Path) -> str:
+    """Return the environment that the file names, else the environment with the name of the file, or of the folder of a
+    file called checkpoint. Raises SettingError if it is unknown."""
+    name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
+    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
+    try:
+        return resolve(name).name
+    except SettingError as error:
+        raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
+
+
+def _check_shapes(path: Path, tensors: Mapping[str, Any], views: Mapping[str, Any], game: str) -> None:
+    """Raise ProxyError if ``tensors`` of the file have other names or shapes than ``views``, the tensors of a proxy for
+    ``game``."""
+    for key in sorted(tensors.keys() | views.keys()):
+        shape = list(tensors[key].shape) if key in tensors else None
+        expected_shape = list(views[key].shape) if key in views else None
+        if shape != expected_shape:
+            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")

@@ -9,21 +9,22 @@ from pathlib import Path
 from control.cli.colour import paint, print_named, wrapped
 from control.cli.settings import Settings
 
-Command = Sequence[object]  # the words after the interpreter
+Command = Sequence[object]  # the words of a command after ``python``, or a command of TensorBoard
 TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 
 def command(settings: Settings, *words: object) -> Command:
     """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
     module_of_game, _, _ = settings.run.gamename.rpartition(":")  # "" for a game without a module
-    modules = dict.fromkeys([*settings.imports, module_of_game])  # each once
+    modules = dict.fromkeys([*settings.imports, module_of_game])  # without repetitions
     imports = ",".join(filter(None, modules))
     import_words = ("--import", imports) if imports else ()
     return (TRAINER, *import_words, *words)
 
 
 def path_text(value: object, folder: Path | None = None) -> str:
-    """Return ``value`` as text. A path in ``folder`` or in the working directory is relative to it."""
+    """Return ``value`` as text. A path is made relative to ``folder``, or else to the working directory, if it is
+    inside."""
     for base in (folder, Path.cwd()):
         if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
             value = value.relative_to(base)
@@ -31,8 +32,9 @@ def path_text(value: object, folder: Path | None = None) -> str:
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
-    """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
-    begins with ``tensorboard``, or is the words after ``python``. Paths are relative (`path_text`)."""
+    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. The first word
+    of a command is ``tensorboard``, or it is a command's first word after ``python``. Paths are relative
+    (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
@@ -40,7 +42,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        # No argument has a NUL, so it can stand for a blank at which the line may not break.
+        # NUL stands for a blank inside an argument, so that the line does not break there. No argument contains NUL.
         line = " ".join(
             shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
         )
@@ -48,6 +50,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
 
 
 def _program(name: str) -> str | Path:
-    """Return ``name`` if the shell finds this Python environment's program under it, else the program's path."""
+    """Return ``name`` if it starts this Python environment's program in the shell. Otherwise return the path of the
+    program."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

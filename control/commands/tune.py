@@ -1,4 +1,4 @@
-"""`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are ordinary runs."""
+"""`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are training runs."""
 
 import contextlib
 import importlib
@@ -35,15 +35,15 @@ from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError, names_with, raise_all
 
-REDUCTION = 4  # reduction factor of ASHA: one of so many trials continues after each rung; as published
+REDUCTION = 4  # reduction factor of ASHA, as published: after each rung, one of 4 trials continues
 _EXTRA_PACKAGES = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(
     ("optuna", "optuna_asha"), ("optuna",)
-)  # beside Ray
+)  # in addition to Ray
 
 
 def tune(settings: Settings) -> int:
-    """Run or resume the hyperparameter search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError,
-    one line, if the search space or the cluster is wrong, or if every trial failed."""
+    """Run or resume the hyperparameter search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError if
+    the search space or the cluster is wrong, or if every trial failed."""
     resumed = settings.subcommand.resume_search
     if resumed:
         settings = settings.replace(search_space=str(Path(resumed, SPACE)))
@@ -63,15 +63,8 @@ def tune(settings: Settings) -> int:
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
-            place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
-            measure, length = course_of(settings)
-            unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
-            algorithm = f"{search_config.tune_algorithm}, {place}"
-            trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
-            num_kept = len(search.trials) - len(search.interrupted)
-            if search.trials:  # of the resumed search
-                trials = f"{trials}; {num_kept} are kept"
-            print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
+            num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search
+            _print_heading(search, num_kept, max_concurrent)
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:
@@ -82,8 +75,21 @@ def tune(settings: Settings) -> int:
     return search.finish(interrupted)
 
 
+def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
+    """Print the hyperparameters of a search, and the number, length and algorithm of its trials."""
+    run, search_config, space = search.settings.run, search.settings.subcommand, search.space
+    place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
+    measure, length = course_of(search.settings)
+    unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
+    algorithm = f"{search_config.tune_algorithm}, {place}"
+    trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
+    if search.trials:
+        trials = f"{trials}; {num_kept} are kept"
+    print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
+
+
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
-    """Yield errors for settings that only a hyperparameter search refuses."""
+    """Yield errors for settings that are valid in a training run, but not in this hyperparameter search."""
     run, resumed, algorithm = settings.run, settings.subcommand.resume_search, settings.subcommand.tune_algorithm
     if resumed and algorithm in DEPENDENT:
         line = f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
@@ -102,8 +108,8 @@ def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
 
 
 def _run_trials(search: Search) -> None:
-    """Run the remaining trials of the hyperparameter search ``search`` with Ray, and report all their events to it.
-    Interrupted trials of a resumed search are first."""
+    """Run the remaining trials of a hyperparameter search with Ray. Their starts, evaluations and ends are reported to
+    ``search``. Interrupted trials of a resumed search are first."""
     from ray import tune as ray_tune
 
     settings, space = search.settings, search.space
@@ -133,8 +139,8 @@ def _run_trials(search: Search) -> None:
         tune_config=ray_tune.TuneConfig(
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             max_concurrent_trials=search_config.max_concurrent_trials,
-            # A trial for a proxy runs several proxy searches. It stops between two, so its process can run another
-            # trial. A process whose training was cut short cannot.
+            # A trial of proxy searches is stopped between two of them, so its process can run another trial. A process
+            # whose training was interrupted cannot.
             reuse_actors=settings.proxy is not None,
             search_alg=searcher,
             scheduler=scheduler,
@@ -163,7 +169,7 @@ def _perturbation_interval(settings: Settings) -> int:
 
 def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
-    ``config`` is the search algorithm's suggestion, ``folder`` the folder of the hyperparameter search. Raises
+    ``config`` is the suggestion of the search algorithm, ``folder`` the folder of the hyperparameter search. Raises
     TrialFailed."""
     from ray import tune as ray_tune
 
@@ -223,13 +229,13 @@ def _domains(space: Space) -> dict[str, Any]:
 
 
 def _finished_trials(search: Search) -> list[Trial]:
-    """Return the trials of a resumed search that ended before, the best first."""
+    """Return the trials of a resumed search that had ended, the best first."""
     return [trial for trial in search.scored if trial not in search.interrupted]
 
 
 def _searcher(search: Search) -> Any:
-    """Return Ray's search algorithm, which suggests the hyperparameters of trials. Its first suggestions are the
-    interrupted trials of a resumed search; it knows the results of the others. BOHB cannot resume."""
+    """Return Ray's search algorithm, which suggests the hyperparameters of trials. It suggests the interrupted trials
+    of a resumed search first, and it gets the results of the trials that had ended. BOHB cannot resume."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
@@ -266,10 +272,10 @@ def _scheduler(search: Search) -> Any:
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
     measure, length = course_of(settings)
-    metric = (measure, METRIC, "max")  # unit of a trial's length, name of the score, and that more is better
+    metric = (measure, METRIC, "max")  # measure of a trial's length, name of the score, direction of improvement
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
-    # As published, a third of the trials that are searches continues after the first search.
+    # As published, a third of the trials of proxy searches continues after the first of them.
     reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
@@ -279,12 +285,7 @@ def _scheduler(search: Search) -> Any:
         scheduler = schedulers.AsyncHyperBandScheduler(
             *metric, max_t=length + 1, grace_period=max(length // 8, first_report), reduction_factor=reduction
         )
-        controller: Any = None  # which ASHA does not use
-        for trial in _finished_trials(search):
-            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
-            scheduler.on_trial_add(controller, kept_trial)
-            for length_so_far, score in trial.course:
-                scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
+        _report_finished_trials(search, scheduler)
         return scheduler
     # Population-based training.
     perturbed_names = names_with(settings.agent, "perturbed")
@@ -299,6 +300,17 @@ def _scheduler(search: Search) -> Any:
         },
         log_config=False,
     )
+
+
+def _report_finished_trials(search: Search, scheduler: Any) -> None:
+    """Pass the evaluations of trials that ended before the search was resumed to ASHA's ``scheduler``."""
+    measure, _ = course_of(search.settings)
+    controller: Any = None  # ASHA does not use it
+    for trial in _finished_trials(search):
+        kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
+        scheduler.on_trial_add(controller, kept_trial)
+        for length, score in trial.course:
+            scheduler.on_trial_result(controller, kept_trial, {measure: length, METRIC: score})
 
 
 def _listener(search: Search) -> Any:
@@ -325,7 +337,7 @@ def _listener(search: Search) -> Any:
             _, failed, problem = lines[-1].partition("TrialFailed: ")
             if failed:
                 search.end(_trial_number(trial), problem)
-            else:  # its process was killed; it may succeed when the search is resumed
+            else:  # the process was killed; the trial may succeed when the search is resumed
                 reason = ": ".join(["its process ended", *lines[1:2]])
                 search.end(_trial_number(trial), reason, "interrupted")
 
@@ -333,5 +345,5 @@ def _listener(search: Search) -> Any:
 
 
 def _trial_number(trial: Any) -> int:
-    """Return the number in the name of Ray's trial, ``trial_N``."""
+    """Return N, the number of Ray's trial with the name ``trial_N``."""
     return int(str(trial.custom_trial_name).removeprefix("trial_"))
