@@ -10,8 +10,8 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """Return ``text`` with the codes of a colour (a key of `_CODES`) if ``stream`` is a terminal. Without codes if
-    NO_COLOR is set or the terminal is dumb."""
+    """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours, unless NO_COLOR is
+    set."""
     shows_colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows_colours and text else text
 
@@ -32,15 +32,13 @@ def print_wrapped(text: str) -> None:
 
 
 def print_named(name: str, text: str, width: int) -> None:
-    """Print ``name`` in a column of ``width`` characters, and ``text`` beside it with line breaks (`wrapped`). The name
-    is cyan on a terminal."""
+    """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrapped`)."""
     line = wrapped(text, sys.stdout, " " * width, start=" " * width)
     print(f"{paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width:]}", flush=True)
 
 
 def verdict_text(sentence: str, passed: bool) -> str:
-    """Return the ``sentence`` of a verdict. If it has not ``passed``, the text begins with the exit status and is
-    yellow on a terminal."""
+    """Return the ``sentence`` of a verdict, with the exit status and in yellow unless it has ``passed``."""
     return sentence if passed else paint(f"failed, so the exit status is 1: {sentence}", "yellow", sys.stdout)
 
 

@@ -54,8 +54,7 @@ class Ending:
             raise KeyboardInterrupt
 
     def watch(self, signals: int) -> None:
-        """Read the numbers of signals from the file descriptor ``signals`` as they arrive. End the process if nothing
-        reacts to Ctrl-C."""
+        """Read numbers of signals from the file descriptor ``signals``. End the process if nothing reacts to Ctrl-C."""
         while number := os.read(signals, 1):
             if number[0] == signal.SIGINT and not self.handled.wait(REACTION_SECONDS):
                 self.exit()
@@ -133,8 +132,7 @@ def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
 
 
 def _handle_unraisable(exception: Any) -> None:
-    """Handle an exception in a finalizer, or in a function that C code calls. Python only prints such exceptions. End
-    the command if a signal raised it."""
+    """Handle an exception that Python only prints, such as in a finalizer. End the command if it is from a signal."""
     from models.settings import StopNow  # loaded already if the exception is StopNow
 
     if issubclass(exception.exc_type, KeyboardInterrupt | StopNow):

@@ -73,9 +73,9 @@ def read_config(path: str) -> list[Pair]:
 
 
 def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file. Numbers are returned as text. If ``empty``, the file may be
-    empty. Raises SettingError for any other content. Its message names ``setting``, the flag with the path, and shows
-    ``example``, a correct line."""
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``empty``, the file may be empty.
+    Raises SettingError for other content, with ``setting``, the flag that has the path, and ``example``, a correct
+    line."""
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):

@@ -1,6 +1,5 @@
-"""The text of ``--help``: settings with their meaning, default and range, in groups. It lists the settings that have an
-effect in the chosen run, the settings of one command (``--plot --help``), settings that contain a word (``--help
-discount``), or all (``--help all``)."""
+"""The text of ``--help``: settings with their meaning, default and range, in groups. It has the settings that have an
+effect in a run, of one command (``--plot --help``), with a word (``--help discount``), or all (``--help all``)."""
 
 import re
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from control.cli.colour import wrapped
-from control.cli.options import Flag, flags
+from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
 from control.cli.words import word
@@ -76,27 +75,27 @@ _NOTES = {
 
 
 def help_text(
-    valid_flags: Mapping[str, Flag],
+    valid_flags: Flags,
     choices: Mapping[str, str],
     words: Sequence[str],
     command: str | None = None,
     is_default: bool = False,
 ) -> str:
-    """Return the help page. ``valid_flags`` are all flags by name, also those of commands. ``choices`` are the run's
+    """Return the help page. ``valid_flags`` are all flags by name, also of commands. ``choices`` are the run's
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
-    than training, such as ``plot``. ``is_default`` is whether the user chose no implementation; the page then has no
+    than training, such as ``plot``. If the user chose no implementation (``is_default``), the page has no
     hyperparameters. Raises SettingError if no setting contains the words."""
     width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
     families = families_of(choices["implementation"], valid_flags["agent"].default)
-    shows_all = words == ["all"]
-    if words and not shows_all:
+    full = words == ["all"]
+    if words and not full:
         return _search_page(valid_flags, choices, " ".join(words), families, width, is_default)
     if command:
         return _command_page(valid_flags, command, families, width)
-    return _training_page(valid_flags, choices, families, width, shows_all, is_default)
+    return _training_page(valid_flags, choices, families, width, full, is_default)
 
 
-def _command_page(valid_flags: Mapping[str, Flag], command: str, families: Sequence[str], width: int) -> str:
+def _command_page(valid_flags: Flags, command: str, families: Sequence[str], width: int) -> str:
     """Return the page of a command other than training."""
     value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
     usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
@@ -105,24 +104,19 @@ def _command_page(valid_flags: Mapping[str, Flag], command: str, families: Seque
 
 
 def _search_page(
-    valid_flags: Mapping[str, Flag],
-    choices: Mapping[str, str],
-    text: str,
-    families: Sequence[str],
-    width: int,
-    is_default: bool,
+    valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
 ) -> str:
     """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
     the page lists the settings of all implementations. Raises SettingError if none of these contains the text."""
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
-    found, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
+    all_matches, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
     matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
-    names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
+    names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
     heading = f"settings of {implementation} with {text!r}:"
     if not matches:
         start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
         heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-        matches, notes = [*found.values()], {name: f"of {group}" for name, group in owners.items() if group}
+        matches, notes = [*all_matches.values()], {name: f"of {group}" for name, group in owners.items() if group}
     if not matches:
         name, _, value = text.partition(" ")
         is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
@@ -132,28 +126,23 @@ def _search_page(
     if re.search(r" \[[A-Z]\]", "".join(lines)):
         lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
     if names:
-        others = ", ".join(f"{name} (of {owners[name]})" for name in names)
-        lines.append(_wrap(f"Also {others}: --algo NAME --help {text}", width))
+        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in names)
+        lines.append(_wrap(f"Also {other_settings}: --algo NAME --help {text}", width))
     return "\n".join(lines)
 
 
 def _training_page(
-    valid_flags: Mapping[str, Flag],
-    choices: Mapping[str, str],
-    families: Sequence[str],
-    width: int,
-    shows_all: bool,
-    is_default: bool,
+    valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], width: int, full: bool, is_default: bool
 ) -> str:
-    """Return the page of a training run. Unless it ``shows_all`` settings, it has the usual settings that have an
-    effect, and no hyperparameters if the implementation ``is_default``."""
+    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect.
+    It has no hyperparameters if the implementation ``is_default``."""
     notes = _notes_without_effect(valid_flags, choices)
     # Commands to the agent have no owner.
     training_flags = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
     short_list = [flag for flag in training_flags if flag.meta["usual"] and flag.name not in notes]
     if is_default:
         short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
-    listed = [*valid_flags.values()] if shows_all else short_list
+    listed = [*valid_flags.values()] if full else short_list
     subject = "every run" if is_default else f"{choices['implementation']} that act by default"
     parts = [*_introduction(subject, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
@@ -171,8 +160,7 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
 
 
 def _introduction(subject: str, width: int) -> list[str]:
-    """Return the parts of the page before the settings: usage, implementations, environments and options. ``subject``
-    says whose settings follow."""
+    """Return the parts of the page before the settings. ``subject`` says whose settings follow."""
     from envs.names import GAMES, declared_games
 
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
@@ -204,7 +192,7 @@ def _groups(
     return parts
 
 
-def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
+def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
     """Return setting -> note with the reason, for settings without effect in a run with these ``choices`` of
     implementation, preset, and so on."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
@@ -219,9 +207,8 @@ def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str,
     return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
 
 
-def _flags_with_text(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
-    """Return the settings with ``text`` in their name, section, help text or aliases. Settings with the text in their
-    name are first."""
+def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> list[Flag]:
+    """Return the settings with ``text`` in their name (these are first), section, help text or aliases."""
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
@@ -235,19 +222,18 @@ def _flags_with_text(valid_flags: Mapping[str, Flag], text: str, families: Seque
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
     """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name. Also return
     setting -> the implementations that have it, "" if all have it. Settings with the text in their name are first."""
-    found: dict[str, Flag] = {}
+    all_matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
         for flag in _flags_with_text(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
-            found.setdefault(flag.name, flag)
+            all_matches.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
     names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
-    return dict(sorted(found.items(), key=lambda item: text not in item[0])), names
+    return dict(sorted(all_matches.items(), key=lambda item: text not in item[0])), names
 
 
-def _flags_of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
-    """Return the settings of a command other than training. Its flag is first. The settings of a run that it uses are
-    last."""
+def _flags_of_command(valid_flags: Flags, command: str) -> list[Flag]:
+    """Return the settings of a command: its flag, then its other settings, then settings of a run that it uses."""
     settings = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         settings += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
@@ -264,8 +250,7 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation ``text``, which begins in column `TEXT_COLUMN`. After a long term it begins
-    in a new line."""
+    """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
     lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
     indented_term = f"  {term}"
     has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
@@ -306,8 +291,7 @@ def first_commands() -> str:
 
 
 def _with_broken_commands(page: str) -> str:
-    """Return ``page`` with its long commands broken to the width of the terminal. The broken commands can be pasted
-    into a shell."""
+    """Return ``page`` with long commands broken to the width of the terminal, as a shell accepts them."""
     return re.sub("^  python .*", lambda line: wrapped(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
 
 

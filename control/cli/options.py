@@ -1,5 +1,4 @@
-"""The settings that exist for a command, an implementation and a game, as flags of the command line. Also errors for
-misspelt names."""
+"""The settings that exist for a command, an implementation and a game, as flags. Also errors for misspelt names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,8 +21,7 @@ _ADVICE = {
 class Flag:
     """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
     (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
-    has it; None for a command to the agent, such as ``command.return``, and for a setting of several families at
-    once."""
+    has it, None for a command to the agent, such as ``command.return``, and for a setting of several families."""
 
     name: str
     kind: Kind
@@ -39,15 +37,17 @@ class Flag:
 
     @property
     def required_flags(self) -> str:
-        """The flags without which this setting has no effect, as text such as ``--record or --film``. One of them is
-        enough. Empty if it needs none."""
+        """The flags of which one is necessary for an effect, as text such as ``--record or --film``; else empty."""
         return " or ".join(f"--{name}" for name in self.meta["needs"])
 
 
+Flags = Mapping[str, Flag]
+"""Flags by name."""
+
+
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of an implementation and every parameter of the game, with its default
-    for this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
-    ``mode``."""
+    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
+    this game, and for ``choices`` of ``preset`` and, with a learned proxy, of ``proxy``, ``agent`` and ``mode``."""
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
@@ -82,8 +82,7 @@ def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> d
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     """Return the settings that apply to several families of agents at once, such as ``lr`` for ``DDQN_lr`` and
-    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the agents. The default is None if
-    the families have different defaults."""
+    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is their joint config. Different defaults become None."""
     agent_flags, shared_flags = flags_of(agents, section), {}
     for name, family_names in shared_settings(agents).items():
         first = agent_flags[family_names[0]]
@@ -107,8 +106,7 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
 
 def parameters(game: str) -> dict[str, Flag]:
-    """Return the parameters that the name of this game can set (`envs.names`). Their defaults are the values in
-    ``game``."""
+    """Return the parameters that the name of this game can set (`envs.names`). Defaults are the values in ``game``."""
     from envs.names import GAMES, declared_games, resolve
 
     base_name = game.partition(",")[0]
@@ -127,8 +125,7 @@ def all_parameters() -> dict[str, Flag]:
 
 
 def settings_of_fresh_agents() -> set[str]:
-    """Return the names of the hyperparameters of all agents that can train on a proxy. Each has two names, with and
-    without the agent: ``PPO_lr`` and ``lr``."""
+    """Return the hyperparameters of all agents that can train on a proxy, by both names: ``lr`` and ``PPO_lr``."""
     names = set()
     for agent in inner_agents():
         agent_names = kinds(family(agent).config)
@@ -136,9 +133,8 @@ def settings_of_fresh_agents() -> set[str]:
     return names
 
 
-def overridable_in_evaluation() -> set[str]:
-    """Return the names of settings that ``--eval_agent`` can change: hyperparameters of fresh agents, and parameters of
-    every environment."""
+def evaluation_overrides() -> set[str]:
+    """Return the settings that ``--eval_agent`` can change: `settings_of_fresh_agents`, parameters of environments."""
     return settings_of_fresh_agents() | all_parameters().keys()
 
 
@@ -166,9 +162,7 @@ def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
     return SettingError(f"{prefix}{name} {problem}; it is a parameter of {other_games}")
 
 
-def unknown_error(
-    name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str
-) -> SettingError:
+def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
     setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. If ``game``
     is empty, parameters of games are not considered."""
@@ -194,9 +188,7 @@ def unknown_error(
     return SettingError(f"{prefix}{name} is unknown{hint}")
 
 
-def _similar_setting(
-    name: str, valid_flags: Mapping[str, Flag], implementation: str, flags_only: Sequence[str]
-) -> str | None:
+def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:
     """Return the setting whose name, alias or negation is most similar to ``name``. None if none is similar.
     ``flags_only`` are further names to suggest: flags that are no settings."""
     families = families_of(implementation, valid_flags["agent"].default)

@@ -39,7 +39,7 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     if "save_params" in entries:
         settings["no_checkpoint"] = _lower_text(entries.pop("save_params")) == "false"
     frequencies = [str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
-    if all(text.isdecimal() and int(text) for text in frequencies):  # else the key stays, and is refused as unknown
+    if all(text.isdecimal() and int(text) for text in frequencies):  # other values are refused with the key, as unknown
         steps, steps_per_epoch = map(int, frequencies)
         settings["checkpoint_every"] = str(-(-steps // steps_per_epoch))  # rounded up
         del entries["save_frequency"]

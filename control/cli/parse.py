@@ -1,6 +1,5 @@
-"""Parse the command line, or keywords in Python, to `Settings`, before torch is imported. Each of these sources
-overrides those before it: the defaults of the family, of the implementation and of the game, a file (``--config``),
-flags."""
+"""Parse the command line, or keywords in Python, to `Settings`, before torch is imported. Later sources override
+earlier ones: defaults of the family, of the implementation and of the game, a file (``--config``), flags."""
 
 import dataclasses
 import os
@@ -8,15 +7,7 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.options import (
-    FLAG_ONLY,
-    Flag,
-    flags,
-    flags_of_all,
-    overridable_in_evaluation,
-    parameters,
-    unknown_error,
-)
+from control.cli.options import FLAG_ONLY, Flag, evaluation_overrides, flags, flags_of_all, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
 from control.cli.together import check_together
@@ -65,15 +56,12 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
-        errors = error.errors if isinstance(error, SettingErrors) else (error,)
-        raise_all([_with_file(part, file) if part.name in file_names - flag_names else part for part in errors])
+        errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
+        for i, part in enumerate(errors):
+            if part.name in file_names - flag_names and not str(part).startswith(f"{file}: "):
+                errors[i] = SettingError(f"{file}: {part}", part.name)
+        raise_all(errors)
     return dataclasses.replace(settings, imports=tuple(modules))
-
-
-def _with_file(error: SettingError, file: str) -> SettingError:
-    """Return the error of a setting with the name of its ``file`` at the start of the message."""
-    prefix = f"{file}: "
-    return error if str(error).startswith(prefix) else SettingError(f"{prefix}{error}", error.name)
 
 
 def _parse(
@@ -147,9 +135,8 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
 
 
 def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: list[SettingError]) -> dict[str, Any]:
-    """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, together
-    with the earlier errors in ``wrong``. With ``--eval_agent``, ranges of hyperparameters are not checked, because they
-    depend on the checkpoint."""
+    """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and for the
+    errors in ``wrong``. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         flag = choices.valid_flags[name]
@@ -255,9 +242,8 @@ def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
 def _without_aliases(
     values: Mapping[str, Any], choices: "_Choices", previous_words: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return ``values`` with the names of settings instead of aliases, and a mapping of aliases to names. An alias may
-    be a part of a setting, such as the width of ``hidden_sizes``. It changes the value in ``previous_words``, or else
-    the default."""
+    """Return ``values`` by names of settings instead of aliases, and alias -> name. An alias of a part of a setting,
+    such as the width of ``hidden_sizes``, changes the value in ``previous_words``, or else the default."""
 
     def current_value(name: str) -> Any:
         flag = choices.valid_flags[name]
@@ -270,9 +256,8 @@ def _without_aliases(
 def _print_translations(
     typed: Mapping[str, list[str]], renamed: Mapping[str, str], translated: Mapping[str, list[str]]
 ) -> None:
-    """Print how aliases were translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
-    setting. ``typed`` and ``translated`` are the words of flags before and after. ``renamed`` maps aliases to
-    settings."""
+    """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
+    setting. ``typed`` and ``translated`` are the words before and after, ``renamed`` maps aliases to settings."""
     alias_texts: dict[str, list[str]] = {}
     for name, words in typed.items():
         is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
@@ -341,8 +326,7 @@ def _resolve_choices(words: Mapping[str, list[str]], flag_names: Container[str])
 
 
 def _preset_conflict(preset: str, game: str, flag_names: Container[str]) -> SettingError:
-    """Return the error for a preset that is for another game. It advises to leave out the flag, or else the file's
-    ``gamename``."""
+    """Return the error for a preset of another game. It advises to leave out the flag or the file's ``gamename``."""
     flag = next((name for name in ("gamename", "preset") if name in flag_names), None)
     superfluous = f"--{flag}" if flag else "gamename"
     line = f"preset is {preset!r}, but gamename is {game!r}; leave out {superfluous}"
@@ -363,7 +347,7 @@ def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[s
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
     values |= {"gamename": game, "command": command}
     if choices.evaluating:
-        evaluation_settings = overridable_in_evaluation()
+        evaluation_settings = evaluation_overrides()
         changed = {name: values.pop(name) for name in list(values) if name in evaluation_settings}
         evaluation = {name: values[name] for name in values if name in {*kinds(RunConfig), *kinds(EvaluateConfig)}}
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
@@ -381,9 +365,8 @@ def _is_used_in_evaluation(flag: Flag) -> bool:
 
 
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``. A parameter given as a flag overrides a parameter in
-    the game's name. A game's name given as a flag overrides parameters in a file. ``flag_names`` are the settings given
-    as flags."""
+    """Return the name ``game`` with the parameters in ``values``. A parameter given as a flag (``flag_names``)
+    overrides the one in the game's name. If the game is given as a flag, its name overrides parameters in a file."""
     from envs.names import split_name, with_parameters
 
     base_game, named_parameters = split_name(game)

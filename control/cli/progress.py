@@ -53,8 +53,7 @@ class RowTable:
         self.widths: dict[str, int] = {}
 
     def text(self, row: Mapping[str, str]) -> str:
-        """Return ``row``, a mapping of columns to texts, as a line. Columns that the row lacks are empty. If a column
-        is new, the line follows the header."""
+        """Return ``row`` (column -> text) as a line, below the header if a column is new. Missing cells are empty."""
         lines = []
         if not row.keys() <= self.widths.keys() or any(len(text) > self.widths[name] for name, text in row.items()):
             self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}

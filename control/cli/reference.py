@@ -46,8 +46,7 @@ TOCTREE = """```{{toctree}}
 
 
 def pages() -> dict[str, str]:
-    """Return path below docs/ -> page as Markdown. The pages are one for runs and environments, one for searches and
-    one for each family."""
+    """Return path below docs/ -> page as Markdown: a page for runs and environments, for searches and each family."""
     details = {"searches": _search_settings(), **_settings_by_folder()}
     texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
     titles = {name: text.partition("\n")[0].removeprefix("# Settings of ") for name, text in texts.items()}
@@ -97,18 +96,16 @@ def _search_settings() -> Iterator[str]:
 def _settings_by_folder() -> dict[str, Iterator[str]]:
     """Return folder of a family -> lines of its settings."""
     families = implementations()
-    names_by_package: dict[str, list[str]] = {}
+    packages: dict[str, list[str]] = {}  # package -> its implementations
     for name, family in families.items():
-        names_by_package.setdefault(family.package, []).append(name)
+        packages.setdefault(family.package, []).append(name)
     return {
-        package.rpartition(".")[2]: _family_settings(families[names[0]], names)
-        for package, names in names_by_package.items()
+        package.rpartition(".")[2]: _family_settings(families[names[0]], names) for package, names in packages.items()
     }
 
 
 def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
-    """Yield the settings of a family, then the other defaults of its implementations, presets and environments.
-    ``names`` are its implementations."""
+    """Yield the settings of a family with the implementations ``names``, then their other defaults."""
     folder = family.package.rpartition(".")[2]
     yield f"## Settings of {', '.join(names)}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
@@ -130,8 +127,7 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the settings of a config below the headings of their sections, except the settings in ``without``. Settings
-    without a heading are first."""
+    """Yield the settings of a config below their headings, those without a heading first. ``without`` are left out."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
     sections = dict.fromkeys(flag.section for flag in flags)
     for section in sorted(sections, key=bool):  # the empty heading first, the others in order
@@ -142,8 +138,7 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
     """Yield a list item for every setting, then an empty line. ``families`` determine the aliases. Allowed values are
-    left out if any number or any text is allowed. They are always shown for a switch, because they show that it is
-    one."""
+    left out if any number or text is allowed, but a switch always shows them."""
     for flag in flags:
         allowed_values = allowed(flag.kind, flag.meta)
         if flag.meta.get("choices") and not flag.kind.is_list:

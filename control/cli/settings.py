@@ -33,8 +33,7 @@ class Settings:
     ``run`` has the settings of every run. ``subcommand`` has the settings of a command other than training
     (`control.cli.run_settings.COMMANDS`), None for training. ``agent`` is the config of the agent's family. It is None
     with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the config of the proxy to learn, None without
-    one. With a proxy, ``agent`` is the config of the agents that train on it, also if they are of several families
-    (`models.mixture`).
+    one. ``agent`` then belongs to the agents that train on it, even if they are of several families (`models.mixture`).
 
     ``command`` has the commands to the agent that the user chose, such as ``{"return": 250.0}``. ``explicit_names`` are
     the settings that a flag or a file set, with ``"command"`` for any command. With ``--eval_agent``, ``changed`` has
@@ -65,8 +64,7 @@ class Settings:
 
     @property
     def total_steps(self) -> int | None:
-        """Environment steps of each seed after which the run ends, or None. With a proxy: the steps of all agents on
-        proxies."""
+        """Environment steps of each seed (with a proxy: of all agents on proxies) that end the run, or None."""
         return self.value("total_steps")
 
     @property
@@ -146,8 +144,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """Return the written form of the default settings for this implementation, environment, preset, proxy and
-    agents."""
+    """Return the default settings for this implementation, environment, preset, proxy and agents in written form."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
@@ -168,8 +165,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 
 
 def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values``, as `from_dict` does. They must not have alternative names. Raises
-    SettingError."""
+    """Return the settings for ``values`` without alternative names, as `from_dict` does. Raises SettingError."""
     return _with_values(_defaults(values), values)
 
 
@@ -182,8 +178,7 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
 
 
 def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return ``defaults`` changed to ``values``, which have no alternative names. Raises SettingError if the values
-    conflict, or if nothing ends the training."""
+    """Return ``defaults`` changed to ``values``. Raises SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
     end = end_of(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
@@ -208,8 +203,7 @@ def check_exclusive(flag_names: Sequence[str]) -> None:
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag is in ``values``. None for training. Raises SettingError
-    for two commands."""
+    """Return the default settings of the command whose flag is in ``values``, or None. Raises SettingError for two."""
     names = [name for name in COMMANDS if values.get(name)]
     check_exclusive(names)
     return COMMANDS[names[0]]() if names else None
@@ -217,8 +211,7 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
     """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
-    default agents for the game and the preset in ``choices``. For other implementations it is the default of
-    ``agent``."""
+    default for the game and the preset in ``choices``. Without a proxy it is the default of ``agent``."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -282,8 +275,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
     agents = named_agents(settings.run.agent)
-    # With ``retest_drawn``, a search varies the settings in ``vary`` when it evaluates its best means, even without
-    # ``vary_hp``.
+    # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
     sample_all = settings.proxy.retest_drawn
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
@@ -323,8 +315,7 @@ def acting(settings: Settings) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """Return the settings of a run as YAML, without settings that have no effect (`acting`). ``--config`` with this
-    YAML repeats the run."""
+    """Return the settings of a run (`acting`) as YAML. ``--config`` with this YAML repeats the run."""
     import yaml
 
     values = acting(settings)

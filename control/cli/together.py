@@ -2,11 +2,11 @@
 
 import glob
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from control.cli.errors import absent
-from control.cli.options import Flag, overridable_in_evaluation
+from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
 from control.cli.words import FILM_WORDS
@@ -15,7 +15,7 @@ from models.settings import SettingError, closest, kinds, names_with, nearest, r
 ONE_THREAD_PER_PROCESS = " with --num_workers {}, whose processes have a thread each"
 
 
-def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> None:
+def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
     """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
     effect. ``typed`` are the names of the flags that the user gave."""
     run, command = settings.run, settings.subcommand
@@ -38,8 +38,7 @@ def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each path in a config that does not exist, unless it is another word that the setting
-    accepts."""
+    """Yield an error for each path in a config that does not exist and is no other word for the setting."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
         for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
@@ -59,9 +58,7 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
                 yield SettingError(f"{name} is {path!r}: {absent(path)}{hint}", name)
 
 
-def _flags_without_effect(
-    settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]
-) -> Iterator[tuple[str, str]]:
+def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
     """Yield the ``typed`` flags that have no effect in combination with the other settings. Each is a pair of its name
     and the end of its message (`check_effects`)."""
     run = settings.run
@@ -100,7 +97,7 @@ def _uses_setting(command: str, flag: Flag) -> bool:
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
         return command in ("use_tune", "eval_agent")
-    return command == "use_tune" or (command == "eval_agent" and flag.name in overridable_in_evaluation())
+    return command == "use_tune" or (command == "eval_agent" and flag.name in evaluation_overrides())
 
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:

@@ -3,11 +3,11 @@ converted by the same functions. So a text has the same meaning in a file and af
 
 import re
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown_error
+from control.cli.options import FLAG_ONLY, Flag, Flags, chosen_flags, flags_of_all, unknown_error
 from control.cli.settings import Settings, as_dict, end_of
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
@@ -54,8 +54,7 @@ def _flag_with_one_dash(word: str, is_first: bool) -> str:
 
 
 def checked_text(pairs: list[Pair], source: str = "") -> list[Pair]:
-    """Return ``pairs`` unchanged. Raises SettingError if they are not UTF-8 or contain NUL. Its message begins with
-    ``source``, the place of the pairs."""
+    """Return ``pairs`` if they are UTF-8 without NUL. Otherwise raise SettingError, which begins with ``source``."""
     for name, words in pairs:
         for word in (name, *words):
             # Python represents bytes that are not UTF-8 as surrogates, which cannot be written to files.
@@ -73,12 +72,7 @@ def one_word(name: str, words: Sequence[str]) -> str:
 
 
 def words_by_setting(
-    pairs: Iterable[Pair],
-    valid_flags: Mapping[str, Flag],
-    implementation: str,
-    prefix: str,
-    game: str,
-    wrong: list[SettingError],
+    pairs: Iterable[Pair], valid_flags: Flags, implementation: str, prefix: str, game: str, wrong: list[SettingError]
 ) -> dict[str, list[str]]:
     """Return setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x`` to the
     opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no
@@ -102,8 +96,8 @@ def words_by_setting(
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
-    """Convert the ``words`` after a flag to its type, without a check of the range. A list may be ``64,64``, ``64 64``
-    or ``[64, 64]``. Raises SettingError."""
+    """Convert the ``words`` after a flag to its type, without a check of the range. Raises SettingError. Lists may be
+    ``64,64``, ``64 64`` or ``[64, 64]``."""
     kind = flag.kind
     if not words and kind.item is bool:
         return True

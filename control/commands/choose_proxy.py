@@ -49,9 +49,8 @@ _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak m
 
 def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
-    ``proxy.safetensors``, and draw it. Yields a pair ``(name, value)`` for each line of the summary. If ``verbose``,
-    prints each step before it starts. If the search was interrupted, only the figure is drawn. Raises UserError if all
-    agents diverged."""
+    ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
+    each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
     run = module.settings.run
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
@@ -62,7 +61,10 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
-    generation, winner, rows = _choose_winner(module, bool(fit), verbose)
+    generation, winner, rows = 0, module.mean.detach()[0], list[dict[str, Any]]()
+    is_clone = getattr(module.config, "preset", "") in CLONES
+    if not (fit or is_clone):  # both have only one mean, so there is nothing to choose
+        generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
     all_diverged = summary["failed"] == summary["agents"]
     no_finite_mean = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
@@ -71,14 +73,14 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    scores = {"fit": fit, "report": summary} if fit else _search_scores(module, generation, summary, rows)
+    scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
     print_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
     path = folder / IN_RUN
     write_proxy(path, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
-    yield "proxy", f"{IN_RUN} ({_origin(module, fit, generation)})"
+    yield "proxy", f"{IN_RUN} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
     yield from _score_lines(module, summary)
     show_held_out(module, folder, summary["mean"])
@@ -100,41 +102,20 @@ def _draw_winner(module: ProxyModule, path: Path) -> Path:
     return picture
 
 
-def _is_clone(module: ProxyModule) -> bool:
-    """Return whether the search only clones a teacher."""
-    return getattr(module.config, "preset", "") in CLONES
-
-
-def _choose_winner(module: ProxyModule, is_fit: bool, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Return generation and parameters ``[D]`` of the winner, and the results of the re-evaluated means
-    (`_reevaluate`)."""
-    if is_fit or _is_clone(module):  # both have only one mean, so there is nothing to choose
-        return 0, module.mean.detach()[0], []
-    return _reevaluate(module, verbose)
-
-
-def _search_scores(
-    module: ProxyModule, generation: int, summary: dict[str, Any], rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the scores of a search for its files. ``generation`` is the winner's, ``summary`` its held-out evaluation,
-    and ``rows`` are the results of the re-evaluated means (`_reevaluate`)."""
-    return {
-        "generation": generation,
-        "generations": module.epoch,
-        "report": summary,
-        "second_test": rows,
-        "search_synthetic_steps": int(module.env_steps.sum()),
-        "search_real_steps": module.real_steps,
-    }
-
-
-def _origin(module: ProxyModule, fit: Mapping[str, Any], generation: int) -> str:
-    """Return how the winner was made, as text: by a supervised ``fit``, from a teacher, or in a ``generation``."""
+def _scores_and_origin(
+    module: ProxyModule, fit: dict[str, Any], generation: int, rows: list[dict[str, Any]], summary: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return the scores of the winner for its files, and a text that says how it was made. ``fit`` is empty for a
+    search, ``rows`` are the results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
     if fit:
-        return f"fitted to {fit['transitions']:,} transitions"
-    if _is_clone(module):
-        return f"made from {module.config.start_from}"
-    return f"mean of generation {generation}" if generation <= module.epoch else "last mean"
+        return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
+    if not rows:  # a clone of a teacher
+        origin = f"made from {module.config.start_from}"
+    else:
+        origin = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
+    scores = {"generation": generation, "generations": module.epoch, "report": summary, "second_test": rows}
+    steps = {"search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps}
+    return scores | steps, origin
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
@@ -181,8 +162,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 
 def real_agents_text(module: ProxyModule) -> str:
-    """Train agents for ``inner_steps`` on the real environment with its reward. Return a line that compares them with
-    random play. Their steps are not counted."""
+    """Train agents for ``inner_steps`` on the real environment. Return a line that compares them with random play."""
     run, config = module.settings.run, module.config
     count = -(-_REAL_AGENTS // module.kinds) * module.kinds  # a multiple of the kinds of agents
     seeds = module.seeds_of("plain agents", count)
@@ -272,9 +252,8 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
 def _solved_fractions(
     module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
 ) -> tuple[Tensor, list[int]]:
-    """Return for each of ``means [N, D]`` the fraction of ``count`` fresh agents that stay solved, and the number of
-    agents for each mean, which is ``count``. To break ties, the mean of the agents' curves adds less than one agent to
-    a fraction. The fractions are ``[N]``."""
+    """Return for each of ``means [N, D]`` the fraction ``[N]`` of ``count`` fresh agents that stay solved, and the
+    number of agents, ``count``. To break ties, the mean of the curves adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
     outcome = _train_and_test(module, means, "second test", count, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
@@ -331,8 +310,7 @@ def _train_and_test(
 ) -> Outcome:
     """Train ``count`` fresh agents for ``steps_in_use`` steps on each of ``means [N, D]``, and test them. ``name``
     determines their seeds, which are equal for all means. With ``agent_range = (first, end)``, only this slice of the
-    agents is trained. If ``sample_all``, hyperparameters vary also without ``vary_hp``. ``watch`` receives the
-    progress."""
+    agents is trained. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
     steps = module.config.steps_in_use
     first, end = agent_range or (0, count)
     agent_seeds = module.seeds_of(name, count)[first:end]

@@ -17,13 +17,13 @@ from torch import Tensor
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, other_games_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import part, progress
-from control.cli.run_settings import COMMANDS, EvaluateConfig
+from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import ONE_THREAD_PER_PROCESS, check_effects
 from control.cli.words import command_line
 from control.commands.process import prepare
 from control.commands.push import check_hub, push
-from control.commands.run import build_trained_loop, export_policy, settings_in_environment, settings_to_play
+from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop
 from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
@@ -55,18 +55,8 @@ from understudy.files import IN_RUN, SUFFIX, pretrained
 from understudy.kinds import KINDS
 from understudy.policy import AGENT
 
-_CHECKPOINT_ONLY_SETTINGS = (
-    "record",
-    "record_episodes",
-    "evaluation",
-    "save_dataset",
-    "export",
-    "obedience",
-    "command",
-    "implementation",
-    "gamename",
-    "accelerator",
-)
+_CHECKPOINT_ONLY_SETTINGS: tuple[str, ...] = ("record", "record_episodes", "evaluation", "save_dataset", "export")
+_CHECKPOINT_ONLY_SETTINGS += ("obedience", "command", "implementation", "gamename", "accelerator")
 _MAX_EPISODES = 1000  # test episodes of all fresh agents on a proxy together; they are played at the same time
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
 WIDTHS = (14, 7, 5, 22, 6, 7)
@@ -74,8 +64,7 @@ REAL_STEPS = 50_000  # default limit for agents that train on the real environme
 
 
 def evaluate(settings: Settings) -> int:
-    """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 if, by the verdict, agents
-    learn nothing from the proxy, else 0."""
+    """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a failed proxy, else 0."""
     prepare(settings.run)
     path, name = settings.subcommand.eval_agent, settings.subcommand.push_to_hub
     if name is not None:
@@ -97,8 +86,7 @@ def evaluate(settings: Settings) -> int:
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table of the returns. Write a
-    video, unless ``--no_record`` is set. The seeds of the episodes come from ``--seed`` (25 by default), not from the
-    seed of the run."""
+    video, unless ``--no_record`` is set. Seeds of episodes come from ``--seed`` (25 by default), not from the run."""
     run, options = settings.run, settings.subcommand
     trained_settings = checkpoint.settings
     implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
@@ -118,17 +106,19 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     changes = {name: getattr(run, name) for name in names}
     trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
     play_settings = settings_to_play(trained_settings, episodes)
-    with contextlib.closing(build_trained_loop(checkpoint, play_settings, run.seed)) as loop:
+    with contextlib.closing(trained_loop(checkpoint, play_settings, run.seed)) as loop:
         episode_loop = obedience.check(loop, implementation) if options.obedience else None
-        modes = _selected_modes(options.evaluation, loop, implementation)
+        if options.evaluation not in ("both", *loop.evaluation_modes):
+            problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
+            raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
+        modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
             check_recording(play_settings.run)
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         if options.export is not None:
             export_policy(loop.agents[0], trained_settings, Path(options.export))
-        print_wrapped(
-            f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {path_text(checkpoint.path)}"
-        )
+        epoch = checkpoint.run_state["epoch"]
+        print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, play_settings.command)
@@ -161,8 +151,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> None:
-    """Raise SettingError for settings of the user that have no effect on a checkpoint's agent, or that conflict with
-    its ``implementation``."""
+    """Raise SettingError for settings without effect on a checkpoint, or for another ``implementation``."""
     only_with_proxy = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
     only_for_fresh_agents = settings.changed.keys() & settings_of_fresh_agents()
     unused = dict.fromkeys(only_for_fresh_agents, "the checkpoint holds it")
@@ -171,15 +160,6 @@ def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> N
     if "implementation" in settings.explicit_names and settings.run.implementation != implementation:
         problem = f"implementation is {settings.run.implementation!r}, but the checkpoint is of {implementation!r}"
         raise SettingError(f"{problem}; leave it out")
-
-
-def _selected_modes(evaluation: str, loop: Loop, implementation: str) -> tuple[str, ...]:
-    """Return the modes to evaluate, ``greedy`` or ``sampled`` or both, for the setting ``evaluation``. Raises
-    SettingError if the implementation lacks the mode."""
-    if evaluation not in ("both", *loop.evaluation_modes):
-        problem = f"evaluation is {evaluation!r}, which has no effect with {implementation}"
-        raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
-    return tuple(loop.evaluation_modes) if evaluation == "both" else (evaluation,)
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
@@ -237,8 +217,7 @@ def _game_to_play(settings: Settings, trained_on: str) -> str:
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows as text, such as ``command return 250, horizon 200; ``. Empty if it
-    follows no commands."""
+    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``; empty without one."""
     agent: Any = loop.agents[0]
     commands = agent.commands_now()
     if not commands:
@@ -270,9 +249,8 @@ def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[lis
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
-    """Load a proxy or the checkpoint of an agent. ``path`` is the file or the shipped name of a proxy, a checkpoint, or
-    a run folder. For a search the proxy is its winner, or the best mean so far if there is none. Raises ProxyError if
-    no mean of the search has a fitness."""
+    """Load a proxy or an agent's checkpoint. ``path`` is the file or the shipped name of a proxy, a checkpoint, or a
+    run folder. A search has the proxy of its winner, or of the best mean so far. Raises ProxyError without a mean."""
     source = run_dir.winner(Path(path)) or Path(path)
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
@@ -296,22 +274,31 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     run, options = settings.run, settings.subcommand
     check_effects(_settings_unused_with_proxy(settings))
     agents = agents_for_proxy(settings, proxy)
-    _check_numbers_for_proxy(options, agents)
+    names = ",".join(agents)
+    errors: list[SettingError] = []
+    if options.num_eval_episodes > _MAX_EPISODES:
+        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
+        errors.append(SettingError(line, "num_eval_episodes"))
+    if options.num_agents < len(agents):
+        line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
+        errors.append(SettingError(line, "num_agents"))
+    raise_all(errors)
     tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
-    config = dataclasses.replace(proxy.config, test_episodes=tests_per_agent)
+    proxy = dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, test_episodes=tests_per_agent))
+    config = proxy.config
     kind = KINDS[config.proxy]
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {','.join(agents)} agents{' on each' * options.real_baseline}"
+    agents_text = f"{options.num_agents} fresh {names} agents{' on each' * options.real_baseline}"
     print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")
     print()
 
-    print_results = functools.partial(_print_results, settings, proxy, config)
+    print_results = functools.partial(_print_results, settings, proxy)
     print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
@@ -341,33 +328,13 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     return verdict
 
 
-def _check_numbers_for_proxy(options: EvaluateConfig, agents: Mapping[str, Any]) -> None:
-    """Raise SettingError for too many episodes, or for fewer agents than implementations in ``agents``."""
-    errors: list[SettingError] = []
-    if options.num_eval_episodes > _MAX_EPISODES:
-        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
-        errors.append(SettingError(line, "num_eval_episodes"))
-    if options.num_agents < len(agents):
-        line = f"num_agents is {options.num_agents}; allowed with {','.join(agents)}: at least {len(agents)}"
-        errors.append(SettingError(line, "num_agents"))
-    raise_all(errors)
-
-
 def _print_results(
-    settings: Settings,
-    proxy: Proxy,
-    config: Any,
-    row_name: str,
-    agents: Mapping[str, Any],
-    on_proxy: bool,
-    steps: int,
-    rule: str,
+    settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Tensor:
     """Train ``num_agents`` fresh agents for at most ``steps``, test them in the real environment, print a row of the
-    table, and return their mean returns ``[N]``. They train ``on_proxy`` or else on the real environment. ``config`` is
-    the config of the proxy for these agents, and ``agents`` has the config of each implementation. ``rule``
-    (`inner_rule`) says when an agent ends its training."""
-    run = settings.run
+    table, and return their mean returns ``[N]``. They train ``on_proxy`` or else on the real environment. ``agents``
+    has the config of each implementation. ``rule`` (`inner_rule`) says when an agent ends its training."""
+    run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
         "inner_rule": rule,
@@ -375,7 +342,7 @@ def _print_results(
         "test_every": config.test_every if rule == "budget" else None,
     }
     outcomes: dict[str, Outcome] = {}
-    with progress(f"agents on the {row_name}") as watch:
+    with progress(f"agents on the {title}") as watch:
         for number, (name, agent_config) in enumerate(agents.items()):
             count = len(range(number, settings.subcommand.num_agents, len(agents)))  # as equal as possible
             seeds = fresh_seeds(run.seed, "evaluation", count)
@@ -387,7 +354,7 @@ def _print_results(
     outcome = Outcome.joined([*outcomes.values()])
     # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
     judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-    _print_row(row_name, describe(outcome, judged), outcomes)
+    _print_row(title, describe(outcome, judged), outcomes)
     return outcome.scores
 
 
@@ -408,9 +375,8 @@ def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]
 
 
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the results ``row`` of agents (`describe`) as a row of the table, below `HEADER`. If ``outcomes`` are of
-    several implementations, a further line has the mean return of each. If agents were tested during training, another
-    line says how soon they solve the game."""
+    """Print the results ``row`` of agents (`describe`) below `HEADER`. Further lines have the mean return of each
+    implementation if ``outcomes`` has several, and after tests in training how soon agents solve the game."""
     cells = (
         name,
         f"{row['mean']:.1f}",
@@ -430,9 +396,8 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return the config ``agent``, changed for training on the real environment: one environment, updates after the
-    first episode, exploration that decays by episodes, and a replay buffer that holds all steps. Settings that the
-    config lacks are left out."""
+    """Return the config ``agent`` for training on the real environment: with one environment, updates after the first
+    episode, exploration that decays by episodes, and a replay buffer for all steps. Missing settings are left out."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
@@ -440,10 +405,9 @@ def _settings_for_real_environment(agent: Any) -> Any:
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> config (`agent_settings`) of the agents that train on a proxy. Their implementations
-    come from ``--agent``, or else from the search of the proxy. Raises SettingError if they cannot train on it or if a
-    changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or if the
-    settings in its file are damaged."""
+    """Return implementation -> config (`agent_settings`) of the agents that train on a proxy, from ``--agent`` or else
+    from its search. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
+    ProxyError if the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
@@ -519,21 +483,17 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of the proxy's search in their written form, with agents of implementation ``name`` instead
-    of the agents of the search. Agents of the same family get the values of the search, except settings in which
-    implementations of the family differ. Agents of another family get the values that both families may have
-    (`_values_for_both_families`) and values of the preset. The content of the file is not checked, so this may raise
-    anything."""
+    """Return the settings of the proxy's search in written form, with agents of implementation ``name`` instead of its
+    agents. Agents of the same family get the values of the search, except settings in which implementations of the
+    family differ. Agents of another family get the values that both families may have (`_values_for_both_families`) and
+    values of the preset. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents(), lambda name: None)
     searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> its name in ``saved_settings``
     # The first files also hold the settings of all commands, and settings that no longer exist.
-    unused = {
-        *REMOVED,
-        *settings_of_fresh_agents(),
-        *(field for command in COMMANDS.values() for field in kinds(command)),
-    }
+    command_settings = (field for command in COMMANDS.values() for field in kinds(command))
+    unused = {*REMOVED, *settings_of_fresh_agents(), *command_settings}
     values = {key: value for key, value in saved_settings.items() if key not in unused}
     config_class = family(name).config
     if config_class in saved_names:
@@ -576,13 +536,11 @@ def _values_for_both_families(
 
 
 def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings, as field -> value, that the proxy's preset gives agent ``name`` and that cannot be copied
-    from the agent of the search: either that agent has no such field, or its value differs. Empty if the preset does
-    not permit both agents."""
+    """Return field -> value, the values of the proxy's preset for agent ``name`` that cannot be copied from the agent
+    of the search: that agent has no such field, or another value. Empty if the preset does not permit both agents."""
     searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
-    choices = {
-        key: getattr(proxy.config, key) for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)
-    }
+    keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
+    choices = {key: getattr(proxy.config, key) for key in keys}
     choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))
     try:
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)

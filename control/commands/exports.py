@@ -42,23 +42,20 @@ def _javascript(header: Header, tensors: Tensors) -> bytes:
 
 
 def _command(tensors: Tensors) -> list[list[float]]:
-    """Return the rows of the tensor ``command``, each with a number for each command. They are empty if the policy has
-    no commands."""
+    """Return the rows of the tensor ``command``, with a number for each command; without commands they are empty."""
     return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
 
 
 def _onnx(header: Header, tensors: Tensors) -> bytes:
-    """Return an ONNX model. Its inputs are ``observation [N, O]`` and, for an agent with commands, ``command [N, C]``.
-    Its output is ``action``, ``[N]`` int64 or ``[N, A]`` float32. Its metadata are the header, and the tensor
-    ``command`` as JSON."""
+    """Return an ONNX model with the input ``observation [N, O]``, for agents with commands ``command [N, C]``, and the
+    output ``action``, ``[N]`` int64 or ``[N, A]`` float32. Its metadata are the header and ``command`` as JSON."""
     from onnx import TensorProto, helper, numpy_helper
 
     nodes: list[Any] = []
     constants: list[Any] = []
 
     def node(kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add an operation. An input is the name of another output, or a constant. Return the name of the new
-        output."""
+        """Add an operation on outputs (their names) and constants. Return the name of its output."""
         names = [value if isinstance(value, str) else f"{len(nodes)}_{i}" for i, value in enumerate(inputs)]
         values = {name: value for name, value in zip(names, inputs, strict=True) if not isinstance(value, str)}
         constants.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in values.items())
@@ -66,8 +63,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         return nodes[-1].output[0]
 
     def activate(x: str, value: str | float, width: int) -> str:
-        """Add an activation of ``x [N, width]``, and return the name of its output. ``value`` is a name, or the slope
-        of a leaky ReLU."""
+        """Add an activation of ``x [N, width]``: a name, or the slope of a leaky ReLU. Return its output."""
         if not isinstance(value, str):
             return node("LeakyRelu", x, alpha=float(value))
         if value.startswith(ONE_HOT):
@@ -117,9 +113,5 @@ def _safetensors(header: Header, tensors: Tensors) -> bytes:
     return safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)})
 
 
-FORMATS = {
-    ".safetensors": _safetensors,
-    ".js": _javascript,
-    ".mjs": _javascript,
-    ".onnx": _onnx,
-}  # by the ending of the file
+FORMATS = {".safetensors": _safetensors, ".js": _javascript, ".mjs": _javascript, ".onnx": _onnx}
+"""Ending of a file -> function that returns its content."""

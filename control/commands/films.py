@@ -1,6 +1,5 @@
 """`--film`: film agents side by side in the same episodes. Agents are from checkpoints, or train on a proxy first. Two
-words stand for further agents: `untrained`, and `real` for an agent that trains on the real environment with the same
-limit of steps."""
+words select further agents: `untrained`, and `real` for an agent with as many steps on the real environment."""
 
 import contextlib
 import dataclasses
@@ -16,7 +15,7 @@ from control.cli.together import check_effects
 from control.cli.words import FILM_WORDS
 from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
 from control.commands.process import prepare
-from control.commands.run import build_trained_loop
+from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
@@ -55,8 +54,7 @@ def film_side_by_side(settings: Settings) -> int:
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        # After an error, no empty folder remains.
-        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
+        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
         actors = [_actor(settings, source, role, stack) for _, source, role in sources]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)
@@ -72,9 +70,7 @@ def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
     else of the first file. Raises SettingError if no word names a file, or if `real` has no proxy."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
     if not files:
-        line = (
-            f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(FILM_WORDS)}"
-        )
+        line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
     sources_by_word = {word: proxy_or_checkpoint(word) for word in files}
     for word, source in sources_by_word.items():
@@ -119,7 +115,7 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
             note(f"the film has {name} only, the first of {', '.join(agents)}; --agent selects another")
         return _train_actor(run, name, agent, role, source)
     trained_settings = source.settings.replace(num_workers=1, eval_episodes=1)
-    trained, loop = trained_settings.run, build_trained_loop(source, trained_settings, run.seed)
+    trained, loop = trained_settings.run, trained_loop(source, trained_settings, run.seed)
     stack.callback(loop.close)
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
@@ -133,9 +129,8 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Return the actor of an agent of implementation ``name`` with config ``agent``. It trains on the proxy, or on the
-    real environment in the ``role`` `real`, or not at all in the role `untrained`. Its seed is the seed of the first
-    agent in `--eval_agent`."""
+    """Return the actor of an agent of implementation ``name`` with config ``agent``. It trains on the proxy, in the
+    role `real` on the real environment, as `untrained` not at all. Its seed is the first agent's in `--eval_agent`."""
     steps = proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)

@@ -1,10 +1,7 @@
-"""`--import_proxy`: convert a synthetic environment or a reward network of another project to a proxy file of this
-project."""
+"""`--import_proxy`: convert a synthetic environment or a reward network of another project to a proxy file."""
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +18,8 @@ from understudy.files import IN_RUN, refused
 
 
 def import_proxy(settings: Settings) -> int:
-    """Read the file and write ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for a file
-    without a proxy. Raises SettingError if its environment is unknown or if the new file exists."""
+    """Write the proxy in the file to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for
+    a file without a proxy, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
@@ -40,7 +37,11 @@ def import_proxy(settings: Settings) -> int:
         parameters, views = files.zero_parameters(config, spaces)
     except SettingError as error:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
-    _check_shapes(path, tensors, views, game)
+    for key in sorted(tensors.keys() | views.keys()):
+        shape = list(tensors[key].shape) if key in tensors else None
+        expected_shape = list(views[key].shape) if key in views else None
+        if shape != expected_shape:
+            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
     proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
@@ -64,13 +65,3 @@ def _game_of_file(original: originals.Original, path: Path) -> str:
         return resolve(name).name
     except SettingError as error:
         raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
-
-
-def _check_shapes(path: Path, tensors: Mapping[str, Any], views: Mapping[str, Any], game: str) -> None:
-    """Raise ProxyError if ``tensors`` of the file have other names or shapes than ``views``, the tensors of a proxy for
-    ``game``."""
-    for key in sorted(tensors.keys() | views.keys()):
-        shape = list(tensors[key].shape) if key in tensors else None
-        expected_shape = list(views[key].shape) if key in views else None
-        if shape != expected_shape:
-            raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")

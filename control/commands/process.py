@@ -25,8 +25,7 @@ def prepare(run: RunConfig) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """Print the exception of a thread, except disk errors of TensorBoard's thread: the next write to TensorBoard raises
-    them again in the main thread."""
+    """Print the exception of a thread, except disk errors of TensorBoard's, which its next write raises again."""
     is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
     if not is_disk_error:
         threading.__excepthook__(failed)

@@ -88,9 +88,8 @@ class Film:
 
 
 class Run:
-    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint. Without evaluations there is
-    no best checkpoint, and the last one is used. ``path`` is a run folder or a checkpoint. ``finished`` is False if
-    Ctrl-C ended the training."""
+    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (of the last one without
+    evaluations). ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
         self.path, self.finished = Path(path), finished
@@ -118,8 +117,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """The columns of metrics.csv by name. Each has a number for each row, and a row is an epoch of a seed. Missing
-        numbers are NaN."""
+        """Column -> values of metrics.csv, with NaN for missing numbers. A row is an epoch of a seed."""
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
@@ -132,14 +130,14 @@ class Run:
     def evaluate(
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
     ) -> Evaluation:
-        """Play ``episodes`` episodes for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
-        ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. The results equal
-        those of ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
+        """Play ``episodes`` for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
+        ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. Results equal
+        ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         prepare(settings.run)
         settings = settings_in_environment(settings, resolve(gamename).name) if gamename else settings
-        with contextlib.closing(build_trained_loop(self._checkpoint, settings, seed)) as loop:
+        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
                 implementation = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {implementation} are greedy", "sample")
@@ -147,12 +145,12 @@ class Run:
         return Evaluation(episode_results.returns.double().numpy(), episode_results.lengths.numpy())
 
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
-        """Film ``episodes`` episodes of the first seed's agent, with greedy actions or, if ``sample``, sampled actions.
-        Writes a new file in the folder ``videos`` of the run. ``seed`` determines the episodes. Raises UserError if the
-        environment cannot be rendered."""
+        """Film ``episodes`` of the first seed's agent, with greedy actions or, if ``sample``, sampled actions. Writes a
+        new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if rendering is
+        impossible."""
         settings = settings_to_play(self.settings.replace(num_workers=1), 1)
         prepare(settings.run)
-        with contextlib.closing(build_trained_loop(self._checkpoint, settings, seed)) as loop:
+        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
             path = new_film(self._checkpoint.path, "film")
             returns = film(loop, settings.run, path, f"video {seed}", sample, episodes)
             return Film(path, tuple(returns))
@@ -164,17 +162,13 @@ class Run:
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def export(self, path: str | Path) -> Path:
-        """Write the greedy policy of the first seed's agent to the new file ``path`` and return ``path``. The file is a
-        .safetensors for `understudy.Policy`, a .js or an .onnx. Raises SettingError if it exists, or if no single
-        network describes the policy."""
-        with contextlib.closing(
-            build_trained_loop(self._checkpoint, self.settings.replace(num_workers=1), seed=0)
-        ) as loop:
+        """Write the greedy policy of the first seed's agent to a new file and return its ``path`` (.safetensors for
+        `understudy.Policy`, .js or .onnx). Raises SettingError if it exists, or if no single network is the policy."""
+        with contextlib.closing(trained_loop(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
             return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
-        """Return the greedy action for one observation ``[*O]``. The agent's command and memory are as at the start of
-        an episode."""
+        """Return the greedy action for one observation ``[*O]``, with command and memory of the start of an episode."""
         return self.policy().act(obs)
 
     def __repr__(self) -> str:
@@ -189,8 +183,7 @@ def settings_to_play(settings: Settings, episodes: int) -> Settings:
 
 
 def settings_in_environment(settings: Settings, game: str) -> Settings:
-    """Return the ``settings`` of a run with the another environment, ``game``. Raises SettingError if the two
-    have different spaces."""
+    """Return the ``settings`` of a run with another environment, ``game``. Raises SettingError if its spaces differ."""
     trained_on = settings.run.gamename
     trained_spaces, game_spaces = spaces_of(trained_on), spaces_of(game)
     for name in ("obs_shape", "obs_dtype", "actions"):
@@ -201,9 +194,9 @@ def settings_in_environment(settings: Settings, game: str) -> Settings:
     return settings.replace(gamename=game)
 
 
-def build_trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
-    """Build the loop of a run for an evaluation, with the weights of its checkpoint. ``settings`` are the run's, with
-    changes that do not affect the networks. ``seed`` determines the episodes. Raises UserError for the checkpoint of a
+def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
+    """Build the loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the
+    run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for a
     search."""
     if settings.proxy is not None:
         problem = "is a search: its result is a proxy that agents train on, not an agent"
@@ -216,8 +209,7 @@ def build_trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) ->
 
 
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
-    """Write the greedy policy of the agent's first member to the new file ``path`` and return ``path``. Raises
-    SettingError as `Run.export` does."""
+    """Write the greedy policy of the agent's first member to the new file ``path``, and return it. See `Run.export`."""
     run, actions = settings.run, agent.spaces.actions
     network = agent.greedy_network(0, settings.command)
     if network is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.files import errors_in, read_mapping
-from control.cli.options import Flag, flags
+from control.cli.options import Flag, Flags, flags
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import read_value, word, words_by_setting
 from models.registry import families_of, family
@@ -39,9 +39,8 @@ SHAPE = {
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter of a search space. ``values`` are its choices, or the two ends of its range. For the kind
-    ``log1m`` the range is of 1 minus the hyperparameter. A grid has the kind ``loguniform`` and ``count`` points; for
-    other dimensions ``count`` is 0."""
+    """One hyperparameter. ``values`` are its choices, or the two ends of its range (for ``log1m``, the range of 1 minus
+    the hyperparameter). A grid has kind ``loguniform`` and ``count`` points; otherwise ``count`` is 0."""
 
     name: str
     kind: str
@@ -150,7 +149,7 @@ def _published(settings: Settings) -> Path:
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
 
-def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Dimension:
+def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
     """Return the dimension for an entry of a file. The entry is a list of choices, or ``{kind: arguments}`` with a kind
     of `KINDS`. Raises SettingError, also if one of its values conflicts with the other settings of a trial."""
     entry = {"choice": entry} if isinstance(entry, list) else entry
@@ -171,7 +170,7 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
 
 
-def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> None:
+def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> None:
     """Raise SettingError for the first error in an entry of a file. Later checks rely on earlier ones."""
     implementation = settings.run.implementation
     wrong: list[SettingError] = []  # gets the error for an unknown name
@@ -219,8 +218,7 @@ def _check_choices(name: str, choices: list[Any], is_list: bool) -> None:
 
 
 def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:
-    """Return the ends of a range and the number of points of a grid, which is 0 for other ranges. None if the arguments
-    are no range."""
+    """Return the ends of a range and the number of points of a grid, 0 for other ranges. None if it is no range."""
     _, types = KINDS[kind]
     try:
         # ``counts`` is empty, or has the number of points.

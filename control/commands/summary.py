@@ -23,8 +23,7 @@ def command(settings: Settings, *words: object) -> Command:
 
 
 def path_text(value: object, folder: Path | None = None) -> str:
-    """Return ``value`` as text. A path is made relative to ``folder``, or else to the working directory, if it is
-    inside."""
+    """Return ``value`` as text. A path inside ``folder`` or the working directory becomes relative to it."""
     for base in (folder, Path.cwd()):
         if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
             value = value.relative_to(base)
@@ -32,9 +31,8 @@ def path_text(value: object, folder: Path | None = None) -> str:
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
-    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. The first word
-    of a command is ``tensorboard``, or it is a command's first word after ``python``. Paths are relative
-    (`path_text`)."""
+    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. A command begins
+    with ``tensorboard``, or with the first word after ``python``. Paths are relative to ``folder`` (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
@@ -42,7 +40,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        # NUL stands for a blank inside an argument, so that the line does not break there. No argument contains NUL.
+        # NUL replaces blanks inside an argument, so that the line does not break there. No argument contains NUL.
         line = " ".join(
             shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
         )
@@ -50,7 +48,6 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
 
 
 def _program(name: str) -> str | Path:
-    """Return ``name`` if it starts this Python environment's program in the shell. Otherwise return the path of the
-    program."""
+    """Return ``name`` if it starts the program of this Python environment in the shell, else the program's path."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

@@ -49,9 +49,8 @@ _PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other pac
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
-    """Train with ``settings``. If they have ``resume``, continue the newest run with these settings. Return the run
-    folder, and whether the run finished (False after Ctrl-C). Unless ``verbose``, only warnings are printed. Raises
-    SettingError."""
+    """Train with ``settings``, or with ``resume`` continue the newest run with these settings. Return the run folder,
+    and whether the run finished (False after Ctrl-C). Unless ``verbose``, prints only warnings. Raises SettingError."""
     run = settings.run
     prepare(run)
     check_outputs(run)
@@ -112,8 +111,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:
-    """Print what is trained in ``folder``. Before a search in a game for which presets have no settings, also print how
-    well agents learn in the real environment."""
+    """Print what is trained, and how well agents learn without a proxy if presets have no settings for the game."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
@@ -140,8 +138,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        # -1 is no limit. A checkpoint may be past the last epoch.
-        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
+        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),  # may be past the last epoch
         accelerator=run.accelerator,
         devices=1,
         logger=_loggers(run, folder),
@@ -173,7 +170,7 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 def build_module(settings: Settings) -> RunModule:
     """Build the module of a run with its environments. Raises SettingError if agent and environment do not fit, or if
-    the run cannot be filmed or logged as set."""
+    the run cannot be filmed or logged."""
     check_recording(settings.run)
     if settings.run.logger in _PACKAGE_LOGGERS:
         importlib.import_module(settings.run.logger)
@@ -206,8 +203,7 @@ def _restored_module(settings: Settings, last: Path) -> RunModule:
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """Return the settings of the interrupted run with the changes that a resumed run may make. Raises SettingError for
-    other changes."""
+    """Return the settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     previous_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
@@ -305,8 +301,7 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
 
 
 def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
-    """Return commands to type after a run: to look at its curves, to evaluate its agent or its proxy, and to report
-    it."""
+    """Return commands to type after a run: to see its curves, to evaluate its agent or proxy, and to report it."""
     settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
@@ -317,8 +312,7 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
-    """Make figures, the final video and, for a search, its winner. Yield a pair ``(name, value)`` for each line of the
-    summary."""
+    """Make figures, the final video and, for a search, its winner. Yield ``(name, value)`` for lines of the summary."""
     if isinstance(module, ProxyModule):
         yield from conclude(module, folder, verbose)
         return

@@ -1,10 +1,8 @@
-"""Trials of a hyperparameter search, which are training runs that report their evaluations. Also the results of a
-search: lines about trials, ``results.csv``, ``best.yaml``, the files to resume the search, and the summary. Does not
-use Ray.
+"""Trials of a hyperparameter search, which are training runs that report their evaluations. The results of the search:
+lines about trials, ``results.csv``, ``best.yaml``, files to resume it, and the summary. Does not use Ray.
 
-Trials may themselves be searches for a proxy (proxy searches), in which agents train. Source: Ferreira et al. 2022,
-arXiv 2202.02790. Their score of a trial is the mean number of generations that three proxy searches need to solve the
-task.
+Trials may themselves be searches for a proxy (proxy searches), as in Ferreira et al. 2022, arXiv 2202.02790. Their
+score of a trial is the mean number of generations that three proxy searches need to solve the task.
 """
 
 import contextlib
@@ -55,9 +53,9 @@ Reporter = Callable[[dict[str, float]], None]
 
 @dataclass
 class Trial:
-    """One trial: its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the best
-    evaluation, ``raw`` the same in the form of the search algorithm. ``course`` has a row ``[length, score]`` for every
-    evaluation (see `course_of`)."""
+    """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
+    best evaluation, ``raw`` the same in the form of the search algorithm. ``course`` has a row ``[length, score]`` for
+    every evaluation (see `course_of`)."""
 
     number: int
     folder: Path
@@ -103,8 +101,7 @@ class Search:
         self.write()
 
     def _read_trials(self) -> None:
-        """Read the trials of the resumed search. Trials that had not ended get the status ``interrupted``. Raises
-        SettingError for a damaged file."""
+        """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError."""
 
         def saved_trial(record: Mapping[str, Any]) -> Trial:
             number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
@@ -123,8 +120,7 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best score, best first. If trials are proxy searches, trials with more completed searches are
-        first."""
+        """Trials by their best score, best first. Among proxy searches, more completed ones come first."""
         trials = self.trials.values()
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
@@ -164,8 +160,7 @@ class Search:
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """Record that a trial ended, by itself or because the scheduler stopped it. If a ``problem`` ended it, its new
-        status is ``status``."""
+        """Record that a trial ended. Its ``status`` is used only if a ``problem`` ended it."""
         trial = self.trials[number]
         if problem:
             trial.status, text = status, f"{status}: {problem}"
@@ -204,11 +199,9 @@ class Search:
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
-            heading = (
-                f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
-            )
+            line = f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
             settings = trial_settings(self.settings, winner.values)
-            atomic_write_text(self.folder / "best.yaml", heading + to_yaml(settings))
+            atomic_write_text(self.folder / "best.yaml", line + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
         """Write the files, and print the results and commands to type next. Returns 0, or 130 if ``interrupted``.
@@ -218,7 +211,10 @@ class Search:
         self.write()
         best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
-            raise self._no_score_error()
+            count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
+            first = f"; the first: {self.problems[0]}" if self.problems else ""
+            logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
+            raise UserError(f"{count}{first}{logs}")
         self._print_counts(interrupted)
         self._print_best(best)
         run, search_config = self.settings.run, self.settings.subcommand
@@ -239,13 +235,6 @@ class Search:
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
-
-    def _no_score_error(self) -> UserError:
-        """Return the error for a search without an evaluated trial: the first problem and the place of the logs."""
-        count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
-        first = f"; the first: {self.problems[0]}" if self.problems else ""
-        logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
-        return UserError(f"{count}{first}{logs}")
 
     def _print_counts(self, interrupted: bool) -> None:
         """Print the number of trials, the time of the search and the number of trials with each status."""
@@ -277,8 +266,7 @@ class Search:
 
 
 def course_of(settings: Settings) -> tuple[str, int]:
-    """Return the measure of a trial's length, a name in its reports, and the length of a complete trial in this
-    measure."""
+    """Return the measure of a trial's length, a name in its reports, and the length of a complete trial."""
     if settings.proxy is not None:
         return SEARCHES, settings.run.num_seeds
     if settings.epochs is not None:
@@ -324,8 +312,7 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. ``report`` receives every evaluation.
-    Raises TrialFailed."""
+    """Train in ``folder``, from the checkpoint ``start_from`` if there is one. Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
@@ -336,8 +323,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 
 @contextlib.contextmanager
 def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
-    """Context manager that appends the output of a trial to ``log.txt`` in ``folder``, and turns its errors into
-    TrialFailed."""
+    """Context manager that appends a trial's output to ``folder/log.txt`` and turns its errors into TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
@@ -354,9 +340,8 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), but keep the learning rates of
-    ``module``. For this, ``checkpoint`` is changed. The best score so far is read from the checkpoint ``best``. Without
-    this file it is ``-inf``."""
+    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), but with the learning rates of
+    ``module`` and the best score in the checkpoint ``best`` (``-inf`` without this file). Changes ``checkpoint``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]
@@ -395,8 +380,8 @@ def with_trial_defaults(settings: Settings) -> Settings:
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
     """Run proxy searches with ``repeats`` seeds, one after another. Each has a subfolder of ``folder``, and continues
-    from the checkpoint in it if there is one. After each search, ``report`` receives the means over all searches so
-    far. Raises TrialFailed if a search fails."""
+    from the checkpoint in it if there is one. After each search, ``report`` gets the means of all so far. Raises
+    TrialFailed."""
     outcomes: list[Mapping[str, float]] = []
     with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):

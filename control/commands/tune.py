@@ -36,9 +36,8 @@ from envs.names import import_module
 from models.settings import SettingError, names_with, raise_all
 
 REDUCTION = 4  # reduction factor of ASHA, as published: after each rung, one of 4 trials continues
-_EXTRA_PACKAGES = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(
-    ("optuna", "optuna_asha"), ("optuna",)
-)  # in addition to Ray
+# Algorithm -> Python modules that it needs in addition to Ray.
+_EXTRA_MODULES = {"bohb": ("hpbandster", "ConfigSpace"), "optuna": ("optuna",), "optuna_asha": ("optuna",)}
 
 
 def tune(settings: Settings) -> int:
@@ -52,7 +51,7 @@ def tune(settings: Settings) -> int:
     check_recording(run)
     raise_all([*_problems(settings, space)])
     settings = checked_in_spaces(settings, spaces_of(run.gamename))
-    for module in ("ray", *_EXTRA_PACKAGES.get(search_config.tune_algorithm, ())):
+    for module in ("ray", *_EXTRA_MODULES.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
     max_concurrent = search_config.max_concurrent_trials or os.cpu_count() or 1
     search: Search | None = None
@@ -169,8 +168,7 @@ def _perturbation_interval(settings: Settings) -> int:
 
 def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
-    ``config`` is the suggestion of the search algorithm, ``folder`` the folder of the hyperparameter search. Raises
-    TrialFailed."""
+    ``config`` is the suggestion, ``folder`` the folder of the hyperparameter search. Raises TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -258,10 +256,8 @@ def _searcher(search: Search) -> Any:
         searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
     else:
         random.seed(run.seed)  # PBT draws from Python's own generator
-        max_concurrent = search_config.max_concurrent_trials or 0  # 0 is no limit
-        searcher = BasicVariantGenerator(
-            points_to_evaluate=suggestions, random_state=seed, max_concurrent=max_concurrent
-        )
+        limit = search_config.max_concurrent_trials or 0  # 0 is no limit
+        searcher = BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=limit)
     return searcher
 
 
@@ -285,7 +281,12 @@ def _scheduler(search: Search) -> Any:
         scheduler = schedulers.AsyncHyperBandScheduler(
             *metric, max_t=length + 1, grace_period=max(length // 8, first_report), reduction_factor=reduction
         )
-        _report_finished_trials(search, scheduler)
+        controller: Any = None  # ASHA does not use it
+        for trial in _finished_trials(search):
+            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
+            scheduler.on_trial_add(controller, kept_trial)
+            for length_so_far, score in trial.course:
+                scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
         return scheduler
     # Population-based training.
     perturbed_names = names_with(settings.agent, "perturbed")
@@ -300,17 +301,6 @@ def _scheduler(search: Search) -> Any:
         },
         log_config=False,
     )
-
-
-def _report_finished_trials(search: Search, scheduler: Any) -> None:
-    """Pass the evaluations of trials that ended before the search was resumed to ASHA's ``scheduler``."""
-    measure, _ = course_of(search.settings)
-    controller: Any = None  # ASHA does not use it
-    for trial in _finished_trials(search):
-        kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
-        scheduler.on_trial_add(controller, kept_trial)
-        for length, score in trial.course:
-            scheduler.on_trial_result(controller, kept_trial, {measure: length, METRIC: score})
 
 
 def _listener(search: Search) -> Any:
