@@ -76,9 +76,8 @@ def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flag
         elif command and not _uses_setting(command, flag):
             hint = ""
             if command == "eval_agent" and flag.section != "run":
-                hint = (
-                    "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
-                )
+                is_misnamed = name == "eval_episodes"
+                hint = "; did you mean '--num_eval_episodes'?" if is_misnamed else ": the checkpoint holds it"
             yield name, f" with --{command}{hint}"
         elif flag.required_flags and not _has_needed_setting(settings, flag):
             yield name, f" without {flag.required_flags}"

@@ -377,14 +377,8 @@ def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
     """Print the results ``row`` of agents (`describe`) below `HEADER`. Further lines have the mean return of each
     implementation if ``outcomes`` has several, and after tests in training how soon agents solve the game."""
-    cells = (
-        name,
-        f"{row['mean']:.1f}",
-        f"{row['std']:.1f}",
-        iqm_text(row),
-        "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
-        f"{row['steps']:,.0f}",
-    )
+    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
+    cells = (name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
     finite = {name: outcome.scores for name, outcome in outcomes.items() if outcome.scores.isfinite().any()}
     if len(outcomes) > 1 and finite:

@@ -138,7 +138,8 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),  # may be past the last epoch
+        # -1 is no limit. A checkpoint may be past the last epoch.
+        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,
         logger=_loggers(run, folder),
