@@ -296,7 +296,7 @@ def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample
     return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
 
 
-def acting(settings: Settings) -> dict[str, Any]:
+def effective_values(settings: Settings) -> dict[str, Any]:
     """Return the written form of a training run without settings that have no effect. Also without settings that only
     flags may set, and without settings of other commands. `from_dict` restores the same run."""
     run, values = settings.run, as_dict(settings)
@@ -315,10 +315,10 @@ def acting(settings: Settings) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """Return the settings of a run (`acting`) as YAML. ``--config`` with this YAML repeats the run."""
+    """Return the settings of a run (`effective_values`) as YAML. ``--config`` with this YAML repeats the run."""
     import yaml
 
-    values = acting(settings)
+    values = effective_values(settings)
     # With None, PyYAML writes each list in one line. It also writes a mapping without lists in one line.
     style = None if any(isinstance(value, (list, dict)) for value in values.values()) else False
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=style, width=100)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from control.cli.colour import print_wrapped, verdict_text
 from control.cli.progress import Watch, part, progress, time_in_words
-from control.cli.settings import Settings, acting
+from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
@@ -187,7 +187,7 @@ def write_proxy(
     output_names = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
         "command": text or command_line(settings, output_names),
-        "settings": {name: value for name, value in acting(settings).items() if name not in output_names},
+        "settings": {name: value for name, value in effective_values(settings).items() if name not in output_names},
         "scores": dict(scores),
     }
     game = settings.run.gamename
