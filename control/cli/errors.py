@@ -68,8 +68,8 @@ def _printable(line: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[inside_quotes] for character in line)
 
 
-def absent(path: str | os.PathLike[str]) -> str:
-    """Return the reason why ``path`` cannot be used: a link to nothing, no permission, or no such file."""
+def missing_reason(path: str | os.PathLike[str]) -> str:
+    """Return why ``path`` cannot be used: a link to nothing, no permission, or no such file."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from control.cli.errors import absent
+from control.cli.errors import missing_reason
 from control.cli.originals import from_original, is_original
 from control.cli.settings import RETURN_COMMANDS
 from control.cli.words import NULL, Pair, checked_text, word
@@ -85,7 +85,7 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
             else:
                 content = yaml.load(text, _TextLoader)
     except FileNotFoundError:
-        problem = absent(path)
+        problem = missing_reason(path)
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "not a text file"
     except json.JSONDecodeError as error:

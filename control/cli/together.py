@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from control.cli.errors import absent
+from control.cli.errors import missing_reason
 from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
@@ -55,7 +55,7 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
                 similar = closest(base, [os.path.basename(file) for file in siblings if os.path.exists(file)])
                 hint = nearest(path, words) if not folder else ""
                 hint = hint or (f"; did you mean {os.path.join(folder, similar)!r}?" if similar else "")
-                yield SettingError(f"{name} is {path!r}: {absent(path)}{hint}", name)
+                yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
 
 
 def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
