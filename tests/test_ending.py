@@ -83,7 +83,7 @@ def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, c
             raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
 
     monkeypatch.setattr(sys, "stderr", Printing())
-    module.say("interrupted")
+    module.print_on_stderr("interrupted")
     assert capfd.readouterr().err == "interrupted\n"
 
 

@@ -16,7 +16,7 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows_colours and text else text
 
 
-def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
+def wrap_text(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
     """Return ``start`` and ``text`` as one string. If ``stream`` is a terminal, it is broken at words to the terminal's
     width. Then lines after the first begin with ``indent``, and lines before the last end with ``end``."""
     if not stream.isatty():
@@ -27,13 +27,13 @@ def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "", start:
 
 
 def print_wrapped(text: str) -> None:
-    """Print ``text`` with line breaks (`wrapped`)."""
-    print(wrapped(text, sys.stdout), flush=True)
+    """Print ``text`` with line breaks (`wrap_text`)."""
+    print(wrap_text(text, sys.stdout), flush=True)
 
 
 def print_named(name: str, text: str, width: int) -> None:
-    """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrapped`)."""
-    line = wrapped(text, sys.stdout, " " * width, start=" " * width)
+    """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrap_text`)."""
+    line = wrap_text(text, sys.stdout, " " * width, start=" " * width)
     print(f"{paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width:]}", flush=True)
 
 
@@ -44,7 +44,7 @@ def verdict_text(sentence: str, passed: bool) -> str:
 
 def note(text: str, kind: str = "note") -> None:
     """Print ``note: text`` on stdout, yellow on a terminal. ``kind`` replaces the word ``note``."""
-    print(paint(wrapped(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout), flush=True)
+    print(paint(wrap_text(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout), flush=True)
 
 
 def warning(text: str) -> None:

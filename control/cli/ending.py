@@ -76,13 +76,13 @@ class Ending:
     def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""
         if self.status == INTERRUPTED:
-            say("interrupted")
+            print_on_stderr("interrupted")
 
 
 ending = Ending()
 
 
-def say(text: str) -> None:
+def print_on_stderr(text: str) -> None:
     """Print a line on stderr. Also works in a signal handler that has interrupted a print."""
     try:
         print(text, file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ import errno
 import os
 import sys
 
-from control.cli.colour import paint, wrapped
+from control.cli.colour import paint, wrap_text
 from models.settings import SettingErrors, UserError, shorten
 
 PROJECT_MODULES = ("control", "envs", "models", "trainer", "understudy")
@@ -82,4 +82,4 @@ def missing_reason(path: str | os.PathLike[str]) -> str:
 
 def show(line: str) -> None:
     """Print ``error: line`` on stderr, red on a terminal."""
-    print(paint(wrapped(f"error: {line}", sys.stderr), "red", sys.stderr), file=sys.stderr)
+    print(paint(wrap_text(f"error: {line}", sys.stderr), "red", sys.stderr), file=sys.stderr)

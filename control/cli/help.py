@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from control.cli.colour import wrapped
+from control.cli.colour import wrap_text
 from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
@@ -292,7 +292,7 @@ def first_commands() -> str:
 
 def _with_broken_commands(page: str) -> str:
     """Return ``page`` with long commands broken to the width of the terminal, as a shell accepts them."""
-    return re.sub("^  python .*", lambda line: wrapped(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
+    return re.sub("^  python .*", lambda line: wrap_text(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
 
 
 def version() -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrapped
+from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
 from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
@@ -230,7 +230,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     write_page(task.folder, task.game, task.results)
     judged = [task.results[name] for name in names if name in task.results]
     if verbose and (sentence := _last_sentence(judged)):
-        print("\n" + paint(wrapped(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
+        print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from control.cli.colour import paint, print_named, wrapped
+from control.cli.colour import paint, print_named, wrap_text
 from control.cli.settings import Settings
 
 Command = Sequence[object]  # the words of a command after ``python``, or a command of TensorBoard
@@ -44,7 +44,7 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
         line = " ".join(
             shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
         )
-        print(wrapped(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
+        print(wrap_text(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
 
 
 def _program(name: str) -> str | Path:

@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning
-from control.cli.ending import ending, say
+from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
 from control.commands.choose_proxy import conclude, print_if, real_agents_text
@@ -101,7 +101,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     except StopNow:
         module.close()  # because Ray may not end at the exit of the interpreter
         if (folder / run_dir.LAST).exists():
-            say("cut short; the same command with --resume goes on from the last checkpoint")
+            print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
     if finished:
