@@ -52,12 +52,13 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         if name == "import":
             modules += words or [""]  # no module has the name "", which is an error
     _import_modules(modules, ())
-    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds names of settings for aliases
+    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds the settings that aliases stand for
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
         errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
         for i, part in enumerate(errors):
+            # The message about a setting of the file begins with the name of the file.
             if part.name in file_names - flag_names and not str(part).startswith(f"{file}: "):
                 errors[i] = SettingError(f"{file}: {part}", part.name)
         raise_all(errors)
@@ -78,11 +79,9 @@ def _parse(
         file_words = _file_words_without_flag_only(file_words, flag_words)
     _import_modules((), flag_words.get("gamename", ()))
     if baseline := _baseline_changes({name: " ".join(words) for name, words in (file_words | flag_words).items()}):
-        file_words, flag_words = (
-            _without_names(file_words, _BASELINE_SETTINGS),
-            _without_names(flag_words, _BASELINE_SETTINGS),
-        )
-        flag_words |= {name: [word(value)] for name, value in baseline.items()}
+        file_words = _without_names(file_words, _BASELINE_SETTINGS)
+        baseline_words = {name: [word(value)] for name, value in baseline.items()}
+        flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | baseline_words
     choices = _resolve_choices(file_words | flag_words, flag_words)
     _check_choices_of_file(file, file_words, flag_words)
     if "help" in flag_words:

@@ -122,8 +122,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     """Train and test ``report_agents`` fresh agents on the winner ``[D]``. Return their results (`describe`) and their
     outcome. With several kinds of agents, the results have the mean return of each kind as ``each``."""
     count = module.config.report_agents
-    doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    with _progress_with_estimate(module, doing, count) as watch:
+    text = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
+    with _progress_with_estimate(module, text, count) as watch:
         outcome = _train_and_test(module, winner[None], "report", count, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.kinds > 1:
@@ -232,13 +232,13 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     the search ended because it solved the task."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, mean [D]
     if not module.has_solved():
-        last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # as of the next generation
+        last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    doing = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
+    text = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
-    with _progress_with_estimate(module, doing, len(entries) * count, module.config.retest_drawn) as watch:
+    with _progress_with_estimate(module, text, len(entries) * count, module.config.retest_drawn) as watch:
         scores, agent_counts = test(module, means, count, watch)
     rows, eligible_scores = [], []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
@@ -249,9 +249,7 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     return generation, winner, rows
 
 
-def _solved_fractions(
-    module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
-) -> tuple[Tensor, list[int]]:
+def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Return for each of ``means [N, D]`` the fraction ``[N]`` of ``count`` fresh agents that stay solved, and the
     number of agents, ``count``. To break ties, the mean of the curves adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
@@ -264,9 +262,7 @@ def _solved_fractions(
     return scores, [count] * len(means)
 
 
-def _mean_returns(
-    module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
-) -> tuple[Tensor, list[int]]:
+def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
     """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. This
     number is ``count``, or fewer for a mean that can no longer exceed the first mean, because no return exceeds the
     environment's ``max_return``. Diverged agents have the return ``-inf``."""
@@ -322,17 +318,17 @@ def _train_and_test(
 
 @contextlib.contextmanager
 def _progress_with_estimate(
-    module: ProxyModule, doing: str, agents: int, sample_all: bool = False
+    module: ProxyModule, text: str, agents: int, sample_all: bool = False
 ) -> Iterator[Watch | None]:
-    """Context manager that prints ``doing`` with the estimated time for this number of ``agents``, and shows the
-    progress. Does neither if ``doing`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
-    if doing:
-        print_wrapped(f"{doing} (about {time_in_words(module.seconds_of(agents, sample_all))})")
-    with progress("agents trained and tested", bool(doing)) as watch:
+    """Context manager that prints ``text`` with the estimated time for this number of ``agents``, and shows the
+    progress. Does neither if ``text`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
+    if text:
+        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, sample_all))})")
+    with progress("agents trained and tested", bool(text)) as watch:
         yield watch
 
 
-def print_if(verbose: bool, doing: str) -> None:
-    """Print ``doing``, the next step of the command, if ``verbose``."""
+def print_if(verbose: bool, text: str) -> None:
+    """Print ``text``, the next step of the command, if ``verbose``."""
     if verbose:
-        print(doing, flush=True)
+        print(text, flush=True)

@@ -151,7 +151,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> None:
-    """Raise SettingError for settings without effect on a checkpoint, or for another ``implementation``."""
+    """Raise SettingError for settings that have no effect on a checkpoint, or if its implementation is not the
+    user's."""
     only_with_proxy = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
     only_for_fresh_agents = settings.changed.keys() & settings_of_fresh_agents()
     unused = dict.fromkeys(only_for_fresh_agents, "the checkpoint holds it")
@@ -217,7 +218,8 @@ def _game_to_play(settings: Settings, trained_on: str) -> str:
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``; empty without one."""
+    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if it has
+    none."""
     agent: Any = loop.agents[0]
     commands = agent.commands_now()
     if not commands:
@@ -250,7 +252,8 @@ def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[lis
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     """Load a proxy or an agent's checkpoint. ``path`` is the file or the shipped name of a proxy, a checkpoint, or a
-    run folder. A search has the proxy of its winner, or of the best mean so far. Raises ProxyError without a mean."""
+    run folder. The proxy of a search is its winner, or the best mean so far if there is no winner yet. Raises
+    ProxyError if no mean has a fitness yet."""
     source = run_dir.winner(Path(path)) or Path(path)
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
@@ -375,8 +378,9 @@ def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]
 
 
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the results ``row`` of agents (`describe`) below `HEADER`. Further lines have the mean return of each
-    implementation if ``outcomes`` has several, and after tests in training how soon agents solve the game."""
+    """Print the results ``row`` of agents (`describe`) below `HEADER`. If ``outcomes`` are of several implementations,
+    a second line has the mean return of each. If agents were tested in training, a line says how soon they solve the
+    game."""
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
@@ -391,7 +395,8 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
 
 def _settings_for_real_environment(agent: Any) -> Any:
     """Return the config ``agent`` for training on the real environment: with one environment, updates after the first
-    episode, exploration that decays by episodes, and a replay buffer for all steps. Missing settings are left out."""
+    episode, exploration that decays by episodes, and a replay buffer for all steps. Settings that the config lacks are
+    left out."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
@@ -479,8 +484,8 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return the settings of the proxy's search in written form, with agents of implementation ``name`` instead of its
     agents. Agents of the same family get the values of the search, except settings in which implementations of the
-    family differ. Agents of another family get the values that both families may have (`_values_for_both_families`) and
-    values of the preset. The content of the file is not checked, so this may raise anything."""
+    family differ. Agents of another family get the values that both families may have (`_common_values`) and values of
+    the preset. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents(), lambda name: None)
     searched_agents = named_agents(raw_settings.get("agent", "DDQN"))
@@ -498,9 +503,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:
         (searched_class,) = saved_names
-        values |= _values_for_both_families(saved_settings, searched_class, config_class) | _preset_changes_for_agent(
-            proxy, name
-        )
+        values |= _common_values(saved_settings, searched_class, config_class)
+        values |= _preset_changes_for_agent(proxy, name)
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
@@ -509,9 +513,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     return values
 
 
-def _values_for_both_families(
-    saved_settings: dict[str, Any], searched_class: type, config_class: type
-) -> dict[str, Any]:
+def _common_values(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
     """Return the values in ``saved_settings`` that are allowed in two families: the family of the search
     (``searched_class``) and another one (``config_class``). Choices that only the search's family has are left out,
     also from lists. A list that becomes empty is left out."""
@@ -530,8 +532,9 @@ def _values_for_both_families(
 
 
 def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return field -> value, the values of the proxy's preset for agent ``name`` that cannot be copied from the agent
-    of the search: that agent has no such field, or another value. Empty if the preset does not permit both agents."""
+    """Return field -> value for fields of agent ``name`` whose value in the proxy's preset cannot be copied from the
+    agent of the search, because that agent has no such field or another value. Empty if the preset does not permit both
+    agents."""
     searched_agent = named_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
     choices = {key: getattr(proxy.config, key) for key in keys}

@@ -2,7 +2,7 @@
 
 The command has six stages. `probe` measures random play and the speed of the environment. `teacher` trains an agent, or
 judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment, a contextual bandit.
-`reward` makes a reward from the teacher's values. `exam` tests fresh agents that train on the bandit. `race` compares
+`reward` makes a reward from the teacher's returns. `exam` tests fresh agents that train on the bandit. `race` compares
 learning by the learned reward with learning by the task's reward. A stage writes its results to ``exam.json``, so
 ``--resume`` does not repeat it.
 """
@@ -58,7 +58,7 @@ from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
-_TIME_LIMIT = 1000  # steps of an episode if the task has no limit; a policy may never end one
+_TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
 _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
 _GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone should reach it
 _FAST_RATE = 1000  # steps of the environment per second; below it, a teacher of continuous actions is SAC
@@ -280,9 +280,7 @@ def _teacher_settings(task: Task) -> Settings:
     changes = dict(_TEACHERS.get(implementation, {}))
     if implementation == "PPO":
         changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
-        steps_per_env = options.teacher_steps // (
-            4 * changes["num_envs"]
-        )  # at least four rollouts, also with few steps
+        steps_per_env = options.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
     changes |= {"logdir": str(task.folder), "exp_name": TEACHER.partition(".")[0], "num_threads": run.num_threads}
     changes |= {"total_steps": options.teacher_steps, "steps_per_epoch": -(-options.teacher_steps // _EVALUATIONS)}
@@ -322,9 +320,10 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     if task.spaces.one_hot:  # the clone knows every cell
         attempts = [{"first_states": "cells"}]
     clones: list[tuple[Score, Settings, Tensor]] = []
-    real_steps: list[int] = []  # of every call that counts them
+    real_steps: list[int] = []  # numbers of steps in the environment
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
+        """Return the score of the policy in the proxy ``flat [D]``. ``name`` determines its episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
         return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
@@ -349,7 +348,7 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
     values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
     values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
     settings = settings_from(**values, test_limit=task.limit)
-    real_steps: list[int] = []  # of every call that counts them
+    real_steps: list[int] = []  # numbers of steps in the environment
     stages: Any = stages_of(settings.proxy, task.game)
     flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
     explained = stages.explained_variance
@@ -385,12 +384,11 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
     real_score = Score.of(real.scores)
-    return {
-        "text": f"{text}; {reference} after {steps:,} steps on the task itself {real_score}",
-        "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
-        "real": {reference: dataclasses.asdict(real_score)},
-        **{"steps": steps, "real_steps": int(real.steps.sum()), "failed": not verdict["passed"], "verdict": verdict},
-    }
+    text = f"{text}; {reference} after {steps:,} steps on the task itself {real_score}"
+    scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
+    scores |= {"real": {reference: dataclasses.asdict(real_score)}}
+    counts = {"steps": steps, "real_steps": int(real.steps.sum())}
+    return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
 
 
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -404,7 +402,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     test_every = max(1, steps // _TESTS)
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
-    arms: dict[str, dict[str, Any]] = {}
+    arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of its agents
     for number, (reward_name, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
         if flat is None:  # agents of the task's reward have their usual settings

@@ -41,14 +41,14 @@ from control.storage.run_dir import LAST, atomic_write_text
 from models.settings import SettingError, UserError, raise_all
 
 METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
-EVALUATED = (GREEDY, SAMPLED)
+EVALUATED = (GREEDY, SAMPLED)  # measurements of trials that train agents
 SEARCHES, REACHED = "searches", "solved"  # measurements of proxy searches: their number, and the fraction solved
 SETTINGS, SPACE = "search.yaml", "space.yaml"  # files in the folder of a hyperparameter search
 DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial from the state of another
 ENDED = ("finished", "stopped early", "failed")  # statuses of trials that do not continue
 REPEATS = 3  # searches for a proxy per trial, as published
 _NUM_BEST = 5  # trials in the table of results
-Reporter = Callable[[dict[str, float]], None]
+Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an evaluation by name
 
 
 @dataclass
@@ -68,10 +68,12 @@ class Trial:
 
     @property
     def score(self) -> float:
+        """The best score, ``-inf`` before the first evaluation."""
         return self.best.get(METRIC, -math.inf)
 
     @property
     def checkpoint(self) -> Path | None:
+        """The checkpoint with the best score, None if there is none."""
         path = self.folder / "checkpoints" / "best.ckpt"
         return path if path.exists() else None
 
