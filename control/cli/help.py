@@ -75,11 +75,7 @@ _NOTES = {
 
 
 def help_text(
-    valid_flags: Flags,
-    choices: Mapping[str, str],
-    words: Sequence[str],
-    command: str | None = None,
-    is_default: bool = False,
+    valid_flags: Flags, choices: Mapping[str, str], words: Sequence[str], command: str | None, is_default: bool
 ) -> str:
     """Return the help page. ``valid_flags`` are all flags by name, also of commands. ``choices`` are the run's
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other

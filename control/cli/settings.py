@@ -33,7 +33,7 @@ class Settings:
     ``run`` has the settings of every run. ``subcommand`` has the settings of a command other than training
     (`control.cli.run_settings.COMMANDS`), None for training. ``agent`` is the config of the agent's family. It is None
     with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the config of the proxy to learn, None without
-    one. ``agent`` then belongs to the agents that train on it, even if they are of several families (`models.mixture`).
+    one. With a proxy, ``agent`` is for the agents that train on it, also for several families (`models.mixture`).
 
     ``command`` has the commands to the agent that the user chose, such as ``{"return": 250.0}``. ``explicit_names`` are
     the settings that a flag or a file set, with ``"command"`` for any command. With ``--eval_agent``, ``changed`` has
@@ -96,11 +96,11 @@ class Settings:
         command = _checked_command(changes.pop("command", self.command))
         changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
         changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
-        by_config = self._by_config(changes)
+        by_config = self._changes_by_config(changes)
         configs = {attribute: build(getattr(self, attribute), values) for attribute, values in by_config.items()}
         return dataclasses.replace(self, command=command, **configs)
 
-    def _by_config(self, changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    def _changes_by_config(self, changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return the changes of each config: attribute, such as ``agent`` -> setting -> new value."""
         by_config: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
