@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Train, evaluate, tune, plot, film, report: the command (``python trainer.py --help``) and the same from Python.
+"""The command ``python trainer.py``, which trains, evaluates, tunes, plots, films and reports, and its functions in
+Python.
 
     import trainer
 
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
 
 
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
-    """Train as the command does, with run folder, metrics and checkpoints, and return the run. ``verbose`` prints a
-    line per evaluation and a summary. ``callbacks`` are Lightning callbacks."""
+    """Train as the command does, and return the run. Writes a run folder with metrics and checkpoints. If ``verbose``,
+    prints a line for each evaluation and a summary. ``callbacks`` are Lightning callbacks."""
     training_settings = config.training_from(**settings)
     from control.commands.run import Run
-    from control.commands.train import train as train_here
+    from control.commands.train import train as train_in_folder
 
-    folder, finished = train_here(training_settings, callbacks, verbose)
+    folder, finished = train_in_folder(training_settings, callbacks, verbose)
     return Run(folder, finished)
 
 
@@ -61,21 +62,21 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
 
 
 def load(path: str | Path) -> "Run":
-    """Return the run in a run folder, or the run of a checkpoint file."""
+    """Return the run of a run folder or of a checkpoint file."""
     from control.commands.run import Run
 
     return Run(path)
 
 
 def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
-    """Play ``episodes`` episodes with every seed's agent. ``path`` is a run folder, of which the best checkpoint plays,
-    or a checkpoint file. ``options`` are arguments of `Run.evaluate`."""
+    """Play ``episodes`` episodes with the agent of every seed, and return their returns and lengths. ``path`` is a
+    checkpoint file, or a run folder, whose best checkpoint is used. ``options`` are arguments of `Run.evaluate`."""
     return load(path).evaluate(episodes, **options)
 
 
 def module(**settings: Any) -> "RunModule":
-    """Return the untrained LightningModule of a run, for your ``pytorch_lightning.Trainer``. Also set torch's number of
-    threads and matmul precision."""
+    """Return the untrained LightningModule of a run, for your ``pytorch_lightning.Trainer``. Also sets torch's number
+    of threads and matmul precision."""
     training_settings = config.training_from(**settings)
     from control.commands.train import build_module
     from control.loops.process import configure_torch
@@ -114,24 +115,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(settings: config.Settings) -> int:
-    """Run the part of ``control`` that the settings ask for, and return the exit status."""
+    """Run the command that the settings select, and return the exit status."""
     # The imports create millions of permanent objects. Searching them for garbage takes a fifth of the starting time.
     gc.disable()
     try:
-        work = _work(settings)
-        gc.freeze()  # no later search for garbage looks at them
+        run_command = _command_function(settings)
+        gc.freeze()  # the garbage collector skips them from now on
     finally:
         gc.enable()
     try:
-        ending.orderly = True  # a signal now raises KeyboardInterrupt, so that ``work`` can clean up
-        return work()
+        ending.orderly = True  # a signal now raises KeyboardInterrupt, so that the command can clean up
+        return run_command()
     finally:
         ending.orderly = False
 
 
-def _work(settings: config.Settings) -> Callable[[], int]:
-    """Return a function that does the work and returns the exit status. Each part of ``control`` is imported only if it
-    is used, so that an error in a flag needs no torch."""
+def _command_function(settings: config.Settings) -> Callable[[], int]:
+    """Return a function that runs the command and returns the exit status. The modules of ``control`` are imported only
+    here, each if the command needs it, so that an error in a flag needs no torch."""
     options = settings.subcommand
     command = options.flag if options else ""
     if command == "plot":
@@ -148,17 +149,17 @@ def _work(settings: config.Settings) -> Callable[[], int]:
         page = Path(options.report_out) if options.report_out else None
         return lambda: report(folders, page)
     if command == "film":
-        from control.commands.films import film_beside
+        from control.commands.films import film_side_by_side
 
-        return lambda: film_beside(settings)
+        return lambda: film_side_by_side(settings)
     if command == "import_proxy":
         from control.commands.import_proxy import import_proxy
 
         return lambda: import_proxy(settings)
     if command == "eval_agent":
-        from control.commands.evaluate import evaluate as evaluate_here
+        from control.commands.evaluate import evaluate as evaluate_path
 
-        return lambda: evaluate_here(settings)
+        return lambda: evaluate_path(settings)
     if command == "use_tune":
         from control.commands.tune import tune
 
@@ -167,17 +168,17 @@ def _work(settings: config.Settings) -> Callable[[], int]:
 
     lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
     if command == "learn":
-        from control.commands.learn import learn as learn_here
+        from control.commands.learn import learn as learn_task
 
-        return lambda: learn_here(settings)
+        return lambda: learn_task(settings)
     from control.commands.train import exit_status, has_machine_code
-    from control.commands.train import train as train_here
+    from control.commands.train import train as train_in_folder
 
     if has_machine_code(settings):
         lean.load_numba()
 
     def train_and_return_status() -> int:
-        folder, finished = train_here(settings)
+        folder, finished = train_in_folder(settings)
         return exit_status(folder) if finished else INTERRUPTED
 
     return train_and_return_status

@@ -22,7 +22,7 @@ lean.load()
 
 from control.cli.parse import Settings, parse  # noqa: E402
 from control.commands.search_space import search_space, trial_settings  # noqa: E402
-from control.commands.trials import METRIC, SPACE, TRIALS, for_trials, run_searches  # noqa: E402
+from control.commands.trials import METRIC, SPACE, TRIALS, run_searches, with_trial_defaults  # noqa: E402
 from control.reports.search import importance_figure  # noqa: E402
 from control.reports.sheets import THEMES, Look, write_numbers  # noqa: E402
 from experiments.comparison import run_script, script_flags  # noqa: E402
@@ -35,7 +35,9 @@ def collected(folder: Path, seeds: int) -> dict[str, Any]:
 
     Scores are lists over fresh seeds, of the best trial (``found``) and of the recipe.
     """
-    settings = for_trials(parse(["--use_tune", "--resume", str(folder)])).replace(search_space=str(folder / SPACE))
+    settings = with_trial_defaults(parse(["--use_tune", "--resume", str(folder)])).replace(
+        search_space=str(folder / SPACE)
+    )
     content: dict[str, Any] = json.loads((folder / TRIALS).read_text(encoding="utf-8"))
     scored = [trial for trial in content["trials"] if trial["best"]]
     best = max(scored, key=lambda trial: (trial["best"]["searches"], trial["best"][METRIC]))

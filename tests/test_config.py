@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
-from control.cli.settings import acting, replaced_in
+from control.cli.settings import effective_values, replaced_in
 from control.cli.words import command_line
 from helpers import yaml_file
 from inputs import values_of
@@ -185,6 +185,6 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     assume(settings.epochs is not None or settings.total_steps is not None)
 
     restored = parse(["--config", yaml_file(tmp_path_factory.mktemp("run"), to_yaml(settings))])
-    written = acting(settings)
-    assert {name: as_dict(restored)[name] for name in written} == written and acting(restored) == written
+    written = effective_values(settings)
+    assert {name: as_dict(restored)[name] for name in written} == written and effective_values(restored) == written
     assert from_dict(as_dict(settings)) == dataclasses.replace(settings, explicit_names=frozenset())

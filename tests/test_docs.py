@@ -230,7 +230,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     few steps of baselines, few initial states, and an empty folder of datasets."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     monkeypatch.setattr("control.commands.learn._EVALUATIONS", 2)
-    monkeypatch.setattr("control.commands.learn._JUDGED", 4)
+    monkeypatch.setattr("control.commands.learn._JUDGING_EPISODES", 4)
     monkeypatch.setattr("control.reports.verdict.MOST_STEPS", 1000)
     monkeypatch.setattr("envs.synthetic.starts_of", functools.partial(starts_of, draws=16))
     short_steps = property(lambda config: max(300, config.average_from + (config.test_every or 0)))  # one test at least

@@ -83,7 +83,7 @@ def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, c
             raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
 
     monkeypatch.setattr(sys, "stderr", Printing())
-    module.say("interrupted")
+    module.print_on_stderr("interrupted")
     assert capfd.readouterr().err == "interrupted\n"
 
 
@@ -171,7 +171,7 @@ def test_import_error_after_a_signal_is_an_interruption(
             raise ImportError("cannot load module more than once per process") from None
         return 0
 
-    monkeypatch.setattr(trainer, "_work", lambda settings: work)
+    monkeypatch.setattr(trainer, "_command_function", lambda settings: work)
     assert trainer.main(["--seed", "1"]) == exit_status
     assert capfd.readouterr().err == message and not ending.orderly
 

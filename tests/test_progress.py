@@ -12,7 +12,7 @@ from torch import Tensor
 from control.cli import progress as module
 from control.cli.colour import paint, print_named, warning
 from control.cli.progress import RowTable, Watch, part, progress
-from control.commands.choose_proxy import _returns
+from control.commands.choose_proxy import _mean_returns
 from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.search import SearchConfig
@@ -116,7 +116,7 @@ def returns_again(
             proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
         ),
     )  # fmt: skip
-    return _returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], watch)
+    return _mean_returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], watch)
 
 
 def test_re_evaluation_has_one_progress() -> None:

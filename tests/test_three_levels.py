@@ -12,7 +12,15 @@ import pytest
 import trainer
 from control.cli.parse import Settings, parse
 from control.commands.search_space import Space, search_space, trial_settings
-from control.commands.trials import METRIC, REACHED, SEARCHES, Search, for_trials, run_searches, until_solved
+from control.commands.trials import (
+    METRIC,
+    REACHED,
+    SEARCHES,
+    Search,
+    cost_until_solved,
+    run_searches,
+    with_trial_defaults,
+)
 from control.reports.search import TRIALS, importances, plot_search
 from control.reports.sheets import Look
 from control.storage.run_dir import read_metrics
@@ -28,7 +36,7 @@ SPACE = "noise_std: {loguniform: [0.01, 1]}\nlr: {logspace: [-4, -2, 11]}\n"
 
 
 def settings(flags: str = "") -> Settings:
-    return for_trials(parse(f"{SEARCH} {flags}".split()))
+    return with_trial_defaults(parse(f"{SEARCH} {flags}".split()))
 
 
 def space_of(tmp_path: Path, text: str, flags: str = SEARCH) -> Space:
@@ -40,13 +48,13 @@ def space_of(tmp_path: Path, text: str, flags: str = SEARCH) -> Space:
 
 
 def test_generations_until_solved_by_hand() -> None:
-    assert until_solved(7, 30, 480.0, 475.0) == 7
+    assert cost_until_solved(7, 30, 480.0, 475.0) == 7
     # It lacks 380 of 475, which is 0.8: 30 (1 + 0.8 / 1.8).
-    assert until_solved(30, 30, 95.0, 475.0) == pytest.approx(43.0 + 1 / 3)
-    assert until_solved(50, 50, -50.0, -12.0) == pytest.approx(50 * (1 + 38 / 50))
-    assert until_solved(3, 30, -math.inf, 475.0) == 60
+    assert cost_until_solved(30, 30, 95.0, 475.0) == pytest.approx(43.0 + 1 / 3)
+    assert cost_until_solved(50, 50, -50.0, -12.0) == pytest.approx(50 * (1 + 38 / 50))
+    assert cost_until_solved(3, 30, -math.inf, 475.0) == 60
     reached = [-math.inf, -1e9, 0.0, 400.0, 474.9]
-    losses = [until_solved(30, 30, best_return, 475.0) for best_return in reached]
+    losses = [cost_until_solved(30, 30, best_return, 475.0) for best_return in reached]
     assert losses == sorted(losses, reverse=True) and min(losses) > 30
 
 
@@ -94,7 +102,7 @@ def test_defaults_of_trials() -> None:
     assert default.proxy.quit_when_solved and default.proxy.eval_every == 1
     changed = settings("--num_seeds 1 --tune_algorithm asha --tune_objective score --eval_every 2")
     assert (changed.run.num_seeds, changed.subcommand.tune_algorithm, changed.proxy.eval_every) == (1, "asha", 2)
-    reward = for_trials(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
+    reward = with_trial_defaults(parse("--use_tune --implementation RN --gamename cliff --agent QLearning".split()))
     assert reward.subcommand.tune_objective == "score" and not reward.proxy.quit_when_solved
     trial = trial_settings(settings(), {"noise_std": 0.2})
     assert (trial.run.num_seeds, trial.subcommand, trial.proxy.noise_std) == (1, None, 0.2)
@@ -112,7 +120,7 @@ def test_defaults_of_trials() -> None:
     ("RN --gamename mountaincar-continuous --agent TD3", "search_rn-td3.yaml", {"policy_delay": (1, 3)}),
 ])  # fmt: skip
 def test_published_spaces(flags: str, file: str, ranges: dict[str, Any]) -> None:
-    search_settings = for_trials(parse(f"--use_tune --implementation {flags}".split()))
+    search_settings = with_trial_defaults(parse(f"--use_tune --implementation {flags}".split()))
     space = search_space(search_settings)
     assert Path(space.source).name == file
     assert {name: space.dimensions[name].values for name in ranges} == ranges
@@ -143,7 +151,7 @@ def test_resumed_search_keeps_finished_trials(tmp_path: Path, capsys: Shown) -> 
     resume_settings = parse(["--use_tune", "--resume", str(search.folder), "--num_samples", "5"])
     assert (resume_settings.subcommand.num_samples, resume_settings.subcommand.resume_search) == (5, str(search.folder))
     assert resume_settings.proxy == search.settings.proxy
-    resumed = Search(for_trials(resume_settings), search.space, search.folder)
+    resumed = Search(with_trial_defaults(resume_settings), search.space, search.folder)
     resumed.begin()
     assert [(trial.number, trial.status) for trial in resumed.trials.values()] == [
         (1, "finished"), (2, "finished"), (3, "interrupted")]  # fmt: skip
@@ -189,7 +197,7 @@ def test_search_with_damaged_trials_is_not_resumed(change: dict[str, Any], tmp_p
     with pytest.raises(
         SettingError, match=f"^resume is '{search.folder}', where {TRIALS} is not as a search writes it"
     ):
-        Search(for_trials(resume_settings), search.space, search.folder).begin()
+        Search(with_trial_defaults(resume_settings), search.space, search.folder).begin()
     assert old_files == {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
 
 

@@ -12,7 +12,7 @@ import yaml
 import trainer
 from conftest import ROOT
 from control.cli.parse import as_dict, from_dict, parse, settings_from
-from control.cli.settings import acting
+from control.cli.settings import effective_values
 from control.commands.search_space import search_space, trial_settings
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
@@ -155,7 +155,7 @@ def test_total_steps_ends_repeats_and_resumes_runs(kind: str, tmp_path: Path) ->
     run_settings = checkpoints.load(full_folder / "checkpoints" / "last.ckpt").settings
     written = yaml.safe_load((full_folder / "config.yaml").read_text())
     run_settings = dataclasses.replace(run_settings, lacks=frozenset({"images"}))
-    assert written == acting(run_settings) | {"checkpoint_every": written["checkpoint_every"]}
+    assert written == effective_values(run_settings) | {"checkpoint_every": written["checkpoint_every"]}
     assert not {"epochs", "max_episodes", "generations", "num_samples", "evaluation", "plot"} & written.keys()
     again = ["--config", str(full_folder / "config.yaml"), "--logdir", str(tmp_path / "again")]
     assert trainer.main(again) in statuses

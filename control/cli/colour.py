@@ -10,14 +10,15 @@ _CODES = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 
 
 def paint(text: str, colour: str, stream: TextIO) -> str:
-    """Return ``text`` with colour codes if ``stream`` is a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours, unless NO_COLOR is
+    set."""
     shows_colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return f"\033[{_CODES[colour]}m{text}\033[0m" if shows_colours and text else text
 
 
-def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
-    """Return ``start`` and ``text``, broken at words to the width of the terminal if ``stream`` is one. Lines after the
-    first begin with ``indent``, lines before the last end with ``end``."""
+def wrap_text(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
+    """Return ``start`` and ``text`` as one string. If ``stream`` is a terminal, it is broken at words to the terminal's
+    width. Then lines after the first begin with ``indent``, and lines before the last end with ``end``."""
     if not stream.isatty():
         return start + text
     width = max(40, shutil.get_terminal_size().columns) - len(end)
@@ -26,24 +27,24 @@ def wrapped(text: str, stream: TextIO, indent: str = "  ", end: str = "", start:
 
 
 def print_wrapped(text: str) -> None:
-    """Print ``text``, `wrapped`."""
-    print(wrapped(text, sys.stdout), flush=True)
+    """Print ``text`` with line breaks (`wrap_text`)."""
+    print(wrap_text(text, sys.stdout), flush=True)
 
 
 def print_named(name: str, text: str, width: int) -> None:
-    """Print ``name`` in a column of this ``width``, cyan on a terminal, and ``text`` beside it, `wrapped`."""
-    line = wrapped(text, sys.stdout, " " * width, start=" " * width)
+    """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrap_text`)."""
+    line = wrap_text(text, sys.stdout, " " * width, start=" " * width)
     print(f"{paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width:]}", flush=True)
 
 
 def verdict_text(sentence: str, passed: bool) -> str:
-    """Return a verdict, which after a failure begins with the exit status and is yellow on a terminal."""
+    """Return the ``sentence`` of a verdict, with the exit status and in yellow unless it has ``passed``."""
     return sentence if passed else paint(f"failed, so the exit status is 1: {sentence}", "yellow", sys.stdout)
 
 
 def note(text: str, kind: str = "note") -> None:
-    """Print ``note: text``, with ``kind`` as its first word, yellow on a terminal."""
-    print(paint(wrapped(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout), flush=True)
+    """Print ``note: text`` on stdout, yellow on a terminal. ``kind`` replaces the word ``note``."""
+    print(paint(wrap_text(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout), flush=True)
 
 
 def warning(text: str) -> None:

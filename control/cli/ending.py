@@ -1,4 +1,4 @@
-"""Exit of the command: the right status after signals, and no failure if its output cannot be written any more. Imports
+"""The end of the command's process: its exit status after signals, and output streams that ignore write errors. Imports
 nothing slow, because all other modules are imported after `begin`."""
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, and a terminal that is closed
 INTERRUPTED = 130
-MOST_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running code does not react
+REACTION_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running code does not react
 
 
 class Ending:
@@ -22,8 +22,8 @@ class Ending:
     functions to call if the process exits without cleaning up. ``stop_requested`` is whether a signal has arrived.
 
     Python calls a handler only between two of its instructions, and machine code or a step of an environment may take
-    minutes. So a thread (`watch`) ends the process, as SIGKILL would, `MOST_SECONDS` after Ctrl-C unless the running
-    code has set the event ``handled``: it cleans up, or finishes its work.
+    minutes. So a thread (`watch`) ends the process `REACTION_SECONDS` after Ctrl-C. To prevent this, the running code
+    sets the event ``handled`` when it begins to clean up or to finish its work.
     """
 
     def __init__(self) -> None:
@@ -47,17 +47,16 @@ class Ending:
             raise KeyboardInterrupt
         self.exit()
 
-    def raise_again(self) -> None:
-        """Raise KeyboardInterrupt if a signal has arrived. Call this before long work: an interrupted import may have
-        raised another exception, which the importing code ignored."""
+    def raise_if_stopped(self) -> None:
+        """Raise KeyboardInterrupt if a signal has arrived. Call this before long work: a signal during an import may
+        have raised another exception, which the importing code ignored."""
         if self.stop_requested:
             raise KeyboardInterrupt
 
     def watch(self, signals: int) -> None:
-        """Read the numbers of signals from the file descriptor ``signals`` as they arrive, and end the process if
-        nothing reacts to Ctrl-C."""
+        """Read numbers of signals from the file descriptor ``signals``. End the process if nothing reacts to Ctrl-C."""
         while number := os.read(signals, 1):
-            if number[0] == signal.SIGINT and not self.handled.wait(MOST_SECONDS):
+            if number[0] == signal.SIGINT and not self.handled.wait(REACTION_SECONDS):
                 self.exit()
 
     def exit(self) -> None:
@@ -77,14 +76,14 @@ class Ending:
     def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""
         if self.status == INTERRUPTED:
-            say("interrupted")
+            print_on_stderr("interrupted")
 
 
 ending = Ending()
 
 
-def say(text: str) -> None:
-    """Print a line on stderr. This also works in a signal handler that has interrupted a print."""
+def print_on_stderr(text: str) -> None:
+    """Print a line on stderr. Also works in a signal handler that has interrupted a print."""
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, RuntimeError):
@@ -102,11 +101,11 @@ def begin() -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=ending.watch, args=(reader,), daemon=True).start()
-    sys.unraisablehook = _unraisable
+    sys.unraisablehook = _handle_unraisable
     for descriptor in range(3):  # stdin, stdout, stderr
         try:
             os.fstat(descriptor)
-        except OSError:  # closed: the next opened file gets this descriptor, so let it be devnull
+        except OSError:  # closed: without devnull here, the next opened file would get this descriptor
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout, sys.stderr = _robust_stream(1, sys.stdout), _robust_stream(2, sys.stderr)
 
@@ -124,18 +123,17 @@ class _RobustFile(io.FileIO):
 
 
 def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:
-    """Return a stream for ``descriptor`` that ignores write errors, with the encoding and buffering of ``stream`` (None
-    if it is closed). Characters that its encoding lacks are written as escapes such as ``\\u65e5``."""
+    """Return a stream for ``descriptor`` that ignores write errors. It has the encoding and buffering of ``stream``,
+    which is None if it is closed. Characters that the encoding lacks are written as escapes such as ``\\u65e5``."""
     line_buffering = stream is None or stream.line_buffering or stream.write_through
     file = io.BufferedWriter(_RobustFile(descriptor, "w", closefd=False))
     encoding = None if stream is None else stream.encoding
     return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=line_buffering)
 
 
-def _unraisable(exception: Any) -> None:
-    """Hook for exceptions in finalizers and in functions that C code calls, which Python only prints. End the command
-    if a signal raised it."""
-    from models.settings import StopNow  # the module is loaded, if the exception is this one
+def _handle_unraisable(exception: Any) -> None:
+    """Handle an exception that Python only prints, such as in a finalizer. End the command if it is from a signal."""
+    from models.settings import StopNow  # loaded already if the exception is StopNow
 
     if issubclass(exception.exc_type, KeyboardInterrupt | StopNow):
         ending(signal.SIGINT, frame=None)

@@ -5,35 +5,30 @@ import errno
 import os
 import sys
 
-from control.cli.colour import paint, wrapped
+from control.cli.colour import paint, wrap_text
 from models.settings import SettingErrors, UserError, shorten
 
-OURS = ("control", "envs", "models", "trainer", "understudy")
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # disk full or broken
-# Module -> the extra of pyproject.toml that installs it; `train` installs all others.
-EXTRAS = {
-    "ray": "tune",
-    "optuna": "tune",
-    "hpbandster": "bohb",
-    "ConfigSpace": "bohb",
-    "mujoco": "mujoco",
-    "vizdoom": "doom",
-    "stable_baselines3": "bench",
-    "minari": "data",
-    "h5py": "data",
-    "wandb": "loggers",
-    "mlflow": "loggers",
-    "trackio": "loggers",
-    "onnx": "onnx",
-    "huggingface_hub": "hub",
+PROJECT_MODULES = ("control", "envs", "models", "trainer", "understudy")
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a full or broken disk
+_MODULES_OF_EXTRA = {
+    "tune": ("ray", "optuna"),
+    "bohb": ("hpbandster", "ConfigSpace"),
+    "mujoco": ("mujoco",),
+    "doom": ("vizdoom",),
+    "bench": ("stable_baselines3",),
+    "data": ("minari", "h5py"),
+    "loggers": ("wandb", "mlflow", "trackio"),
+    "onnx": ("onnx",),
+    "hub": ("huggingface_hub",),
 }
+"""Extra of pyproject.toml -> modules that it installs. The extra ``train`` installs all other modules."""
 MAX_LINES = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
-ACCESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
+_ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
 def lines(error: BaseException) -> list[str] | None:
-    """Return the error messages for the user, at most `MAX_LINES` lines; None for a bug."""
+    """Return the messages of an error for the user, at most `MAX_LINES` lines. None if the error is a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
     messages = [message for part in errors[:MAX_LINES] if (message := one_line(part)) is not None]
     if len(errors) > MAX_LINES:
@@ -42,14 +37,14 @@ def lines(error: BaseException) -> list[str] | None:
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the error message for the user, as one line; None for a bug."""
+    """Return the message of an error for the user, as one line. None if the error is a bug."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
         place = f" at {str(error.filename)!r}" if error.filename is not None else ""
         return _printable(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{place}; make room")
-    if isinstance(error, OSError) and error.errno in ACCESS and error.filename is not None:
+    if isinstance(error, OSError) and error.errno in _ACCESS_ERRORS and error.filename is not None:
         path = error.filename2 or error.filename  # ``filename2`` is the target of a rename
         return _printable(f"cannot use {str(path)!r}: {error.strerror}")
     is_torch_allocation = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
@@ -59,22 +54,22 @@ def one_line(error: BaseException) -> str | None:
             "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
         )
     module = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if module and module not in OURS:
-        extra = EXTRAS.get(module, "train")
+    if module and module not in PROJECT_MODULES:
+        extra = next((extra for extra, modules in _MODULES_OF_EXTRA.items() if module in modules), "train")
         return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
     return None
 
 
 def _printable(line: str) -> str:
-    """Return ``line`` as one line of at most 1500 characters, with words of at most 300. Characters that are not
-    printable become escapes: ``line`` may contain user input, with any length and escape sequences of terminals."""
+    """Return ``line`` as one line of at most 1500 characters, with words of at most 300. ``line`` may contain user
+    input, so characters that are not printable, such as escape sequences of terminals, become escapes."""
     line = shorten(" ".join(shorten(word, limit=300) for word in line.split()), limit=1500)
     inside_quotes = slice(1, -1)  # `repr` puts a character between quotes
     return "".join(character if character.isprintable() else repr(character)[inside_quotes] for character in line)
 
 
-def absent(path: str | os.PathLike[str]) -> str:
-    """Return the reason why ``path`` cannot be used: a link to nothing, no permission, or no such file."""
+def missing_reason(path: str | os.PathLike[str]) -> str:
+    """Return why ``path`` cannot be used: a link to nothing, no permission, or no such file."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:
@@ -87,4 +82,4 @@ def absent(path: str | os.PathLike[str]) -> str:
 
 def show(line: str) -> None:
     """Print ``error: line`` on stderr, red on a terminal."""
-    print(paint(wrapped(f"error: {line}", sys.stderr), "red", sys.stderr), file=sys.stderr)
+    print(paint(wrap_text(f"error: {line}", sys.stderr), "red", sys.stderr), file=sys.stderr)

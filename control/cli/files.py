@@ -1,5 +1,5 @@
-"""Read files from users: regular files of limited size, and settings in YAML or JSON, which are small mappings of names
-to text. Any other content raises an error of one line."""
+"""Read files from users: regular files of limited size, and settings in YAML or JSON. A file of settings is a small
+mapping of names to text. Any other content raises an error of one line."""
 
 import contextlib
 import errno
@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from control.cli.errors import absent
+from control.cli.errors import missing_reason
 from control.cli.originals import from_original, is_original
 from control.cli.settings import RETURN_COMMANDS
-from control.cli.words import NULL, Pair, readable, word
+from control.cli.words import NULL, Pair, checked_text, word
 from models.settings import SettingError, SettingErrors, format_value, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
@@ -52,7 +52,7 @@ def read_json(path: str | os.PathLike[str], max_bytes: int = 10**7) -> Any:
 
 @contextlib.contextmanager
 def errors_in(path: str) -> Iterator[None]:
-    """Put ``path: `` before the message of each SettingError that is raised within this context."""
+    """Context manager that puts ``path: `` before the message of each SettingError raised in it."""
     try:
         yield
     except SettingError as error:
@@ -63,29 +63,29 @@ def errors_in(path: str) -> Iterator[None]:
 
 
 def read_config(path: str) -> list[Pair]:
-    """Read the settings in a YAML or JSON file as pairs. ``command: {return: 250}`` becomes ``command.return``. Files
-    of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
+    """Read the settings in a YAML or JSON file as pairs ``(name, words)``. ``command: {return: 250}`` becomes
+    ``command.return``. Files of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
     content = read_mapping("config", path, "name: value", empty=True)
     with errors_in(path):
         content = from_original(content) if is_original(content) else content
         pairs = list(_flatten(content))
-    return readable(pairs, f"{path}: ")
+    return checked_text(pairs, f"{path}: ")
 
 
 def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
-    """Read a mapping from a YAML file or a ``.json`` file. Numbers are not parsed but returned as text. If ``empty``,
-    the file may be empty. Raises SettingError for any other content. Its message names ``setting``, the flag with the
-    path, and shows ``example``, a correct line."""
+    """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``empty``, the file may be empty.
+    Raises SettingError for other content, with ``setting``, the flag that has the path, and ``example``, a correct
+    line."""
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
             if path.lower().endswith(".json"):
                 as_text: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
-                content = json.loads(text, object_pairs_hook=_unique, **as_text)
+                content = json.loads(text, object_pairs_hook=_unique_names, **as_text)
             else:
                 content = yaml.load(text, _TextLoader)
     except FileNotFoundError:
-        problem = absent(path)
+        problem = missing_reason(path)
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "not a text file"
     except json.JSONDecodeError as error:
@@ -101,8 +101,8 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
     raise SettingError(f"{setting} is {path!r}: {problem}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return ``pairs`` of name and value as a mapping. Raises SettingError for a repeated name."""
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return pairs ``(name, value)`` as a mapping. Raises SettingError for a repeated name."""
     mapping: dict[str, Any] = {}
     for name, value in pairs:
         if name in mapping:
@@ -124,13 +124,13 @@ class _TextLoader(yaml.BaseLoader):
         """Construct a mapping without repeated names."""
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
-            _unique([(key.value, None) for key, _ in node.value])  # raises for this name
+            _unique_names([(key.value, None) for key, _ in node.value])  # raises for this name
         return node_values
 
 
 def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield ``(name, words)`` for each setting of a file. Items of ``command`` become ``command.return`` and so on.
-    Raises SettingError for any other nested mapping."""
+    """Yield a pair ``(name, words)`` for each setting of a file. Items of ``command`` become ``command.return`` and so
+    on. Raises SettingError for any other nested mapping."""
     for name, value in mapping.items():
         if name == "command" and isinstance(value, dict):
             yield from _flatten({f"command.{key}": item for key, item in value.items()})

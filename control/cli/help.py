@@ -1,6 +1,5 @@
-"""The text of ``--help``: settings with their meaning, default and range, in groups. It lists the settings that act in
-the chosen run, settings of one command (``--plot --help``), settings that contain a word (``--help discount``), or all
-(``--help all``)."""
+"""The text of ``--help``: settings with their meaning, default and range, in groups. It has the settings that have an
+effect in a run, of one command (``--plot --help``), with a word (``--help discount``), or all (``--help all``)."""
 
 import re
 import shutil
@@ -9,8 +8,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from control.cli.colour import wrapped
-from control.cli.options import Flag, flags
+from control.cli.colour import wrap_text
+from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
 from control.cli.words import word
@@ -18,7 +17,7 @@ from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SMALLEST, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
-HEAD = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
+USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
 
 train PPO until it lands on the moon, and film it:
   python trainer.py --implementation PPO --gamename lunarlander --steps_per_epoch 1024 --target_return 250 --record
@@ -44,7 +43,7 @@ OPTIONS = (
     ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
     ("--import MODULE,...", "import these first; a file can name no module itself"),
 )
-WORDS = (
+SYNTAX = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
     f"{SMALLEST:g}, and lists have at most {MAX_ITEMS} items. Integers may be written 1000 or 1e3."
@@ -60,10 +59,10 @@ FIRST_COMMANDS = (
     ("--learn CartPole-v1", "teacher, learned environment, learned reward, and a page of results", "2 minutes"),
     ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "6 minutes"),
 )
-WIDEST = 110
-COLUMN = 32  # at which explanations begin
+MAX_WIDTH = 110
+TEXT_COLUMN = 32  # column at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
-OBVIOUS = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar says already
+OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
 # Command -> setting -> note: differences from a training run.
 _NOTES = {
@@ -76,58 +75,72 @@ _NOTES = {
 
 
 def help_text(
-    valid_flags: Mapping[str, Flag],
-    choices: Mapping[str, str],
-    words: Sequence[str],
-    command: str | None = None,
-    is_default: bool = False,
+    valid_flags: Flags, choices: Mapping[str, str], words: Sequence[str], command: str | None, is_default: bool
 ) -> str:
-    """Return the help page. ``valid_flags`` are all flags by name, commands included. ``choices`` are the run's
+    """Return the help page. ``valid_flags`` are all flags by name, also of commands. ``choices`` are the run's
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
-    than training, such as ``plot``. If the implementation ``is_default``, the page has no hyperparameters. Raises
-    SettingError if no setting contains the words."""
-    implementation = choices["implementation"]
-    width = max(40, min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns))
-    families = families_of(implementation, valid_flags["agent"].default)
-    shows_all = words == ["all"]
-    searches_text = bool(words) and not shows_all
-    if command and not searches_text:
-        value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
-        usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
-        return "\n".join(
-            [f"{usage}\n", *_entries(_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)]
-        )
+    than training, such as ``plot``. If the user chose no implementation (``is_default``), the page has no
+    hyperparameters. Raises SettingError if no setting contains the words."""
+    width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
+    families = families_of(choices["implementation"], valid_flags["agent"].default)
+    full = words == ["all"]
+    if words and not full:
+        return _search_page(valid_flags, choices, " ".join(words), families, width, is_default)
+    if command:
+        return _command_page(valid_flags, command, families, width)
+    return _training_page(valid_flags, choices, families, width, full, is_default)
+
+
+def _command_page(valid_flags: Flags, command: str, families: Sequence[str], width: int) -> str:
+    """Return the page of a command other than training."""
+    value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
+    usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
+    entries = _entries(_flags_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)
+    return "\n".join([f"{usage}\n", *entries])
+
+
+def _search_page(
+    valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
+) -> str:
+    """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
+    the page lists the settings of all implementations. Raises SettingError if none of these contains the text."""
+    implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
+    all_matches, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
+    matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
+    names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
+    heading = f"settings of {implementation} with {text!r}:"
+    if not matches:
+        start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
+        heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
+        matches, notes = [*all_matches.values()], {name: f"of {group}" for name, group in owners.items() if group}
+    if not matches:
+        name, _, value = text.partition(" ")
+        is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
+        hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
+        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
+    lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
+    if re.search(r" \[[A-Z]\]", "".join(lines)):
+        lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
+    if names:
+        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in names)
+        lines.append(_wrap(f"Also {other_settings}: --algo NAME --help {text}", width))
+    return "\n".join(lines)
+
+
+def _training_page(
+    valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], width: int, full: bool, is_default: bool
+) -> str:
+    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect.
+    It has no hyperparameters if the implementation ``is_default``."""
     notes = _notes_without_effect(valid_flags, choices)
-    if searches_text:
-        text = " ".join(words)
-        found, owners = _matching_anywhere(text.lower(), choices["gamename"])
-        matches = [] if is_default else _matching(valid_flags, text.lower(), families)
-        names = [name for name in found if name not in valid_flags and text.lower() in name] if matches else []
-        heading = f"settings of {implementation} with {text!r}:"
-        if not matches:
-            start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
-            heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-            matches, notes = [*found.values()], {name: f"of {group}" for name, group in owners.items() if group}
-        if not matches:
-            name, _, value = text.partition(" ")
-            is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-            hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
-            raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-        lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
-        if re.search(r" \[[A-Z]\]", "".join(lines)):
-            lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
-        if names:
-            others = ", ".join(f"{name} (of {owners[name]})" for name in names)
-            lines.append(_wrap(f"Also {others}: --algo NAME --help {text}", width))
-        return "\n".join(lines)
-    # The short page lists the usual settings of training that have an effect. Commands to the agent have no owner.
-    of_training = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
-    short_list = [flag for flag in of_training if flag.meta["usual"] and flag.name not in notes]
+    # Commands to the agent have no owner.
+    training_flags = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
+    short_list = [flag for flag in training_flags if flag.meta["usual"] and flag.name not in notes]
     if is_default:
         short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
-    listed = [*valid_flags.values()] if shows_all else short_list
-    subject = "every run" if is_default else f"{implementation} that act by default"
-    parts = [*_head(subject, width), *_groups(listed, choices, notes, families, width)]
+    listed = [*valid_flags.values()] if full else short_list
+    subject = "every run" if is_default else f"{choices['implementation']} that act by default"
+    parts = [*_introduction(subject, width), *_groups(listed, choices, notes, families, width)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
@@ -142,21 +155,21 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
     return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
 
 
-def _head(subject: str, width: int) -> list[str]:
-    """Return the parts of the page before the settings: usage, implementations, environments and options."""
+def _introduction(subject: str, width: int) -> list[str]:
+    """Return the parts of the page before the settings. ``subject`` says whose settings follow."""
     from envs.names import GAMES, declared_games
 
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
     wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
     options = [_entry(term, text, width) for term, text in OPTIONS]
-    head = HEAD.format(subject=subject, **wrapped_lists)
-    return [head, _wrap(WORDS, width), "", "options:", *options, ""]
+    usage = USAGE.format(subject=subject, **wrapped_lists)
+    return [usage, _wrap(SYNTAX, width), "", "options:", *options, ""]
 
 
 def _groups(
     listed: Sequence[Flag], choices: Mapping[str, str], notes: Mapping[str, str], families: Sequence[str], width: int
 ) -> list[str]:
-    """Return the entries of the ``listed`` settings, below a heading for each section. The first section of
+    """Return the entries of the ``listed`` settings, with a heading for each section. The first section of
     hyperparameters begins with their sources, which explain tags such as [C] in its entries."""
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
@@ -164,18 +177,18 @@ def _groups(
     family_text = family(choices["implementation"]).sources
     sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
     parts = []
-    # Hyperparameters are last, so that they are visible in a terminal, and of these the subsections.
+    # Hyperparameters are last, so that they are visible in a terminal. Their subsections are after the others.
     for section in sorted(groups, key=lambda section: (section.startswith("hyperparameters"), ": " in section)):
         parts.append(f"{section}:")
         if section.startswith("hyperparameters") and sources_match:
             text = f"Defaults are those with --gamename {choices['gamename']}. {sources_match[1]}"
             parts += [_wrap(text, width, "  "), ""]
-            sources_match = None  # only once
+            sources_match = None  # the sources are printed only once
         parts += [*_entries(groups[section], notes, families, width), ""]
     return parts
 
 
-def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str, str]) -> dict[str, str]:
+def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
     """Return setting -> note with the reason, for settings without effect in a run with these ``choices`` of
     implementation, preset, and so on."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
@@ -190,9 +203,8 @@ def _notes_without_effect(valid_flags: Mapping[str, Flag], choices: Mapping[str,
     return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
 
 
-def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str]) -> list[Flag]:
-    """Return the settings with ``text`` in their name, section, help text or aliases; matches in names are first.
-    Empty if there are none."""
+def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> list[Flag]:
+    """Return the settings with ``text`` in their name (these are first), section, help text or aliases."""
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
@@ -203,22 +215,21 @@ def _matching(valid_flags: Mapping[str, Flag], text: str, families: Sequence[str
     return sorted(matches, key=lambda flag: text not in flag.name)
 
 
-def _matching_anywhere(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return `_matching` settings of all implementations by name, those with ``text`` in their name first, and setting
-    -> the implementations that have it, "" for all."""
-    found: dict[str, Flag] = {}
+def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
+    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name. Also return
+    setting -> the implementations that have it, "" if all have it. Settings with the text in their name are first."""
+    all_matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
-        for flag in _matching(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
-            found.setdefault(flag.name, flag)
+        for flag in _flags_with_text(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
+            all_matches.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
     names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
-    return dict(sorted(found.items(), key=lambda item: text not in item[0])), names
+    return dict(sorted(all_matches.items(), key=lambda item: text not in item[0])), names
 
 
-def _of_command(valid_flags: Mapping[str, Flag], command: str) -> list[Flag]:
-    """Return the settings of a command other than training: first its flag, then its other settings, then the settings
-    of a run that it uses."""
+def _flags_of_command(valid_flags: Flags, command: str) -> list[Flag]:
+    """Return the settings of a command: its flag, then its other settings, then settings of a run that it uses."""
     settings = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         settings += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
@@ -230,17 +241,17 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
     entries = []
     for flag in listed:
         note = f" [{notes[flag.name]}]" if flag.name in notes else ""
-        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explain(flag, families)}{note}", width))
+        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{note}", width))
     return entries
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation ``text``, which begins in column `COLUMN`, in a new line after a long one."""
-    lines = textwrap.wrap(" ".join(text.split()), width - COLUMN)
+    """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
+    lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
     indented_term = f"  {term}"
-    has_room = len(indented_term) + 2 <= COLUMN  # for two spaces before the explanation
-    first_line = f"{indented_term:<{COLUMN}}{lines.pop(0)}" if has_room else indented_term
-    return "\n".join([first_line, *(" " * COLUMN + line for line in lines)])
+    has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
+    first_line = f"{indented_term:<{TEXT_COLUMN}}{lines.pop(0)}" if has_room else indented_term
+    return "\n".join([first_line, *(" " * TEXT_COLUMN + line for line in lines)])
 
 
 def _metavar(flag: Flag) -> str:
@@ -251,12 +262,14 @@ def _metavar(flag: Flag) -> str:
     return f"{single},..." if flag.kind.is_list else single
 
 
-def _explain(flag: Flag, families: Sequence[str]) -> str:
+def _explanation(flag: Flag, families: Sequence[str]) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets."""
     parts = [f"default: {word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
     without_null = allowed_values.removesuffix("; or null")
-    metavar_says_so = without_null in OBVIOUS or allowed_values.startswith("text, ")  # limits of text are unimportant
+    metavar_says_so = without_null in OBVIOUS_VALUES or allowed_values.startswith(
+        "text, "
+    )  # length limits are left out
     if not metavar_says_so:
         parts.append(f"allowed: {allowed_values}")
     if flag.default is True:
@@ -267,15 +280,15 @@ def _explain(flag: Flag, families: Sequence[str]) -> str:
 
 
 def first_commands() -> str:
-    """Return some commands to begin with, for calls without flags. The times are of one core."""
+    """Return some commands to begin with, for calls without flags. Their times are measured on one core."""
     examples = [f"{aim} ({time}):\n  python trainer.py {words}" for words, aim, time in FIRST_COMMANDS]
-    head = "Without flags nothing is trained. Some commands to begin with:"
-    return _with_broken_commands("\n".join([head, *examples, "All flags: --help"]))
+    heading = "Without flags nothing is trained. Some commands to begin with:"
+    return _with_broken_commands("\n".join([heading, *examples, "All flags: --help"]))
 
 
 def _with_broken_commands(page: str) -> str:
-    """Return ``page`` with its long commands broken to the width of the terminal, as a shell takes them."""
-    return re.sub("^  python .*", lambda line: wrapped(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
+    """Return ``page`` with long commands broken to the width of the terminal, as a shell accepts them."""
+    return re.sub("^  python .*", lambda line: wrap_text(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
 
 
 def version() -> str:

@@ -1,4 +1,4 @@
-"""Lists of the available settings for a run, an implementation and a game; and suggestions for misspelt names."""
+"""The settings that exist for a command, an implementation and a game, as flags. Also errors for misspelt names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +12,7 @@ from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-_ELSEWHERE = {
+_ADVICE = {
     "env_kwargs": "register an id with these arguments in a module of yours, and give --gamename my_module:MyEnv-v0"
 }
 
@@ -21,8 +21,7 @@ _ELSEWHERE = {
 class Flag:
     """One setting as the command line knows it. ``meta`` has its help text, bounds and properties
     (`models.settings.PROPERTIES`), ``section`` is its heading in the help. ``owner`` is the class of the config that
-    has it; None for a command to the agent, such as ``command.return``, and for a setting of several families at
-    once."""
+    has it, None for a command to the agent, such as ``command.return``, and for a setting of several families."""
 
     name: str
     kind: Kind
@@ -38,14 +37,17 @@ class Flag:
 
     @property
     def required_flags(self) -> str:
-        """The flags of which it needs one to have an effect, as text such as ``--record or --film``; else ""."""
+        """The flags of which one is necessary for an effect, as text such as ``--record or --film``; else empty."""
         return " or ".join(f"--{name}" for name in self.meta["needs"])
+
+
+Flags = Mapping[str, Flag]
+"""Flags by name."""
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
-    this game. ``choices`` select other defaults: ``preset`` and, for a learned proxy, ``proxy``, ``agent`` and
-    ``mode``."""
+    this game, and for ``choices`` of ``preset`` and, with a learned proxy, of ``proxy``, ``agent`` and ``mode``."""
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
@@ -68,20 +70,19 @@ def command_flags() -> dict[str, Flag]:
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting with
-    the fact ``chooses``, such as the preset itself, keeps its usual default."""
+    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting that
+    is itself such a choice keeps its usual default."""
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing
-    # The agents by default are the preset's, not the chosen ones.
+    # The default agents are the agents of the preset, not the agents in ``values``.
     agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
     return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     """Return the settings that apply to several families of agents at once, such as ``lr`` for ``DDQN_lr`` and
-    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the agents. The default is the
-    common default of the families, None if these differ."""
+    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is their joint config. Different defaults become None."""
     agent_flags, shared_flags = flags_of(agents, section), {}
     for name, family_names in shared_settings(agents).items():
         first = agent_flags[family_names[0]]
@@ -93,9 +94,9 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
 
 def flags_of_all(game: str) -> dict[str, Flag]:
     """Return every setting of every implementation and every parameter of every game, as `flags` does. Settings of
-    agents that train on proxies also have their names with a prefix, such as ``PPO_lr``."""
+    agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
     all_flags = all_parameters()
-    choices = {"agent": RunConfig.agent}  # else an environment would be built to choose the agents
+    choices = {"agent": RunConfig.agent}  # without it, an environment would be built to choose the agents
     for implementation in implementations():
         all_flags |= flags(implementation, game, choices)
     for agent in inner_agents():
@@ -105,8 +106,7 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
 
 def parameters(game: str) -> dict[str, Flag]:
-    """Return the parameters that the name of this game can set (`envs.names`), with their values in ``game`` as
-    defaults."""
+    """Return the parameters that the name of this game can set (`envs.names`). Defaults are the values in ``game``."""
     from envs.names import GAMES, declared_games, resolve
 
     base_name = game.partition(",")[0]
@@ -124,9 +124,8 @@ def all_parameters() -> dict[str, Flag]:
     return {name: flag for game in (*GAMES, *declared_games()) for name, flag in parameters(game).items()}
 
 
-def for_fresh_agents() -> set[str]:
-    """Return the hyperparameters of all agents that can train on a proxy, with and without prefix: ``lr``,
-    ``PPO_lr``."""
+def settings_of_fresh_agents() -> set[str]:
+    """Return the hyperparameters of all agents that can train on a proxy, by both names: ``lr`` and ``PPO_lr``."""
     names = set()
     for agent in inner_agents():
         agent_names = kinds(family(agent).config)
@@ -134,15 +133,14 @@ def for_fresh_agents() -> set[str]:
     return names
 
 
-def for_evaluation() -> set[str]:
-    """Return `for_fresh_agents` and the parameters of every environment, because a checkpoint may be evaluated in
-    another environment."""
-    return for_fresh_agents() | all_parameters().keys()
+def evaluation_overrides() -> set[str]:
+    """Return the settings that ``--eval_agent`` can change: `settings_of_fresh_agents`, parameters of environments."""
+    return settings_of_fresh_agents() | all_parameters().keys()
 
 
 def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
-    """Return name -> `Flag` for each field of a config, with its value as default. Empty for None. ``section`` comes
-    before the section of a field: ``hyperparameters of PPO: network``."""
+    """Return name -> `Flag` for each field of a config, with its value as default. Empty if ``config`` is None.
+    ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
     if config is None:
         return {}
     field_kinds, config_flags = kinds(type(config)), {}
@@ -155,7 +153,8 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 
 def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
-    """Return the error for a parameter (or ``no_`` and its name) that ``game`` lacks."""
+    """Return the error for a parameter that ``game`` lacks. ``name`` may also be its negation, such as ``no_NAME``.
+    ``prefix`` is put before the name: ``--``, or the name of a file."""
     from envs.names import games_with
 
     other_games = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
@@ -163,12 +162,10 @@ def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
     return SettingError(f"{prefix}{name} {problem}; it is a parameter of {other_games}")
 
 
-def unknown_error(
-    name: str, valid_flags: Mapping[str, Flag], implementation: str, prefix: str, game: str
-) -> SettingError:
+def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
-    setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. An empty
-    ``game`` stands for all."""
+    setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. If ``game``
+    is empty, parameters of games are not considered."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
@@ -183,18 +180,16 @@ def unknown_error(
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    if name in _ELSEWHERE:
-        return SettingError(f"{prefix}{name} is unknown; {_ELSEWHERE[name]}")
+    if name in _ADVICE:
+        return SettingError(f"{prefix}{name} is unknown; {_ADVICE[name]}")
     suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if prefix == "--" else ())
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")
 
 
-def _similar_setting(
-    name: str, valid_flags: Mapping[str, Flag], implementation: str, flags_only: Sequence[str]
-) -> str | None:
-    """Return the setting whose name, alias or negation is most similar to ``name``; None if none is similar.
+def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:
+    """Return the setting whose name, alias or negation is most similar to ``name``. None if none is similar.
     ``flags_only`` are further names to suggest: flags that are no settings."""
     families = families_of(implementation, valid_flags["agent"].default)
     aliases = HINTS | vocabulary(families, valid_flags)
@@ -204,7 +199,7 @@ def _similar_setting(
     negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
     meanings |= {setting: setting for setting in [*valid_flags, *negations, *flags_only]}
     prefix, _, base_name = name.partition("_")
-    if prefix in implementations() and base_name in valid_flags:  # such as PPO_lr with one agent
+    if prefix in implementations() and base_name in valid_flags:  # PPO_lr, which with one agent is called lr
         return base_name
     similar_name = closest(name, meanings)
     return meanings[similar_name] if similar_name else None

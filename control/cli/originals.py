@@ -7,12 +7,12 @@ from models.settings import SettingError, choice_error, format_value
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
 _EVAL_FREQUENCY = 500  # default of the script, in steps
-_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; they differ from GaussianLatent's
+_LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has other defaults
 
 
 def is_original(content: Mapping[str, Any]) -> bool:
-    """Return whether a file is for the original scripts. Such a file has ``env_config``, or an original name of an
-    environment without an implementation."""
+    """Return whether a file is for the original scripts. Such a file has the key ``env_config``, or it has an original
+    name of an environment and no key ``implementation``."""
     return "env_config" in content or (content.get("environment") in ORIGINAL_GAMES and "implementation" not in content)
 
 
@@ -23,7 +23,7 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
     if game not in ORIGINAL_GAMES:
         raise choice_error("environment", game, ORIGINAL_GAMES)
-    implementation = _implementation(entries)
+    implementation = _implementation_of_agent(entries)
     if not isinstance(env_config, dict):
         raise SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping")
     settings: dict[str, Any] = {"gamename": game.lower()}
@@ -33,27 +33,27 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {"implementation": implementation, "episodic_env": "false"}
     if "Latent" in implementation:
         settings |= _LATENT_DEFAULTS
-    if _switch(entries.pop("seperate_rollout_batch_size", "")) != "true":
+    if _lower_text(entries.pop("seperate_rollout_batch_size", "")) != "true":
         entries.pop("rollout_batch_size", None)
     entries.pop("save_final_params", None)  # unused by the scripts
     if "save_params" in entries:
-        settings["no_checkpoint"] = _switch(entries.pop("save_params")) == "false"
+        settings["no_checkpoint"] = _lower_text(entries.pop("save_params")) == "false"
     frequencies = [str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
-    if all(text.isdecimal() and int(text) for text in frequencies):  # else the key is unknown
+    if all(text.isdecimal() and int(text) for text in frequencies):  # other values are refused with the key, as unknown
         steps, steps_per_epoch = map(int, frequencies)
         settings["checkpoint_every"] = str(-(-steps // steps_per_epoch))  # rounded up
         del entries["save_frequency"]
     return settings | entries
 
 
-def _switch(value: Any) -> str:
-    """Return a value of JSON or YAML as ``"true"``, ``"false"``, or other text in lower case."""
+def _lower_text(value: Any) -> str:
+    """Return a value of JSON or YAML as text in lower case: ``"true"``, ``"false"`` or other text."""
     return str(value).lower()
 
 
-def _implementation(entries: dict[str, Any]) -> str:
-    """Return the implementation for the ``agent_type`` in ``entries``, which is removed. Without ``agent_type``, it
-    follows from the keys that only one script reads. Raises SettingError for an unknown agent."""
+def _implementation_of_agent(entries: dict[str, Any]) -> str:
+    """Return the implementation for the ``agent_type`` in ``entries``, and remove this key. If it is missing, the
+    implementation follows from keys that only one script reads. Raises SettingError for an unknown agent."""
     script_of_key = {"latent_type": "latent_model", "Q_alpha": "simple_model", "model_alpha": "simple_model"}
     script_of_key |= {"rollout_length": "perfect_model"}
     likely_script = next((script for key, script in script_of_key.items() if key in entries), "ER")

@@ -1,5 +1,5 @@
 """Parse the command line, or keywords in Python, to `Settings`, before torch is imported. Later sources override
-earlier ones: defaults of the family, of the implementation, of the game, a file (``--config``), flags."""
+earlier ones: defaults of the family, of the implementation and of the game, a file (``--config``), flags."""
 
 import dataclasses
 import os
@@ -7,11 +7,11 @@ import sys
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.options import FLAG_ONLY, Flag, flags, flags_of_all, for_evaluation, parameters, unknown_error
+from control.cli.options import FLAG_ONLY, Flag, evaluation_overrides, flags, flags_of_all, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
 from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
 from control.cli.together import check_together
-from control.cli.words import NULL, Pair, one_word, read_value, split, unboxed, word, words_by_setting
+from control.cli.words import NULL, Pair, as_python_number, one_word, read_value, split, word, words_by_setting
 from models.mixture import Mixture, expand_shared
 from models.registry import agent_and_proxy_defaults, families_of, family
 from models.settings import SettingError, SettingErrors, check_value, format_value, kinds, names_with, raise_all
@@ -20,13 +20,13 @@ from models.vocabulary import translate
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
 _CONFIGS = (RunConfig, *COMMANDS.values())
-FIRST = ("implementation", "gamename")  # they decide which settings there are
-_OF_BASELINE = ("implementation", "mode", "agent")  # replaced by `_baseline`
+FIRST = ("implementation", "gamename")  # translated first: which other settings exist depends on these
+_BASELINE_SETTINGS = ("implementation", "mode", "agent")  # settings that `_baseline_changes` replaces
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """Parse ``argv`` (by default the process's) to settings. Raises SettingError, with a line for each wrong name and
-    value, and SystemExit(0) after ``--help`` or ``--version``."""
+    """Parse ``argv`` to settings. The default is the arguments of the process. Raises SettingError, with a line for
+    each wrong name and value, and SystemExit(0) after ``--help`` or ``--version``."""
     pairs = split(sys.argv[1:] if argv is None else argv)
     names = [name for name, _ in pairs]
     if "version" in names:
@@ -37,9 +37,9 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     if names.count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
     if "use_tune" in names:
-        pairs = _with_file_of_search(pairs)
+        pairs = _with_search_file(pairs)
     task = dict(pairs).get("learn")
-    if task and "gamename" not in names:  # the name of the environment, as in any other run
+    if task and "gamename" not in names:  # ``--learn GAME`` names the environment
         pairs = [*pairs, ("gamename", task)]
     flag_words, file_words = dict(pairs), dict[str, list[str]]()
     file = one_word("config", flag_words["config"]) if "config" in flag_words else ""
@@ -51,13 +51,14 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     for name, words in pairs:
         if name == "import":
             modules += words or [""]  # no module has the name "", which is an error
-    _import(modules, ())
-    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds names of settings for aliases
+    _import_modules(modules, ())
+    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds the settings that aliases stand for
     try:
         settings = _parse(pairs, file, file_words, file_names, flag_names)
     except SettingError as error:
         errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
         for i, part in enumerate(errors):
+            # The message about a setting of the file begins with the name of the file.
             if part.name in file_names - flag_names and not str(part).startswith(f"{file}: "):
                 errors[i] = SettingError(f"{file}: {part}", part.name)
         raise_all(errors)
@@ -67,55 +68,60 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 def _parse(
     pairs: list[Pair], file: str, file_words: dict[str, list[str]], file_names: set[str], flag_names: set[str]
 ) -> Settings:
-    """Return the settings of the flags in ``pairs`` and of the words in a file, which flags override. Adds the names of
-    settings that the file or flags set to ``file_names`` and ``flag_names``."""
+    """Return the settings of the flags in ``pairs`` and of the words in a file. Flags override the file. Adds the names
+    of settings from the file to ``file_names``, and from flags to ``flag_names``."""
     # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
     flag_words, renamed = translate(dict(pairs), (), FIRST, _no_value)
     flag_names |= flag_words.keys()
     if file:
         file_words, _ = translate(file_words, (), FIRST, _no_value)
         file_names |= file_words.keys()
-        file_words = _without_flags_only(file_words, flag_words)
-    _import((), flag_words.get("gamename", ()))
-    if baseline := _baseline({name: " ".join(words) for name, words in (file_words | flag_words).items()}):
-        file_words, flag_words = _without(file_words, _OF_BASELINE), _without(flag_words, _OF_BASELINE)
-        flag_words |= {name: [word(value)] for name, value in baseline.items()}
-    choice = _choose(file_words | flag_words, flag_words)
+        file_words = _file_words_without_flag_only(file_words, flag_words)
+    _import_modules((), flag_words.get("gamename", ()))
+    if baseline := _baseline_changes({name: " ".join(words) for name, words in (file_words | flag_words).items()}):
+        file_words = _without_names(file_words, _BASELINE_SETTINGS)
+        baseline_words = {name: [word(value)] for name, value in baseline.items()}
+        flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | baseline_words
+    choices = _resolve_choices(file_words | flag_words, flag_words)
     _check_choices_of_file(file, file_words, flag_words)
     if "help" in flag_words:
-        from control.cli.help import help_text
-
-        words = file_words | flag_words
-        choosing = [name for name, flag in choice.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
-        choices = {name: one_word(name, words[name]) for name in choosing}
-        choices |= {"implementation": choice.implementation, "gamename": choice.game}
-        command = next((name for name in COMMANDS if name in words), None)
-        print(help_text(choice.valid_flags, choices, words["help"], command, "implementation" not in words))
+        _print_help(file_words | flag_words, choices)
         sys.exit(0)
     if file:
-        file_words, _ = _without_aliases(file_words, choice, {})
+        file_words, _ = _without_aliases(file_words, choices, {})
         file_names |= file_words.keys()
-    flag_words, more_renamed = _without_aliases(_without(flag_words, FLAG_ONLY), choice, file_words)
+    flag_words, more_renamed = _without_aliases(_without_names(flag_words, FLAG_ONLY), choices, file_words)
     flag_names |= flag_words.keys()
     _print_translations(dict(pairs), renamed | more_renamed, flag_words)
     wrong: list[SettingError] = []
-    valid = (choice.valid_flags, choice.implementation)
-    from_flags = words_by_setting(flag_words.items(), *valid, prefix="--", game=choice.game, wrong=wrong)
-    from_file = words_by_setting(file_words.items(), *valid, prefix=f"{file}: ", game=choice.game, wrong=wrong)
-    if isinstance(choice.agents, Mixture):
-        from_flags = expand_shared(choice.agents, from_flags)
-        from_file = expand_shared(choice.agents, from_file)
+    valid = (choices.valid_flags, choices.implementation)
+    from_flags = words_by_setting(flag_words.items(), *valid, prefix="--", game=choices.game, wrong=wrong)
+    from_file = words_by_setting(file_words.items(), *valid, prefix=f"{file}: ", game=choices.game, wrong=wrong)
+    if isinstance(choices.agents, Mixture):
+        from_flags = expand_shared(choices.agents, from_flags)
+        from_file = expand_shared(choices.agents, from_file)
     flag_names |= from_flags.keys()
-    if choice.evaluating:  # the checkpoint has the other settings
-        counting = {name for name in from_file if _counts_in_evaluation(choice.valid_flags[name])}
-        counting |= parameters(choice.game).keys() if "gamename" in from_file | from_flags else set()
-        from_file = _without(from_file, from_file.keys() - counting)
-    return _settings(_read_values(from_file | from_flags, choice, wrong), choice, from_flags)
+    if choices.evaluating:  # the checkpoint has the other settings
+        used_names = {name for name in from_file if _is_used_in_evaluation(choices.valid_flags[name])}
+        used_names |= parameters(choices.game).keys() if "gamename" in from_file | from_flags else set()
+        from_file = _without_names(from_file, from_file.keys() - used_names)
+    return _settings(_read_values(from_file | from_flags, choices, wrong), choices, from_flags)
+
+
+def _print_help(words: Mapping[str, list[str]], choices: "_Choices") -> None:
+    """Print the help page for the flags in ``words``, which include ``help``."""
+    from control.cli.help import help_text
+
+    deciding_names = [name for name, flag in choices.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
+    deciding_values = {name: one_word(name, words[name]) for name in deciding_names}
+    deciding_values |= {"implementation": choices.implementation, "gamename": choices.game}
+    command = next((name for name in COMMANDS if name in words), None)
+    print(help_text(choices.valid_flags, deciding_values, words["help"], command, "implementation" not in words))
 
 
 def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_words: Mapping[str, list[str]]) -> None:
-    """Raise SettingError if a flag changes the implementation or the preset of the file, whose values are for these.
-    With ``--eval_agent`` nothing is checked, because neither counts."""
+    """Raise SettingError if a flag changes the implementation or the preset of the file, because the other values of
+    the file are for these. With ``--eval_agent`` nothing is checked, because the checkpoint decides both."""
     if "eval_agent" in flag_words:
         return
     wrong = []
@@ -127,16 +133,15 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
     raise_all(wrong)
 
 
-def _read_values(words: Mapping[str, list[str]], choice: "_Choice", wrong: list[SettingError]) -> dict[str, Any]:
-    """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and the
-    earlier errors in ``wrong``. With ``--eval_agent``, ranges of hyperparameters depend on the checkpoint and are not
-    checked."""
+def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: list[SettingError]) -> dict[str, Any]:
+    """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and for the
+    errors in ``wrong``. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
-        flag = choice.valid_flags[name]
+        flag = choices.valid_flags[name]
         try:
             values[name] = read_value(flag, value_words)
-            if not choice.evaluating or _counts_in_evaluation(flag):
+            if not choices.evaluating or _is_used_in_evaluation(flag):
                 check_value(name, values[name], flag.kind, flag.meta)
         except SettingError as error:
             wrong.append(error)
@@ -144,9 +149,9 @@ def _read_values(words: Mapping[str, list[str]], choice: "_Choice", wrong: list[
     return values
 
 
-def _without_flags_only(file_words: dict[str, list[str]], flag_words: Container[str]) -> dict[str, Any]:
-    """Return the words of a file without settings that only flags may set. Raises SettingError if the file sets one,
-    unless to its default or beside a flag."""
+def _file_words_without_flag_only(file_words: dict[str, list[str]], flag_words: Container[str]) -> dict[str, Any]:
+    """Return the words of a file without settings that only flags may set. Raises SettingError if the file sets such a
+    setting, unless it sets the default, or a flag sets it too."""
     defaults = {name: getattr(config, name) for config in _CONFIGS for name in names_with(config, "by_flag")}
     wrong = []
     for name in sorted(file_words.keys() & defaults.keys()):
@@ -156,15 +161,15 @@ def _without_flags_only(file_words: dict[str, list[str]], flag_words: Container[
             line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
             wrong.append(SettingError(f"{name} {line}", name))
     raise_all(wrong)
-    return _without(file_words, defaults)
+    return _without_names(file_words, defaults)
 
 
-def _without(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
+def _without_names(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
     """Return ``values`` without the items that have these ``names``."""
     return {name: value for name, value in values.items() if name not in names}
 
 
-def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:
+def _with_search_file(pairs: list[Pair]) -> list[Pair]:
     """Expand ``--use_tune --resume FOLDER`` to ``--config FOLDER/search.yaml --resume_search FOLDER``. Other flags are
     returned unchanged. Raises SettingError for a folder without a search, and for flags that would change the
     search."""
@@ -188,23 +193,25 @@ def _with_file_of_search(pairs: list[Pair]) -> list[Pair]:
 
 
 def settings_from(**values: Any) -> Settings:
-    """Return settings from keywords with the names of flags. Values are numbers, text or paths, None, lists or tuples;
-    commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
-    values = {name: unboxed(value) for name, value in values.items()}
-    values |= {f"command.{name}": unboxed(value) for name, value in (values.pop("command", None) or {}).items()}
+    """Return settings from keywords with the names of flags. Values are numbers, text, paths, None, lists or tuples.
+    Commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
+    values = {name: as_python_number(value) for name, value in values.items()}
+    values |= {
+        f"command.{name}": as_python_number(value) for name, value in (values.pop("command", None) or {}).items()
+    }
     values, _ = translate(values, (), FIRST, _no_value)
     if values.get("gamename") is not None:
-        _import((), [word(values["gamename"])])
-    if baseline := _baseline({name: word(value) for name, value in values.items()}):
-        values = _without(values, _OF_BASELINE) | baseline
-    choice = _choose({name: [word(value)] for name, value in values.items() if value is not None}, values)
-    values, _ = _without_aliases(values, choice, {})
-    unknown_names = [name for name in values if name not in choice.valid_flags]
-    valid = (choice.valid_flags, choice.implementation)
-    raise_all([unknown_error(name, *valid, prefix="", game=choice.game) for name in unknown_names])
-    if isinstance(choice.agents, Mixture):
-        values = expand_shared(choice.agents, values)
-    return _settings(values, choice, flag_names=frozenset(values))
+        _import_modules((), [word(values["gamename"])])
+    if baseline := _baseline_changes({name: word(value) for name, value in values.items()}):
+        values = _without_names(values, _BASELINE_SETTINGS) | baseline
+    choices = _resolve_choices({name: [word(value)] for name, value in values.items() if value is not None}, values)
+    values, _ = _without_aliases(values, choices, {})
+    unknown_names = [name for name in values if name not in choices.valid_flags]
+    valid = (choices.valid_flags, choices.implementation)
+    raise_all([unknown_error(name, *valid, prefix="", game=choices.game) for name in unknown_names])
+    if isinstance(choices.agents, Mixture):
+        values = expand_shared(choices.agents, values)
+    return _settings(values, choices, flag_names=frozenset(values))
 
 
 def training_from(**values: Any) -> Settings:
@@ -217,39 +224,39 @@ def training_from(**values: Any) -> Settings:
     return settings
 
 
-def _baseline(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that replace `_OF_BASELINE` if the ``texts`` by setting are of ``--implementation RN --mode
-    -1``, and print them. This is a run of the agent alone, a baseline of Ferreira et al. 2022: the environment's reward
-    plus ICM or, for tabular agents, a count-based bonus. Empty for another run."""
+def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings that replace `_BASELINE_SETTINGS` in ``--implementation RN --mode -1``, and print them. Empty
+    for another run. ``texts`` are the values by setting. Such a run trains the agent alone, as a baseline of Ferreira
+    et al. 2022. It gets the environment's reward plus ICM or, for tabular agents, a count-based bonus."""
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return {}
     agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
     bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
-    changes = {"implementation": agent} | _without(bonus, texts)
+    changes = {"implementation": agent} | _without_names(bonus, texts)
     line = " ".join(f"--{name} {value}" for name, value in changes.items())
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
     return changes
 
 
 def _without_aliases(
-    values: Mapping[str, Any], choice: "_Choice", previous_words: Mapping[str, list[str]]
+    values: Mapping[str, Any], choices: "_Choices", previous_words: Mapping[str, list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Translate aliases in ``values`` to names of settings. Return the values, and alias -> name. A part of a setting,
-    such as the width of ``hidden_sizes``, changes the value in ``previous_words`` or else the default."""
+    """Return ``values`` by names of settings instead of aliases, and alias -> name. An alias of a part of a setting,
+    such as the width of ``hidden_sizes``, changes the value in ``previous_words``, or else the default."""
 
     def current_value(name: str) -> Any:
-        flag = choice.valid_flags[name]
+        flag = choices.valid_flags[name]
         return read_value(flag, previous_words[name]) if name in previous_words else flag.default
 
-    value_of = _no_value if choice.evaluating else current_value  # the value in the checkpoint is not yet read
-    return translate(values, choice.families, choice.valid_flags, value_of)
+    value_of = _no_value if choices.evaluating else current_value  # the value in the checkpoint is not yet read
+    return translate(values, choices.families, choices.valid_flags, value_of)
 
 
 def _print_translations(
     typed: Mapping[str, list[str]], renamed: Mapping[str, str], translated: Mapping[str, list[str]]
 ) -> None:
-    """Print the translation of flags that are aliases, such as ``--env CartPole-v1 is --gamename cartpole here``, one
-    line for each setting. ``renamed`` maps aliases to settings."""
+    """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
+    setting. ``typed`` and ``translated`` are the words before and after, ``renamed`` maps aliases to settings."""
     alias_texts: dict[str, list[str]] = {}
     for name, words in typed.items():
         is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
@@ -261,13 +268,13 @@ def _print_translations(
 
 
 def _no_value(name: str) -> None:
-    """Return None, the previous value of a setting for `translate` if no value is known."""
+    """Return None. For `translate`, this is the previous value of a setting whose value is not known."""
     return None
 
 
-def _import(module_words: Sequence[str], game_words: Sequence[str]) -> None:
+def _import_modules(module_words: Sequence[str], game_words: Sequence[str]) -> None:
     """Import the modules in the words of ``--import`` (``a,b``), and the module in the words of ``--gamename``
-    (``module:Name``). Both are from flags or keywords, never from a file, so a file from elsewhere cannot run code."""
+    (``module:Name``). Both are from flags or keywords, never from a file, so that a file cannot run code."""
     from envs.names import import_module
 
     for names in module_words:
@@ -276,10 +283,11 @@ def _import(module_words: Sequence[str], game_words: Sequence[str]) -> None:
     import_module("gamename", " ".join(game_words))
 
 
-class _Choice(NamedTuple):
-    """The valid settings with their defaults, and the choices that they depend on. ``evaluating`` is whether the
-    command is ``--eval_agent``: the settings of all implementations are then valid. ``families`` are the families
-    whose aliases count (`families_of`). ``agents`` is the default config of the agents; None if ``evaluating``."""
+class _Choices(NamedTuple):
+    """The values that decide which settings exist, and these settings. ``evaluating`` is whether the command is
+    ``--eval_agent``: the settings of all implementations are then valid. ``valid_flags`` are the settings by name, with
+    defaults for these choices. ``families`` are the families whose aliases are valid (`families_of`). ``agents`` is the
+    default config of the agents, None if ``evaluating``."""
 
     implementation: str
     game: str
@@ -289,9 +297,10 @@ class _Choice(NamedTuple):
     agents: Any = None
 
 
-def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choice:
-    """Return the choices in ``words``; ``flag_names`` are the settings that flags set. Aliases of games are resolved.
-    If a preset is for one game, this game is the default. Raises SettingError if preset and game conflict."""
+def _resolve_choices(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choices:
+    """Read from ``words`` (setting -> its words) the values that decide which settings exist: implementation, game,
+    preset and agents. A preset for one game makes it the default game. Aliases of games are resolved. ``flag_names``
+    are the settings given as flags instead of in a file; error messages depend on it. Raises SettingError."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -299,39 +308,45 @@ def _choose(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choi
     preset_game = family(implementation).preset_game(preset)
     game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
     if preset_game and resolve(preset_game).base_name != game.base_name:
-        from_flag = next((name for name in ("gamename", "preset") if name in flag_names), None)
-        superfluous = f"--{from_flag}" if from_flag else "gamename"
-        line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out {superfluous}"
-        at_fault = "" if from_flag else "gamename"  # with a name, the message begins with the file's
-        raise SettingError(f"{line}, or take a preset of {game.base_name}", at_fault)
+        raise _preset_conflict(preset, game.name, flag_names)
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
-        return _Choice(implementation, game.name, evaluating, flags_of_all(game.name), families=())
-    choosing_names = names_with(family(implementation).config, "chooses")
+        # An evaluation takes flags of every implementation, because the checkpoint decides which apply.
+        return _Choices(implementation, game.name, evaluating, flags_of_all(game.name), families=())
+    deciding_settings = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
-        choosing_names.add("agent")
-    choices = {name: one_word(name, words[name]) for name in choosing_names if name in words}
-    agent_names = agents_of(implementation, game.name, choices)
-    agents, _ = agent_and_proxy_defaults(implementation, game.name, choices, agent_names)
-    valid_flags = flags(implementation, game.name, choices)
+        deciding_settings.add("agent")
+    deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
+    agent_names = agents_of(implementation, game.name, deciding_values)
+    agents, _ = agent_and_proxy_defaults(implementation, game.name, deciding_values, agent_names)
+    valid_flags = flags(implementation, game.name, deciding_values)
     families = families_of(implementation, agent_names)
-    return _Choice(implementation, game.name, evaluating, valid_flags, families, agents)
+    return _Choices(implementation, game.name, evaluating, valid_flags, families, agents)
 
 
-def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str]) -> Settings:
-    """Build settings from ``values`` and check them; ``flag_names`` are the settings that flags set. Parameters of
-    the environment become part of ``gamename``. Removes items from ``values``. Raises SettingError."""
-    game = choice.game
-    if not choice.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
+def _preset_conflict(preset: str, game: str, flag_names: Container[str]) -> SettingError:
+    """Return the error for a preset of another game. It advises to leave out the flag or the file's ``gamename``."""
+    flag = next((name for name in ("gamename", "preset") if name in flag_names), None)
+    superfluous = f"--{flag}" if flag else "gamename"
+    line = f"preset is {preset!r}, but gamename is {game!r}; leave out {superfluous}"
+    name = "" if flag else "gamename"  # `parse` puts the name of the file before errors that name a setting in it
+    return SettingError(f"{line}, or take a preset of {game.partition(',')[0]}", name)
+
+
+def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[str]) -> Settings:
+    """Build settings from ``values`` and check them. Parameters of the environment become part of ``gamename``.
+    ``flag_names`` are the settings given as flags. Removes items from ``values``. Raises SettingError."""
+    game = choices.game
+    if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
         parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
         if parameter_values:
             game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
     explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
-    typed = [name for name in values if name in flag_names]
+    typed_flags = [name for name in values if name in flag_names]
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
     values |= {"gamename": game, "command": command}
-    if choice.evaluating:
-        evaluation_settings = for_evaluation()
+    if choices.evaluating:
+        evaluation_settings = evaluation_overrides()
         changed = {name: values.pop(name) for name in list(values) if name in evaluation_settings}
         evaluation = {name: values[name] for name in values if name in {*kinds(RunConfig), *kinds(EvaluateConfig)}}
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
@@ -339,18 +354,18 @@ def _settings(values: dict[str, Any], choice: _Choice, flag_names: Container[str
     else:
         inactive = {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
         settings = with_defaults({name: value for name, value in values.items() if name not in inactive})
-    check_together(settings, typed, choice.valid_flags)
+    check_together(settings, typed_flags, choices.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
 
 
-def _counts_in_evaluation(flag: Flag) -> bool:
-    """Return whether a setting in a file counts with ``--eval_agent``; the checkpoint has the others."""
+def _is_used_in_evaluation(flag: Flag) -> bool:
+    """Return whether ``--eval_agent`` uses this setting of a file. All others are in the checkpoint."""
     return flag.section == "run" or flag.command == "eval_agent"
 
 
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``. A parameter from a flag (``flag_names``) overrides
-    the one in the game's name. If a flag names the game, its parameters override those in a file."""
+    """Return the name ``game`` with the parameters in ``values``. A parameter given as a flag (``flag_names``)
+    overrides the one in the game's name. If the game is given as a flag, its name overrides parameters in a file."""
     from envs.names import split_name, with_parameters
 
     base_game, named_parameters = split_name(game)

@@ -11,10 +11,10 @@ from control.cli.colour import paint
 from control.cli.ending import ending
 
 Watch = Callable[[float], object]
-"""Takes the share of the work that is done, from 0 to 1. The result is ignored."""
+"""A function that receives the fraction of the work that is done, from 0 to 1. Its result is ignored."""
 
 LINE_SECONDS = 5.0  # between lines without a terminal
-BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # the time left; three columns are for "^C"
+BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
 
 
 class Lines:
@@ -27,12 +27,12 @@ class Lines:
         """Restart the clock for the remaining time and for the next line."""
         self._started = self._last = time.monotonic()
 
-    def show(self, label: str, share: float) -> None:
-        """Print the progress of ``label`` and the estimated remaining time, if a line is due. ``share`` is from 0 to
-        1; nothing is printed below 0.01, where the estimate is poor, or at 1."""
-        if 0.01 <= share < 1:
-            remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - share) / share)
-            self.print_if_due(f"  {label}: {100 * share:.0f} %, {remaining} left")
+    def show(self, label: str, fraction: float) -> None:
+        """Print the progress of ``label`` and the estimated remaining time, if a line is due. ``fraction`` is the part
+        of the work that is done. Nothing is printed at 1, and below 0.01, because the estimate is then poor."""
+        if 0.01 <= fraction < 1:
+            remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - fraction) / fraction)
+            self.print_if_due(f"  {label}: {100 * fraction:.0f} %, {remaining} left")
 
     def is_due(self) -> bool:
         """Return whether the last line is at least `LINE_SECONDS` ago."""
@@ -53,8 +53,7 @@ class RowTable:
         self.widths: dict[str, int] = {}
 
     def text(self, row: Mapping[str, str]) -> str:
-        """Return ``row`` (column -> text) as a line, after the header if a column is new. Columns that the row lacks
-        are empty."""
+        """Return ``row`` (column -> text) as a line, below the header if a column is new. Missing cells are empty."""
         lines = []
         if not row.keys() <= self.widths.keys() or any(len(text) > self.widths[name] for name, text in row.items()):
             self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}
@@ -70,18 +69,18 @@ def new_bar(label: str) -> tqdm:
 
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
-    """Yield a function that shows the progress of ``label``, or None unless ``enabled``. On a terminal it draws a bar
-    on stderr, which is erased at the end; otherwise it prints lines (`Lines`). Raises KeyboardInterrupt if the command
-    was interrupted before."""
-    ending.raise_again()
+    """Context manager that yields a function to show the progress of ``label``, or None unless ``enabled``. On a
+    terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints lines (`Lines`). Raises
+    KeyboardInterrupt if the command was interrupted before."""
+    ending.raise_if_stopped()
     if not enabled:
         yield None
     elif sys.stderr.isatty():
         with new_bar(label) as bar:
-            yield lambda share: bar.update(share - bar.n)  # `update` takes the increase
+            yield lambda fraction: bar.update(fraction - bar.n)  # `update` takes the increase
     else:
         lines = Lines()
-        yield lambda share: lines.show(label, share)
+        yield lambda fraction: lines.show(label, fraction)
 
 
 def time_in_words(seconds: float) -> str:
@@ -91,6 +90,6 @@ def time_in_words(seconds: float) -> str:
 
 
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function that shows the progress of a part of the work, in the range of ``watch`` from ``first`` to
-    ``first + size``. None if ``watch`` is None."""
-    return None if watch is None else lambda share: watch(first + size * share)
+    """Return a function that shows the progress of a part of the work. The part begins at ``first`` of the whole work
+    and has the length ``size``, both as fractions of it. None if ``watch`` is None."""
+    return None if watch is None else lambda fraction: watch(first + size * fraction)

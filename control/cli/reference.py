@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from control.cli.help import OBVIOUS, WORDS
+from control.cli.help import OBVIOUS_VALUES, SYNTAX
 from control.cli.options import Flag, command_flags, flags_of, parameters
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.words import word
@@ -21,7 +21,7 @@ from models.vocabulary import aliases_of
 
 WIDTH = 120
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-HEAD = """# Settings
+INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
 keyword in Python (`lr=1e-3`), by the same name.
@@ -46,25 +46,24 @@ TOCTREE = """```{{toctree}}
 
 
 def pages() -> dict[str, str]:
-    """Return path below docs/ -> page as Markdown: a page for runs and environments, one for searches and one for each
-    family."""
-    details = {"searches": _of_searches(), **_families()}
+    """Return path below docs/ -> page as Markdown: a page for runs and environments, for searches and each family."""
+    details = {"searches": _search_settings(), **_settings_by_folder()}
     texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
     titles = {name: text.partition("\n")[0].removeprefix("# Settings of ") for name, text in texts.items()}
     links = (f"- [{title}](settings/{name}.md)" for name, title in titles.items())
-    words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", WORDS))
-    head = HEAD.format(words=words, links="\n".join(links))
+    words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))
+    introduction = INTRODUCTION.format(words=words, links="\n".join(links))
     toctree = TOCTREE.format(names="\n".join(f"{title} <settings/{name}>" for name, title in titles.items()))
-    first_page = _text([head, *_of_runs(), *_of_environments(), toctree])
+    first_page = _text([introduction, *_run_settings(), *_environment_parameters(), toctree])
     return {"settings.md": first_page} | {f"settings/{name}.md": text for name, text in texts.items()}
 
 
 def _text(parts: Iterable[str]) -> str:
-    """Return lines and paragraphs as a page."""
+    """Return lines and paragraphs as the text of a page."""
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _of_runs() -> Iterator[str]:
+def _run_settings() -> Iterator[str]:
     """Yield the settings of every run and of each command."""
     yield "## Every run\n"
     for config in (RunConfig, *COMMANDS.values()):
@@ -73,8 +72,8 @@ def _of_runs() -> Iterator[str]:
     yield from _lines(command_flags().values())
 
 
-def _of_environments() -> Iterator[str]:
-    """Yield the parameters of each environment that has some."""
+def _environment_parameters() -> Iterator[str]:
+    """Yield the parameters of each environment that has parameters."""
     from envs.names import GAMES, declared_games
 
     yield "## Environments with parameters\n"
@@ -85,7 +84,7 @@ def _of_environments() -> Iterator[str]:
             yield from _lines(flags.values())
 
 
-def _of_searches() -> Iterator[str]:
+def _search_settings() -> Iterator[str]:
     """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"## Settings of all searches ({', '.join(names)})\n"
@@ -94,20 +93,19 @@ def _of_searches() -> Iterator[str]:
     yield from _sections(NetworkConfig(), names)
 
 
-def _families() -> dict[str, Iterator[str]]:
-    """Return folder -> settings of each family."""
+def _settings_by_folder() -> dict[str, Iterator[str]]:
+    """Return folder of a family -> lines of its settings."""
     families = implementations()
-    names_by_package: dict[str, list[str]] = {}
+    packages: dict[str, list[str]] = {}  # package -> its implementations
     for name, family in families.items():
-        names_by_package.setdefault(family.package, []).append(name)
+        packages.setdefault(family.package, []).append(name)
     return {
-        package.rpartition(".")[2]: _of_family(families[names[0]], names) for package, names in names_by_package.items()
+        package.rpartition(".")[2]: _family_settings(families[names[0]], names) for package, names in packages.items()
     }
 
 
-def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
-    """Yield the settings of a family, whose implementations have these ``names``, and other defaults: of its
-    implementations, presets and environments."""
+def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
+    """Yield the settings of a family with the implementations ``names``, then their other defaults."""
     folder = family.package.rpartition(".")[2]
     yield f"## Settings of {', '.join(names)}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
@@ -129,8 +127,7 @@ def _of_family(family: Family, names: Sequence[str]) -> Iterator[str]:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the settings of a config, except ``without``, below their headings. Settings without a heading are
-    first."""
+    """Yield the settings of a config below their headings, those without a heading first. ``without`` are left out."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
     sections = dict.fromkeys(flag.section for flag in flags)
     for section in sorted(sections, key=bool):  # the empty heading first, the others in order
@@ -141,12 +138,12 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:
     """Yield a list item for every setting, then an empty line. ``families`` determine the aliases. Allowed values are
-    left out for any number or any text. A switch shows them: only they say that it is one."""
+    left out if any number or text is allowed, but a switch always shows them."""
     for flag in flags:
         allowed_values = allowed(flag.kind, flag.meta)
         if flag.meta.get("choices") and not flag.kind.is_list:
             allowed_values = f"one of {allowed_values}"
-        is_any_value = allowed_values.removesuffix("; or null") in OBVIOUS and flag.kind.item is not bool
+        is_any_value = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES and flag.kind.item is not bool
         allowed_sentence = "" if is_any_value else f" {allowed_values[0].upper()}{allowed_values[1:]}."
         aliases = ", ".join(f"`{name}`" for name in aliases_of(flag.name, families))
         alias_sentence = f" Also {aliases}." if aliases else ""

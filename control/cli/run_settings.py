@@ -1,8 +1,8 @@
-"""The settings of a run, whatever learns in it, and of each command other than training: the only home of their
-defaults. Imports no torch.
+"""The settings of every run, for all implementations, and the settings of each command other than training. Their
+defaults are defined here only. Imports no torch.
 
-A command is chosen by the flag of its first setting, such as ``--plot``. Facts of a setting say which commands use it,
-and who may change it (`models.settings.PROPERTIES`).
+The flag of its first setting selects a command, such as ``--plot``. Properties of a setting say, for example, which
+commands use it, and whether a resumed run may change it (`models.settings.PROPERTIES`).
 """
 
 import functools
@@ -31,7 +31,7 @@ _FILMS = ("eval_agent", "use_tune", "film")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything about a run that is not a hyperparameter of the agent. No other place defines these defaults."""
+    """All settings of a run except hyperparameters of the agent."""
 
     implementation: str = _run(
         "UDRL",
@@ -208,7 +208,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Command:
-    """A command other than training. Its first setting is the flag that chooses it."""
+    """A command other than training. The flag of its first setting selects it."""
 
     flag: ClassVar[str]
 

@@ -1,5 +1,5 @@
-"""`Settings`, all settings of a run, and their written form: a flat mapping of names to plain values, for
-``config.yaml`` in a run folder, checkpoints and ``--config``. Imports no torch."""
+"""`Settings`, all settings of a run, and their written form: a flat mapping of names to plain values. The written form
+is for ``config.yaml`` in a run folder, for checkpoints and for ``--config``. Imports no torch."""
 
 import dataclasses
 import os
@@ -20,23 +20,26 @@ RETURN_COMMANDS = {
     "advantage": setting(None, "advantage to command (RCP-A)"),
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
-"""What ``--command.<name>`` may command of an agent, each a `COMMAND`; null leaves it to the agent."""
-REMOVED = ("display", "step_timeout")  # settings in older files, without effect
-_FIRST = ("implementation", "gamename", "agent")  # they decide which settings there are
-COMMAND = Kind(float, is_list=False, optional=True)
+"""Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
+REMOVED = ("display", "step_timeout")  # settings that only older files have; they are ignored
+_DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
+COMMAND = Kind(float, is_list=False, optional=True)  # the type of these settings
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one call of the command.
+    """All settings of one call of ``trainer.py``.
 
-    ``subcommand`` has the settings of the command (`control.cli.run_settings.COMMANDS`), None for training. ``agent``
-    is the ``config`` of the agent's family, None with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the
-    ``config`` of the proxy to learn, else None; ``agent`` then belongs to the inner agent, or to agents of several
-    families (`models.mixture`). With ``--eval_agent``, ``changed`` holds hyperparameters of agents that train on a
-    proxy, and parameters of the environment. ``command`` holds overrides only, such as ``{"return": 250.0}``.
-    ``explicit_names`` are the names that a flag or file set (``"command"`` for any command). ``lacks`` has properties
-    that a known environment lacks (`models.family.PARTS`). ``imports`` are the modules of ``--import``.
+    ``run`` has the settings of every run. ``subcommand`` has the settings of a command other than training
+    (`control.cli.run_settings.COMMANDS`), None for training. ``agent`` is the config of the agent's family. It is None
+    with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the config of the proxy to learn, None without
+    one. With a proxy, ``agent`` is for the agents that train on it, also for several families (`models.mixture`).
+
+    ``command`` has the commands to the agent that the user chose, such as ``{"return": 250.0}``. ``explicit_names`` are
+    the settings that a flag or a file set, with ``"command"`` for any command. With ``--eval_agent``, ``changed`` has
+    the changed hyperparameters of agents that train on a proxy, and the changed parameters of the environment.
+    ``lacks`` are properties that the environment does not have (`models.family.PARTS`); they are empty if it is not
+    known yet. ``imports`` are the modules of ``--import``.
     """
 
     run: RunConfig
@@ -66,51 +69,61 @@ class Settings:
 
     @property
     def epochs(self) -> int | None:
-        """Number of epochs: the proxy's generations, the agent's epochs if it has them, else the run's, limited by
-        `total_steps` if an epoch has a fixed number of steps. None if only `total_steps` end the run."""
+        """Number of epochs of the run, or None if only `total_steps` end it. With a proxy: its generations. If an epoch
+        has a fixed number of steps, `total_steps` limit the number of epochs."""
         if self.proxy is not None:
             return self.proxy.generations
         last = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
         if self.total_steps is not None and family(self.run.implementation).learns_from == "steps":
             envs = self.agent.num_envs
-            steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as the number of epochs
+            steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as is the number of epochs
             epochs_needed = -(-self.total_steps // (steps_per_env * envs))
             last = epochs_needed if last is None else min(last, epochs_needed)
         return last
 
     @property
     def schedule(self) -> StepSchedule:
-        """Lengths of epochs and evaluations: the agent's if its config has a `StepSchedule`, else the run's."""
+        """Lengths of epochs and evaluations: the agent's schedule if its config has one, else the run's."""
         agent_schedule = getattr(self.agent, "schedule", None)
         if isinstance(agent_schedule, StepSchedule):
             return agent_schedule
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """Return a copy with fields of any config, or ``command``, changed by name. Raises SettingError. Defaults are
+        """Return a copy with the settings in ``changes``. The name of a setting tells which config it belongs to.
+        ``command`` is a mapping of commands to values, such as ``{"return": 250}``. Raises SettingError. Defaults are
         not chosen anew: for another implementation or environment use `from_dict`."""
-        command = changes.pop("command", self.command)
-        allowed = ", ".join(RETURN_COMMANDS)
-        unknown_names = [name for name in command if name not in RETURN_COMMANDS]
-        raise_all([SettingError(f"command.{name} is unknown; allowed: {allowed}") for name in unknown_names])
-        for name, value in command.items():
-            check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
-        command = {name: float(value) for name, value in command.items() if value is not None}
+        command = _checked_command(changes.pop("command", self.command))
         changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
         changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
-        changes_by_config: dict[str, dict[str, Any]] = {}  # attribute, such as "agent" -> setting -> new value
+        by_config = self._changes_by_config(changes)
+        configs = {attribute: build(getattr(self, attribute), values) for attribute, values in by_config.items()}
+        return dataclasses.replace(self, command=command, **configs)
+
+    def _changes_by_config(self, changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the changes of each config: attribute, such as ``agent`` -> setting -> new value."""
+        by_config: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             attributes = ("proxy", "agent", "run", "subcommand")
-            owners = (owner for owner in attributes if name in kinds(type(getattr(self, owner))))
-            changes_by_config.setdefault(next(owners, "agent"), {})[name] = value  # `build` refuses an unknown name
-        configs = {attribute: build(getattr(self, attribute), new) for attribute, new in changes_by_config.items()}
-        return dataclasses.replace(self, command=command, **configs)
+            owners = (attribute for attribute in attributes if name in kinds(type(getattr(self, attribute))))
+            # Unknown names go to the agent, whose `build` raises an error.
+            by_config.setdefault(next(owners, "agent"), {})[name] = value
+        return by_config
+
+
+def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
+    """Return the command as floats, without None. Raises SettingError for an unknown name or a bad value."""
+    allowed = ", ".join(RETURN_COMMANDS)
+    unknown_names = [name for name in command if name not in RETURN_COMMANDS]
+    raise_all([SettingError(f"command.{name} is unknown; allowed: {allowed}") for name in unknown_names])
+    for name, value in command.items():
+        check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
+    return {name: float(value) for name, value in command.items() if value is not None}
 
 
 def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return ``changes`` of a search, with ``solved_reward`` equal to ``target_return`` if they set the latter. This
-    also ends the search once solved, unless ``changes`` set ``quit_when_solved``. Raises SettingError if the two
-    rewards differ."""
+    """Return ``changes`` of a search. If they set ``target_return``, ``solved_reward`` gets the same value, and
+    ``quit_when_solved`` becomes True unless it is set. Raises SettingError if ``changes`` set two different rewards."""
     if changes.get("target_return") is None:
         return changes
     target_return = build(run, {"target_return": changes["target_return"]}).target_return  # as a valid number
@@ -121,8 +134,8 @@ def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, An
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """Return the written form: flat, plain types only (tuples as lists), ``command`` a mapping. If several configs have
-    a setting, the last of `Settings.configs` counts."""
+    """Return the written form: flat, with plain types only. Tuples become lists, and ``command`` is a mapping. If
+    several configs have a setting, the last of `Settings.configs` counts."""
     values: dict[str, Any] = {}
     for config in settings.configs:
         values |= {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -131,7 +144,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """Return the written form of the defaults of these agents in this environment, for the chosen preset and proxy."""
+    """Return the default settings for this implementation, environment, preset, proxy and agents in written form."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
@@ -140,9 +153,9 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Return the settings of the written form, with defaults for missing ones. The flag of a command adds its settings.
-    Alternative names are allowed. Raises SettingError."""
-    values, _ = translate(values, (), _FIRST, lambda name: None)
+    """Return the settings for values in the written form. Missing settings have their defaults. The flag of a command
+    adds its settings. Alternative names are allowed. Raises SettingError."""
+    values, _ = translate(values, (), _DECIDING, lambda name: None)
     defaults = _defaults(values)
     setting_names = {name for part in defaults.configs for name in kinds(type(part))}
     setting_names |= shared_settings(defaults.agent).keys()
@@ -152,26 +165,25 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 
 
 def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """Return `from_dict` of values without alternative names. Raises SettingError."""
+    """Return the settings for ``values`` without alternative names, as `from_dict` does. Raises SettingError."""
     return _with_values(_defaults(values), values)
 
 
 def _defaults(values: Mapping[str, Any]) -> Settings:
     """Return the default settings for the implementation, game, agents, preset and command in ``values``."""
-    run = build(RunConfig(), {name: values[name] for name in _FIRST if name in values})
+    run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
     return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
 
 
 def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return ``defaults`` changed to ``values``, which have no alternative names. Raises SettingError if the values
-    conflict, or nothing ends the training."""
+    """Return ``defaults`` changed to ``values``. Raises SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
     end = end_of(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
     if values.get("total_steps") is not None and end != "total_steps":
-        values.setdefault(end, None)  # its default does not end the training before ``total_steps``
+        values.setdefault(end, None)  # else its default might end the training before ``total_steps``
     settings = defaults.replace(**values)
     if settings.epochs is None and settings.total_steps is None:
         raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
@@ -185,22 +197,21 @@ def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def check_exclusive(flag_names: Sequence[str]) -> None:
-    """Raise SettingError if these are several flags. It names the first two."""
+    """Raise SettingError if ``flag_names`` are several flags. The message names the first two."""
     if len(flag_names) > 1:
         raise SettingError(f"--{flag_names[0]} and --{flag_names[1]} exclude each other")
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag is in ``values``; None for training. Raises SettingError
-    for two commands."""
+    """Return the default settings of the command whose flag is in ``values``, or None. Raises SettingError for two."""
     names = [name for name in COMMANDS if values.get(name)]
     check_exclusive(names)
     return COMMANDS[names[0]]() if names else None
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """Return the names of the agents that train on a proxy: ``choices["agent"]``, else the defaults for the preset in
-    ``choices`` and the game."""
+    """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
+    default for the game and the preset in ``choices``. Without a proxy it is the default of ``agent``."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -216,28 +227,28 @@ def end_of(implementation: str) -> str:
 
 
 def validate(implementation: str, config: Any) -> None:
-    """Raise SettingError if settings of an implementation conflict."""
+    """Raise SettingError if settings in ``config`` of this implementation conflict."""
     if problem := family(implementation).validate(config):
         raise SettingError(problem)
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of ``config`` with ``values``. Lists, paths and integers are converted to tuples, text and floats
-    if the fields have these types. Raises SettingError for an unknown name or a value out of range."""
+    """Return a copy of ``config`` with ``values``. Lists become tuples, paths become text, and integers become floats
+    if the field is a float. Raises SettingError for an unknown name or a value out of range."""
     field_kinds = kinds(type(config))
     unknown_names = [name for name in values if name not in field_kinds]
     raise_all([SettingError(f"{name} is unknown{nearest(name, field_kinds)}") for name in unknown_names])
-    typed_values = {name: _typed(field_kinds[name].item, value) for name, value in values.items()}
+    typed_values = {name: _convert_to_field_type(field_kinds[name].item, value) for name, value in values.items()}
     config = dataclasses.replace(config, **typed_values)
     check(config)
     return config
 
 
-def _typed(item: type, value: Any) -> Any:
-    """Return a value for a field with items of type ``item``: lists as tuples, paths as text, integers as floats. Other
-    values are returned unchanged."""
+def _convert_to_field_type(item: type, value: Any) -> Any:
+    """Return ``value`` for a field whose items have the type ``item``: lists as tuples, paths as text, integers as
+    floats. Other values are returned unchanged."""
     if isinstance(value, list | tuple):
-        return tuple(_typed(item, element) for element in value)
+        return tuple(_convert_to_field_type(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
     # `check` refuses integers that are too large for a float.
@@ -245,8 +256,8 @@ def _typed(item: type, value: Any) -> Any:
 
 
 def replaced_in(implementation: str) -> dict[str, str]:
-    """Return name -> replacement, for settings of a run that this implementation does not use. The replacement is the
-    setting to use instead, or ""."""
+    """Return setting -> replacement for settings of a run that this implementation does not use. The replacement is the
+    name of the setting to use instead, or "" if there is none."""
     family_spec, replacements = family(implementation), {}
     for field in dataclasses.fields(RunConfig):
         by_kind_of_learning = field.metadata["replaced"]
@@ -256,14 +267,15 @@ def replaced_in(implementation: str) -> dict[str, str]:
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return name -> reason, for settings of the family and the inner agents that have no effect in combination with
-    the others. A setting of several inner agents of one family must have no effect for any of them."""
+    """Return setting -> reason for settings that have no effect in combination with the other settings. They are
+    settings of the implementation and of the agents that train on its proxy. A setting of several such agents of one
+    family must have no effect for any of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
-    # With ``retest_drawn``, a search varies the settings of ``vary`` at least when it evaluates its winner.
+    # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
     sample_all = settings.proxy.retest_drawn
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
@@ -276,17 +288,17 @@ def ineffective(settings: Settings) -> dict[str, str]:
 
 
 def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
-    """Return field -> reason, for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
-    the environment does not have. With ``sample_all``, hyperparameters vary even without ``vary_hp``."""
+    """Return field -> reason for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
+    the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
     required = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
     missing = {name: f"there are no {part}" for name, part in required.items() if part in lacks}
     is_fixed = not (sample_all or getattr(config, "vary_hp", True))  # only inner agents have ``vary_hp``
     return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
 
 
-def acting(settings: Settings) -> dict[str, Any]:
-    """Return the written form of a training run: without settings that only flags may set, without settings of other
-    commands, and without settings that have no effect. `from_dict` restores the same run."""
+def effective_values(settings: Settings) -> dict[str, Any]:
+    """Return the written form of a training run without settings that have no effect. Also without settings that only
+    flags may set, and without settings of other commands. `from_dict` restores the same run."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
     omitted |= kinds(type(settings.subcommand)).keys()
@@ -303,10 +315,10 @@ def acting(settings: Settings) -> dict[str, Any]:
 
 
 def to_yaml(settings: Settings) -> str:
-    """Return the settings of a run (`acting`) as YAML. ``--config`` with this YAML repeats the run."""
+    """Return the settings of a run (`effective_values`) as YAML. ``--config`` with this YAML repeats the run."""
     import yaml
 
-    values = acting(settings)
-    # With None PyYAML writes each list in one line, but a mapping without lists in one line too.
+    values = effective_values(settings)
+    # With None, PyYAML writes each list in one line. It also writes a mapping without lists in one line.
     style = None if any(isinstance(value, (list, dict)) for value in values.values()) else False
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, default_flow_style=style, width=100)

@@ -2,29 +2,29 @@
 
 import glob
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from control.cli.errors import absent
-from control.cli.options import Flag, for_evaluation
+from control.cli.errors import missing_reason
+from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
-from control.cli.words import WORDS
+from control.cli.words import FILM_WORDS
 from models.settings import SettingError, closest, kinds, names_with, nearest, raise_all
 
-ONE_THREAD_EACH = " with --num_workers {}, whose processes have a thread each"
+ONE_THREAD_PER_PROCESS = " with --num_workers {}, whose processes have a thread each"
 
 
-def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]) -> None:
-    """Raise SettingError if settings conflict, if files are missing, or if some of the ``typed`` flags have no
-    effect."""
+def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
+    """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
+    effect. ``typed`` are the names of the flags that the user gave."""
     run, command = settings.run, settings.subcommand
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     if command is not None:
         for_training = names_with(run, "commands", ())
-        if command.flag != "learn":  # which may resume, too
+        if command.flag != "learn":  # ``--learn`` has settings of training, such as ``--resume``
             for_training |= names_with(run, "commands", ("learn",))
         check_exclusive([command.flag, *(name for name in sorted(for_training) if getattr(run, name))])
     check_effects(_flags_without_effect(settings, typed, valid_flags))
@@ -32,13 +32,13 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Mapp
 
 
 def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
-    """Raise SettingError for flags without effect. Each is a pair of its name and the end of its message after "has no
-    effect", such as " with --plot" or ": vary_hp is off"."""
+    """Raise SettingError for flags without effect. Each is a pair of the flag's name and the end of its message after
+    "has no effect", such as ``("lr", " with --plot")``."""
     raise_all([SettingError(f"--{name} has no effect{message_end}", name) for name, message_end in without_effect])
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each path in a config that is neither a file, nor another word that the setting accepts."""
+    """Yield an error for each path in a config that does not exist and is no other word for the setting."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
         for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
@@ -48,21 +48,19 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
             if name in ("eval_agent", "film"):
                 from understudy import pretrained  # with Gymnasium, which most command lines need not load
 
-                words = [*pretrained(), *(WORDS if name == "film" else ())]
+                words = [*pretrained(), *(FILM_WORDS if name == "film" else ())]
             if path not in words:
                 folder, base = os.path.split(path)
                 siblings = glob.glob(os.path.join(glob.escape(folder), "*"))
                 similar = closest(base, [os.path.basename(file) for file in siblings if os.path.exists(file)])
                 hint = nearest(path, words) if not folder else ""
                 hint = hint or (f"; did you mean {os.path.join(folder, similar)!r}?" if similar else "")
-                yield SettingError(f"{name} is {path!r}: {absent(path)}{hint}", name)
+                yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
 
 
-def _flags_without_effect(
-    settings: Settings, typed: Collection[str], valid_flags: Mapping[str, Flag]
-) -> Iterator[tuple[str, str]]:
-    """Yield the ``typed`` flags that have no effect in combination with the other settings, each with the end of its
-    message (`check_effects`)."""
+def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
+    """Yield the ``typed`` flags that have no effect in combination with the other settings. Each is a pair of its name
+    and the end of its message (`check_effects`)."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")
@@ -70,19 +68,18 @@ def _flags_without_effect(
     reasons = ineffective(settings) if trains else {}
     for name in typed:
         flag = valid_flags[name]
-        if name == flag.command and name != command:  # the flag of another command: it is empty text, or switched off
+        if name == flag.command and name != command:  # the flag of another command, empty or switched off
             if flag.kind.item is not bool:  # such as an empty shell variable
                 yield name, ": it is empty"
         elif flag.command and flag.command != command:
             yield name, f" without --{flag.command}"
-        elif command and not _uses(command, flag):
+        elif command and not _uses_setting(command, flag):
             hint = ""
             if command == "eval_agent" and flag.section != "run":
-                hint = (
-                    "; did you mean '--num_eval_episodes'?" if name == "eval_episodes" else ": the checkpoint holds it"
-                )
+                is_misnamed = name == "eval_episodes"
+                hint = "; did you mean '--num_eval_episodes'?" if is_misnamed else ": the checkpoint holds it"
             yield name, f" with --{command}{hint}"
-        elif flag.required_flags and not _is_any_needed_changed(settings, flag):
+        elif flag.required_flags and not _has_needed_setting(settings, flag):
             yield name, f" without {flag.required_flags}"
         elif name in replacements:
             hint = f"; did you mean '--{replacements[name]}'?" if replacements[name] else ""
@@ -90,22 +87,22 @@ def _flags_without_effect(
         elif name in reasons:
             yield name, f": {reasons[name]}"
         elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
-            yield name, ONE_THREAD_EACH.format(run.num_workers)
+            yield name, ONE_THREAD_PER_PROCESS.format(run.num_workers)
 
 
-def _uses(command: str, flag: Flag) -> bool:
+def _uses_setting(command: str, flag: Flag) -> bool:
     """Return whether a ``command`` other than training uses the setting of ``flag``."""
     if flag.command or flag.owner is RunConfig:
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
         return command in ("use_tune", "eval_agent")
-    return command == "use_tune" or (command == "eval_agent" and flag.name in for_evaluation())
+    return command == "use_tune" or (command == "eval_agent" and flag.name in evaluation_overrides())
 
 
-def _is_any_needed_changed(settings: Settings, flag: Flag) -> bool:
-    """Return whether one of the settings that ``flag`` needs (the fact ``needs``) differs from its default."""
+def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
+    """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
     changed: set[str] = set()
     for config in (settings.run, settings.subcommand):
-        config_class = type(config)  # its attributes are the defaults
+        config_class = type(config)  # attributes of a dataclass are its defaults
         changed |= {name for name in kinds(config_class) if getattr(config, name) != getattr(config_class, name)}
     return not changed.isdisjoint(flag.meta["needs"])

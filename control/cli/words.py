@@ -1,23 +1,23 @@
 """Convert words of the command line to values of settings, and back. Values in YAML and JSON files are read as text and
-converted by the same functions, so a text means the same in a file and after a flag."""
+converted by the same functions. So a text has the same meaning in a file and after a flag."""
 
 import re
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, chosen_flags, flags_of_all, unknown_error
+from control.cli.options import FLAG_ONLY, Flag, Flags, chosen_flags, flags_of_all, unknown_error
 from control.cli.settings import Settings, as_dict, end_of
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
-"""The name of a setting and the words given for it, none for a bare flag."""
+"""The name of a setting and its words, which are empty for a bare flag."""
 
 NULL = ("null", "none", "~", "")
 # Setting -> end of the message for a value of the wrong type.
 _HINTS = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
-WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
+FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
@@ -39,12 +39,12 @@ def split(argv: Sequence[str]) -> list[Pair]:
         else:
             hint = f"did you mean '--{misspelt_flag}'?" if misspelt_flag else "flags start with --"
             raise SettingError(f"{word!r} is not a flag; {hint}")
-    return readable(pairs)
+    return checked_text(pairs)
 
 
 def _flag_with_one_dash(word: str, is_first: bool) -> str:
-    """Return the flag that the user meant by ``-name``, or "" for a value, such as a negative number. Before all flags
-    (``is_first``) a word cannot be a value, so a similar name is enough."""
+    """Return the flag that the user meant by ``-name``. Empty for a value, such as a negative number. A word before all
+    flags (``is_first``) cannot be a value, so a similar name is also returned."""
     if not word.startswith("-") or not word[1:2].isalpha():
         return ""
     name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
@@ -53,14 +53,13 @@ def _flag_with_one_dash(word: str, is_first: bool) -> str:
     return (closest(name, flag_names) or "") if is_first else ""
 
 
-def readable(pairs: list[Pair], where: str = "") -> list[Pair]:
-    """Return ``pairs`` unchanged if they are UTF-8 without NUL, else raise SettingError. Its message begins with
-    ``where``, the source of the pairs."""
+def checked_text(pairs: list[Pair], source: str = "") -> list[Pair]:
+    """Return ``pairs`` if they are UTF-8 without NUL. Otherwise raise SettingError, which begins with ``source``."""
     for name, words in pairs:
         for word in (name, *words):
             # Python represents bytes that are not UTF-8 as surrogates, which cannot be written to files.
             if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
-                raise SettingError(f"{where}{name} is {word!a}; allowed: text in UTF-8 without NUL")
+                raise SettingError(f"{source}{name} is {word!a}; allowed: text in UTF-8 without NUL")
     return pairs
 
 
@@ -73,16 +72,11 @@ def one_word(name: str, words: Sequence[str]) -> str:
 
 
 def words_by_setting(
-    pairs: Iterable[Pair],
-    valid_flags: Mapping[str, Flag],
-    implementation: str,
-    prefix: str,
-    game: str,
-    wrong: list[SettingError],
+    pairs: Iterable[Pair], valid_flags: Flags, implementation: str, prefix: str, game: str, wrong: list[SettingError]
 ) -> dict[str, list[str]]:
-    """Return setting -> words; the last pair of a name wins. ``no_x`` sets a switch ``x`` to the opposite. Appends an
-    error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no boolean. The errors may
-    mention ``game``, and put ``prefix`` before the name: ``--``, or the name of the file."""
+    """Return setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x`` to the
+    opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no
+    boolean. Errors have ``prefix`` before the name: ``--``, or the name of the file. They may mention ``game``."""
     setting_words: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
@@ -102,8 +96,8 @@ def words_by_setting(
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
-    """Convert the ``words`` after a flag to its type, without checking the range. A list may be ``64,64``, ``64 64`` or
-    ``[64, 64]``. Raises SettingError."""
+    """Convert the ``words`` after a flag to its type, without a check of the range. Raises SettingError. Lists may be
+    ``64,64``, ``64 64`` or ``[64, 64]``."""
     kind = flag.kind
     if not words and kind.item is bool:
         return True
@@ -123,7 +117,7 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     return values if kind.is_list else values[0]
 
 
-def unboxed(value: Any) -> Any:
+def as_python_number(value: Any) -> Any:
     """Convert a scalar of an array library to a Python number. Return other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 
@@ -138,15 +132,15 @@ def word(value: Any, separator: str = " ") -> str:
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """Return the shell command for these settings. It has the settings with the fact ``identity`` and those that differ
-    from their defaults, except ``without``."""
+    """Return the shell command for these settings. It has the settings that identify a run (their property
+    ``identity``) and the settings that differ from their defaults, except ``without``."""
     run, values = settings.run, as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
     valid_flags = chosen_flags(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
         if name == end_of(run.implementation) and value is None:
-            continue  # `total_steps` alone implies it
+            continue  # `total_steps` implies it
         flag = valid_flags[name]
         if name not in without and (flag.meta["identity"] or word(value) != word(flag.default)):
             items = value if isinstance(value, list) else [value]

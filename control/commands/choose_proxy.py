@@ -1,5 +1,5 @@
-"""The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a comparison
-with agents that train without a proxy, which comes before the search.
+"""The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a test before the
+search, with agents that train without a proxy.
 
 The best fitness of a search is a selected maximum, so it overestimates. Therefore the best means are re-evaluated with
 new agents, which choose the winner. A held-out evaluation with further agents then gives the winner's score.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from control.cli.colour import print_wrapped, verdict_text
 from control.cli.progress import Watch, part, progress, time_in_words
-from control.cli.settings import Settings, acting
+from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
@@ -43,28 +43,27 @@ from models.spaces import Spaces
 from models.streams import Streams
 from understudy.files import IN_RUN
 
-_PLAIN = 4  # agents that train on the real environment before a search
-_ROUND = 8  # agents of the re-evaluation after which means are left out
+_REAL_AGENTS = 4  # agents that train on the real environment before a search
+_ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
 
 
 def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
-    """Draw the figure, re-evaluate the means, evaluate the winner, and write it as ``proxy.safetensors``. Yield lines
-    for the summary, and print each step before it starts if ``verbose``. An interrupted search gets a figure only. A
-    supervised fit has one mean, which is its winner. Raises UserError if all agents diverged."""
+    """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
+    ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
+    each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
     run = module.settings.run
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
         yield "figure", fit_figure(folder, look_of(run))
     else:
-        say_if(verbose, "drawing the fitness of all generations")
+        print_if(verbose, "drawing the fitness of all generations")
         yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
-    generation, winner = 0, module.mean.detach()[0]
-    rows: list[dict[str, Any]] = []  # of means that were re-evaluated
-    is_clone = getattr(module.config, "preset", "") in CLONES  # then there is nothing to choose from
-    if not (fit or is_clone):
+    generation, winner, rows = 0, module.mean.detach()[0], list[dict[str, Any]]()
+    is_clone = getattr(module.config, "preset", "") in CLONES
+    if not (fit or is_clone):  # both have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
     all_diverged = summary["failed"] == summary["agents"]
@@ -74,21 +73,8 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
-    if fit:
-        origin = f"fitted to {fit['transitions']:,} transitions"
-        scores: dict[str, Any] = {"fit": fit, "report": summary}
-    else:
-        mean_text = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
-        origin = f"made from {module.config.start_from}" if is_clone else mean_text
-        scores = {
-            "generation": generation,
-            "generations": module.epoch,
-            "report": summary,
-            "second_test": rows,
-            "search_synthetic_steps": int(module.env_steps.sum()),
-            "search_real_steps": module.real_steps,
-        }
-    say_if(verbose, "playing at random and with constant actions on the real environment")
+    scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
+    print_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
     path = folder / IN_RUN
@@ -99,25 +85,46 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     yield from _score_lines(module, summary)
     show_held_out(module, folder, summary["mean"])
     if run.record:
-        say_if(verbose, "filming an agent that trains on the winner")
+        print_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
-        yield "video", _film(module, winner, video, verbose)
+        yield "video", _film_winner(module, winner, video, verbose)
         show_image(module, folder, "film", video.with_suffix(".gif"))
-    say_if(verbose, "drawing what the winner shows agents")
-    kind_of_proxy = family(run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
+    print_if(verbose, "drawing what the winner shows agents")
+    yield "picture", _draw_winner(module, path)
+
+
+def _draw_winner(module: ProxyModule, path: Path) -> Path:
+    """Draw the winner, which is the proxy in the file ``path``, and show the picture on the board. Return its path."""
+    kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    picture = reports.picture(files.load(path), folder, module.settings)
-    show_image(module, folder, "proxy", picture)
-    yield "picture", picture
+    picture: Path = reports.picture(files.load(path), path.parent, module.settings)
+    show_image(module, path.parent, "proxy", picture)
+    return picture
+
+
+def _scores_and_origin(
+    module: ProxyModule, fit: dict[str, Any], generation: int, rows: list[dict[str, Any]], summary: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return the scores of the winner for its files, and a text that says how it was made. ``fit`` is empty for a
+    search, ``rows`` are the results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
+    if fit:
+        return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
+    if not rows:  # a clone of a teacher
+        origin = f"made from {module.config.start_from}"
+    else:
+        origin = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
+    scores = {"generation": generation, "generations": module.epoch, "report": summary, "second_test": rows}
+    steps = {"search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps}
+    return scores | steps, origin
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
-    """Return the results (`describe`) of ``report_agents`` fresh agents on the winner ``[D]``, and their outcome. With
-    several kinds of agents, ``each`` has the mean return of each kind."""
+    """Train and test ``report_agents`` fresh agents on the winner ``[D]``. Return their results (`describe`) and their
+    outcome. With several kinds of agents, the results have the mean return of each kind as ``each``."""
     count = module.config.report_agents
-    doing = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    with _announced(module, doing, count) as watch:
-        outcome = _outcome(module, winner[None], "report", count, watch)  # [1, D]: one proxy
+    text = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
+    with _progress_with_estimate(module, text, count) as watch:
+        outcome = _train_and_test(module, winner[None], "report", count, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.kinds > 1:
         summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
@@ -125,8 +132,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
-    """Return the verdict about the held-out agents of the winner. Its baselines take real steps, which count as steps
-    neither of the search nor of its agents."""
+    """Return the verdict about the held-out agents of the winner. The steps of its baselines in the real environment
+    are counted neither for the search nor for its agents."""
     run, config = module.settings.run, module.config
     source, act = config.start_from, None
     if source is not None and is_teacher(source):
@@ -139,8 +146,8 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     advice = family(run.implementation).advice(config)
     progress = None
     first = config.at(1)
-    # Only a search from random proxies, whose first tests are as long as the last, has to improve the fitness. Agents
-    # that reach the goal have the highest fitness if it is their return.
+    # The fitness has to improve only in a search from random proxies, and only if its first tests were as long as its
+    # last. It cannot improve if it is the final return of agents that reach the goal.
     if (
         module.epoch > 1
         and source is None
@@ -154,11 +161,10 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
 
 
-def plain_agents_text(module: ProxyModule) -> str:
-    """Train agents for ``inner_steps`` on the real environment with its reward, and return a line that compares them
-    with random play. Their steps count as steps of nothing."""
+def real_agents_text(module: ProxyModule) -> str:
+    """Train agents for ``inner_steps`` on the real environment. Return a line that compares them with random play."""
     run, config = module.settings.run, module.config
-    count = -(-_PLAIN // module.kinds) * module.kinds  # a multiple of the kinds of agents
+    count = -(-_REAL_AGENTS // module.kinds) * module.kinds  # a multiple of the kinds of agents
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
@@ -177,11 +183,11 @@ def write_proxy(
     path: Path, parameters: Tensor, settings: Settings, spaces: Spaces, scores: Mapping[str, Any], text: str = ""
 ) -> None:
     """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
-    ``scores``, and the command that makes it: ``text``, by default the run with these settings."""
-    of_output = {name for config in settings.configs for name in names_with(config, "outcome", False)}
+    ``scores``, and the command that makes it. The command is ``text``, or by default the run with these settings."""
+    output_names = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
-        "command": text or command_line(settings, of_output),
-        "settings": {name: value for name, value in acting(settings).items() if name not in of_output},
+        "command": text or command_line(settings, output_names),
+        "settings": {name: value for name, value in effective_values(settings).items() if name not in output_names},
         "scores": dict(scores),
     }
     game = settings.run.gamename
@@ -189,7 +195,7 @@ def write_proxy(
 
 
 def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield lines for the summary of a search about the evaluation of its winner."""
+    """Yield a pair ``(name, value)`` for each line of the summary about the evaluation of the winner."""
     score, solved = f"mean {summary['mean']:.1f}, IQM {iqm_text(summary)}", module.config.solved_reward
     if solved is not None:
         score = f"{solved_verdict(summary['mean'], solved)}: {score}"
@@ -202,8 +208,8 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
         yield "speed", f"solved {speed_text(summary)}"
 
 
-def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
-    """Train one more agent on the winner, film it in the real environment, and return a line for the summary."""
+def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
+    """Train one more agent on the winner ``[D]`` and film it in the real environment. Return a line for the summary."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
@@ -221,17 +227,18 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """Re-evaluate the N means in the archive with new agents. Return generation and parameters ``[D]`` of the best
-    mean, and a row of results for each mean. Only means that were evaluated by all agents can be the best. The last
-    mean is also a candidate, unless the search ended by solving the task."""
+    mean, and a row of results for each mean. A row has the fitness in the search as ``in_search``, and the new score as
+    ``again``. Only a mean that was evaluated by all agents can be the best. The last mean is also a candidate, unless
+    the search ended because it solved the task."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, mean [D]
     if not module.has_solved():
-        last, generation = module.proxies(module.evolution.mean), module.epoch + 1
+        last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    doing = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
+    text = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
-    test = _shares_solved if module.config.choose_by == "stays" else _returns
-    with _announced(module, doing, len(entries) * count, module.config.retest_drawn) as watch:
+    test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
+    with _progress_with_estimate(module, text, len(entries) * count, module.config.retest_drawn) as watch:
         scores, agent_counts = test(module, means, count, watch)
     rows, eligible_scores = [], []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
@@ -242,43 +249,43 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     return generation, winner, rows
 
 
-def _shares_solved(
-    module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None
-) -> tuple[Tensor, list[int]]:
-    """Return for each of ``means [N, D]`` the share of ``count`` fresh agents that stay solved, ``[N]``, and
-    ``count``. The mean of the agents' curves breaks ties."""
+def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
+    """Return for each of ``means [N, D]`` the fraction ``[N]`` of ``count`` fresh agents that stay solved, and the
+    number of agents, ``count``. To break ties, the mean of the curves adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
-    outcome = _outcome(module, means, "second test", count, watch, module.config.retest_drawn)
+    outcome = _train_and_test(module, means, "second test", count, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
-    share = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
-    height = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], of the curve
-    rank = height.argsort().argsort()  # 0 is the lowest
-    scores = share + rank / (len(means) * count)  # the rank only breaks ties: it weighs less than one agent
+    fractions = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
+    heights = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], mean of the curves
+    ranks = heights.argsort().argsort()  # 0 is the lowest
+    scores = fractions + ranks / (len(means) * count)  # a rank weighs less than one agent, so it only breaks ties
     return scores, [count] * len(means)
 
 
-def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None = None) -> tuple[Tensor, list[int]]:
-    """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. It
-    is ``count``, or fewer if the mean cannot exceed the first mean any more, because no return exceeds the
+def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
+    """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. This
+    number is ``count``, or fewer for a mean that can no longer exceed the first mean, because no return exceeds the
     environment's ``max_return``. Diverged agents have the return ``-inf``."""
     sample_all = module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _outcome(module, means, "second test", count, watch, sample_all)
+        outcome = _train_and_test(module, means, "second test", count, watch, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
-    size = 1 / len(means)  # of the share of the work for each mean
-    outcome = _outcome(module, means[:1], "second test", count, part(watch, 0, size), sample_all)
+    fraction = 1 / len(means)  # of the work, for each mean
+    outcome = _train_and_test(module, means[:1], "second test", count, part(watch, 0, fraction), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
     candidates = list(range(1, len(means)))  # indices of means that can still exceed the first
-    for first in range(0, count, _ROUND):
+    for first in range(0, count, _ROUND_AGENTS):
         if not candidates:
             break
-        end = min(first + _ROUND, count)
-        done = size + (1 - size) * first / count
-        watch_round = part(watch, done, (1 - size) * (end - first) / count)
-        outcome = _outcome(module, means[candidates], "second test", count, watch_round, sample_all, (first, end))
+        end = min(first + _ROUND_AGENTS, count)
+        done = fraction + (1 - fraction) * first / count
+        watch_round = part(watch, done, (1 - fraction) * (end - first) / count)
+        outcome = _train_and_test(
+            module, means[candidates], "second test", count, watch_round, sample_all, (first, end)
+        )
         returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
             agent_counts[index] = end
@@ -288,7 +295,7 @@ def _returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None
     return torch.stack(mean_returns), agent_counts
 
 
-def _outcome(
+def _train_and_test(
     module: ProxyModule,
     means: Tensor,
     name: str,
@@ -297,9 +304,9 @@ def _outcome(
     sample_all: bool = False,
     agent_range: tuple[int, int] | None = None,
 ) -> Outcome:
-    """Train and test ``count`` fresh agents on each of ``means [N, D]``, with equal seeds for all means, which ``name``
-    determines. With ``agent_range = (first, end)``, only this slice of the agents. They train for ``steps_in_use``
-    steps. ``watch`` receives the progress."""
+    """Train ``count`` fresh agents for ``steps_in_use`` steps on each of ``means [N, D]``, and test them. ``name``
+    determines their seeds, which are equal for all means. With ``agent_range = (first, end)``, only this slice of the
+    agents is trained. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
     steps = module.config.steps_in_use
     first, end = agent_range or (0, count)
     agent_seeds = module.seeds_of(name, count)[first:end]
@@ -310,16 +317,18 @@ def _outcome(
 
 
 @contextlib.contextmanager
-def _announced(module: ProxyModule, doing: str, agents: int, sample_all: bool = False) -> Iterator[Watch | None]:
-    """Context manager that prints ``doing`` with the estimated time for this number of ``agents``, and shows the
-    progress. Neither if ``doing`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
-    if doing:
-        print_wrapped(f"{doing} (about {time_in_words(module.seconds_of(agents, sample_all))})")
-    with progress("agents trained and tested", bool(doing)) as watch:
+def _progress_with_estimate(
+    module: ProxyModule, text: str, agents: int, sample_all: bool = False
+) -> Iterator[Watch | None]:
+    """Context manager that prints ``text`` with the estimated time for this number of ``agents``, and shows the
+    progress. Does neither if ``text`` is empty. ``sample_all`` is as in `ProxyModule.seconds_of`."""
+    if text:
+        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, sample_all))})")
+    with progress("agents trained and tested", bool(text)) as watch:
         yield watch
 
 
-def say_if(verbose: bool, doing: str) -> None:
-    """Print ``doing``, the next step of the command, if ``verbose``."""
+def print_if(verbose: bool, text: str) -> None:
+    """Print ``text``, the next step of the command, if ``verbose``."""
     if verbose:
-        print(doing, flush=True)
+        print(text, flush=True)

@@ -1,12 +1,13 @@
 """`--eval_agent`: evaluate the agent of a checkpoint, or a proxy. A checkpoint contains all settings except the number
-of episodes. A proxy is evaluated by fresh agents: they train on it, are tested in the real environment, and are
+of episodes. A proxy is evaluated by fresh agents: they train on it and are tested in the real environment. They are
 compared with agents that train in the real environment."""
 
 import contextlib
 import dataclasses
+import functools
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ import yaml
 from torch import Tensor
 
 from control.cli.colour import paint, print_wrapped, verdict_text
-from control.cli.options import flags, for_fresh_agents, other_games_error, unknown_error
+from control.cli.options import flags, other_games_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import part, progress
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
-from control.cli.together import ONE_THREAD_EACH, check_effects
+from control.cli.together import ONE_THREAD_PER_PROCESS, check_effects
 from control.cli.words import command_line
 from control.commands.process import prepare
 from control.commands.push import check_hub, push
-from control.commands.run import elsewhere, export_policy, to_play, with_weights
+from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop
 from control.commands.summary import path_text
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
@@ -54,27 +55,16 @@ from understudy.files import IN_RUN, SUFFIX, pretrained
 from understudy.kinds import KINDS
 from understudy.policy import AGENT
 
-_OF_CHECKPOINTS = (
-    "record",
-    "record_episodes",
-    "evaluation",
-    "save_dataset",
-    "export",
-    "obedience",
-    "command",
-    "implementation",
-    "gamename",
-    "accelerator",
-)
-_MAX_EPISODES = 1000  # of all fresh agents on a proxy together, which are played side by side
+_CHECKPOINT_ONLY_SETTINGS: tuple[str, ...] = ("record", "record_episodes", "evaluation", "save_dataset", "export")
+_CHECKPOINT_ONLY_SETTINGS += ("obedience", "command", "implementation", "gamename", "accelerator")
+_MAX_EPISODES = 1000  # test episodes of all fresh agents on a proxy together; they are played at the same time
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
 WIDTHS = (14, 7, 5, 22, 6, 7)
 REAL_STEPS = 50_000  # default limit for agents that train on the real environment
 
 
 def evaluate(settings: Settings) -> int:
-    """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a proxy from which agents
-    learn nothing, by the verdict, else 0."""
+    """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a failed proxy, else 0."""
     prepare(settings.run)
     path, name = settings.subcommand.eval_agent, settings.subcommand.push_to_hub
     if name is not None:
@@ -88,42 +78,35 @@ def evaluate(settings: Settings) -> int:
         raise SettingError(f"push_to_hub is {name!r}, but the search has no {IN_RUN} yet", "push_to_hub")
     verdict = evaluate_proxy(settings, source)
     if name is not None:
-        facts = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
+        rows = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
         config = yaml.safe_dump(source.description.get("settings", {}))
-        push(name, lambda folder: shutil.copy(source.path, folder / IN_RUN), config, facts, verdict.sentence)
+        push(name, lambda folder: shutil.copy(source.path, folder / IN_RUN), config, rows, verdict.sentence)
     return 0 if verdict.passed else 1
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Play `num_eval_episodes` episodes for each member of the checkpoint, print a table and write a video, except with
-    ``--no_record``. Episode seeds come from ``--seed`` (25 by default), not from the run's."""
+    """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table of the returns. Write a
+    video, unless ``--no_record`` is set. Seeds of episodes come from ``--seed`` (25 by default), not from the run."""
     run, options = settings.run, settings.subcommand
     trained_settings = checkpoint.settings
     implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
-    of_proxies = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
-    for_agents = settings.changed.keys() & for_fresh_agents()
-    unused = dict.fromkeys(for_agents, "the checkpoint holds it")
-    unused |= dict.fromkeys(of_proxies, "only on a proxy agents are trained")
-    check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
-    if "implementation" in settings.explicit_names and run.implementation != implementation:
-        problem = f"implementation is {run.implementation!r}, but the checkpoint is of {implementation!r}"
-        raise SettingError(f"{problem}; leave it out")
-    game = _game(settings, trained_on)
+    _check_settings_for_checkpoint(settings, implementation)
+    game = _game_to_play(settings, trained_on)
     if game != trained_on:
-        trained_settings = elsewhere(trained_settings, game)
+        trained_settings = settings_in_environment(trained_settings, game)
     if options.obedience:
-        check_effects(_unused_by_obedience(settings, game, trained_on))
+        check_effects(_settings_unused_with_obedience(settings, game, trained_on))
     if options.save_dataset is not None:
         recordings.check_new(options.save_dataset)
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
-    # The user chooses output, speed and device, and may change the time limit; the checkpoint has the other settings.
+    # The user chooses output, speed and device, and may change the time limit. Other settings are the checkpoint's.
     names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
     changes = {name: getattr(run, name) for name in names}
     trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
-    play_settings = to_play(trained_settings, episodes)
-    with contextlib.closing(with_weights(checkpoint, play_settings, run.seed)) as loop:
+    play_settings = settings_to_play(trained_settings, episodes)
+    with contextlib.closing(trained_loop(checkpoint, play_settings, run.seed)) as loop:
         episode_loop = obedience.check(loop, implementation) if options.obedience else None
         if options.evaluation not in ("both", *loop.evaluation_modes):
             problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
@@ -134,36 +117,25 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         if options.export is not None:
             export_policy(loop.agents[0], trained_settings, Path(options.export))
-        print_wrapped(
-            f"{implementation} on {place}, epoch {checkpoint.run_state['epoch']}: {path_text(checkpoint.path)}"
-        )
+        epoch = checkpoint.run_state["epoch"]
+        print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
             obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, play_settings.command)
             return
         print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
-        table = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
         trajectories: list[Trajectory] = []
-        verdicts: list[str] = []
-        solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         if options.save_dataset is not None:
             loop.trajectories = trajectories
-        for mode in modes:
-            results = loop.evaluate(episodes, sample=mode == "sampled")
-            table += _rows(mode, loop.seeds, results)
-            mean = float(results.returns.double().mean())
-            if solved is not None:
-                verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
-        header, *rows = Table(table).lines()
-        print(paint(header, "dim", sys.stdout), *rows, *verdicts, sep="\n")
+        solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
+        table = _print_returns(loop, modes, episodes, solved)
         if options.save_dataset is not None:
             spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
             folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
             hint = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
             print(f"dataset: {hint}in {folder}")
         if (name := options.push_to_hub) is not None:
-            result = f"{episodes} episodes per seed\n\n{Table(table)}"
-            _push_agent(name, checkpoint, trained_settings, loop, result)
+            _push_agent(name, checkpoint, trained_settings, loop, f"{episodes} episodes per seed\n\n{table}")
         if options.export is not None:
             is_numpy = Path(options.export).suffix == ".safetensors"
             print(f'policy: understudy.Policy("{options.export}")' if is_numpy else f"policy: {options.export}")
@@ -178,11 +150,41 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
                 print_wrapped(text)
 
 
+def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> None:
+    """Raise SettingError for settings that have no effect on a checkpoint, or if its implementation is not the
+    user's."""
+    only_with_proxy = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
+    only_for_fresh_agents = settings.changed.keys() & settings_of_fresh_agents()
+    unused = dict.fromkeys(only_for_fresh_agents, "the checkpoint holds it")
+    unused |= dict.fromkeys(only_with_proxy, "only on a proxy agents are trained")
+    check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
+    if "implementation" in settings.explicit_names and settings.run.implementation != implementation:
+        problem = f"implementation is {settings.run.implementation!r}, but the checkpoint is of {implementation!r}"
+        raise SettingError(f"{problem}; leave it out")
+
+
+def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
+    """Play ``episodes`` for each seed in each of the ``modes``, and print and return the table of their returns. With
+    ``solved``, the return that solves the environment, also print whether the mean return reaches it."""
+    cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
+    verdicts: list[str] = []
+    for mode in modes:
+        results = loop.evaluate(episodes, sample=mode == "sampled")
+        cells += _table_rows(mode, loop.seeds, results)
+        mean = float(results.returns.double().mean())
+        if solved is not None:
+            verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
+    table = Table(cells)
+    header, *rows = table.lines()
+    print(paint(header, "dim", sys.stdout), *rows, *verdicts, sep="\n")
+    return table
+
+
 def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, loop: Loop, result: str) -> None:
     """Upload the first agent of ``loop`` to the hub as ``name``, with the ``result`` of its evaluation."""
     public = checkpoint.settings.replace(logdir="exp_dir")  # without a path of this machine
     run = trained_settings.run
-    facts = {
+    rows = {
         "agent": run.implementation,
         "environment": run.gamename,
         "seeds": ", ".join(map(str, loop.seeds)),
@@ -190,12 +192,12 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
         "command": f"`{command_line(public)}`",
     }
     agent = loop.agents[0]
-    push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), facts, result)
+    push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), rows, result)
 
 
-def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
-    """Yield name and end of the error line of settings that conflict, for `check_effects`: ``obedience`` itself in
-    another game than ``trained_on``, or a setting that has no effect with it."""
+def _settings_unused_with_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
+    """Yield a pair for `check_effects` for each setting that conflicts with ``--obedience``. This is ``obedience``
+    itself in another game than ``trained_on``, or a setting that has no effect with it."""
     if game != trained_on:
         yield "obedience", f" with gamename {game}: its commands are those of {trained_on}"
     elif settings.run.record or "return" in settings.command:
@@ -206,9 +208,9 @@ def _unused_by_obedience(settings: Settings, game: str, trained_on: str) -> Iter
             yield name, " with --obedience"
 
 
-def _game(settings: Settings, trained_on: str) -> str:
-    """Return the environment to evaluate in: ``gamename`` if the user gave it, else ``trained_on``, with the user's
-    parameters. Raises SettingError for a parameter that it lacks."""
+def _game_to_play(settings: Settings, trained_on: str) -> str:
+    """Return the environment to evaluate in, with the parameters that the user changed. It is ``gamename`` if the user
+    set it, else ``trained_on``. Raises SettingError for a parameter that the environment lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
     game, game_parameters = split_name(game_name)
     raise_all([other_games_error(name, game.name) for name in settings.changed if name not in game.parameter_values()])
@@ -216,14 +218,14 @@ def _game(settings: Settings, trained_on: str) -> str:
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if it follows
+    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if it has
     none."""
     agent: Any = loop.agents[0]
     commands = agent.commands_now()
     if not commands:
         return ""
     if "return" in settings.command:
-        commands.pop("rank", None)  # it follows from the return, and so does the horizon
+        commands.pop("rank", None)  # rank and horizon follow from the return
         streams = Streams.from_name(loop.seeds, "command")
         policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
         commands = {name: policy.current_command()[name] for name in commands}
@@ -235,8 +237,9 @@ def _command_text(loop: Loop, settings: Settings) -> str:
     return f"command {command_text}{note}; "
 
 
-def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield rows of the table: one per seed, and one for all seeds if there are several. ``mode`` is the first cell."""
+def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
+    """Yield the rows of a table for the results of one ``mode``: a row for each seed and, if there are several, one for
+    all seeds. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
     groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
     if len(seeds) > 1:
@@ -248,9 +251,9 @@ def _rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
-    """Load a proxy or an agent's checkpoint. ``path`` is a proxy's file or shipped name, a checkpoint, or a run folder.
-    The proxy of a search is its winner, or the best mean so far. Raises ProxyError if no mean of the search has a
-    fitness."""
+    """Load a proxy or an agent's checkpoint. ``path`` is the file or the shipped name of a proxy, a checkpoint, or a
+    run folder. The proxy of a search is its winner, or the best mean so far if there is no winner yet. Raises
+    ProxyError if no mean has a fitness yet."""
     source = run_dir.winner(Path(path)) or Path(path)
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
@@ -268,12 +271,12 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
-    environment. Print a table of their returns in the real environment, and return the verdict about those on the
+    environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
     proxy. Seeds of the agents come from ``--seed``. Agents of several implementations train one implementation after
-    another, each as if it was evaluated alone."""
+    another, and each gets the same result as if it was evaluated alone."""
     run, options = settings.run, settings.subcommand
-    check_effects(_unused_by_proxies(settings))
-    agents = agents_on(settings, proxy)
+    check_effects(_settings_unused_with_proxy(settings))
+    agents = agents_for_proxy(settings, proxy)
     names = ",".join(agents)
     errors: list[SettingError] = []
     if options.num_eval_episodes > _MAX_EPISODES:
@@ -286,7 +289,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
-    config = dataclasses.replace(proxy.config, test_episodes=tests_per_agent)
+    proxy = dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, test_episodes=tests_per_agent))
+    config = proxy.config
     kind = KINDS[config.proxy]
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
@@ -297,34 +301,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")
     print()
 
-    def print_results(row_name: str, configs: dict[str, Any], on_proxy: bool, steps: int, rule: str) -> Tensor:
-        """Train agents with these ``configs`` for at most ``steps`` on the proxy or on the real environment, test them,
-        print their row and return their returns ``[N]``. ``rule`` (`inner_rule`) says when an agent ends its
-        training."""
-        limits: dict[str, Any] = {
-            "inner_steps": steps,
-            "inner_rule": rule,
-            "test_limit": run.time_limit or config.test_limit,
-            "test_every": config.test_every if rule == "budget" else None,
-        }
-        outcomes: dict[str, Outcome] = {}
-        with progress(f"agents on the {row_name}") as watch:
-            for number, (name, agent_config) in enumerate(configs.items()):
-                count = len(range(number, options.num_agents, len(configs)))  # as equal as possible
-                seeds = fresh_seeds(run.seed, "evaluation", count)
-                proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
-                job = (config, name, agent_config, proxy.game, run.num_workers, run.ray_address, run.num_threads)
-                share = part(watch, number / len(configs), 1 / len(configs))
-                with contextlib.closing(make_workers(*job)) as workers:
-                    outcomes[name] = workers.run(proxies, seeds, watch=share, **limits)
-        outcome = Outcome.joined([*outcomes.values()])
-        # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
-        judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-        _print_row(row_name, describe(outcome, judged), outcomes)
-        return outcome.scores
-
+    print_results = functools.partial(_print_results, settings, proxy)
     print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
-    rule = "budget" if config.inner_rule == "tests" else config.inner_rule  # agents on a proxy have no real tests
+    # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
+    rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     returns = print_results(learned_name, agents, True, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
     if not options.real_baseline:
@@ -336,7 +316,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
-        real_agents = {name: _for_real_environment(agent) for name, agent in agents.items()}
+        real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
         print_results(real_name, real_agents, False, max_steps, real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
@@ -351,33 +331,58 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     return verdict
 
 
-def _unused_by_proxies(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield pairs for `check_effects`: the user's settings that have no effect with a proxy."""
+def _print_results(
+    settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
+) -> Tensor:
+    """Train ``num_agents`` fresh agents for at most ``steps``, test them in the real environment, print a row of the
+    table, and return their mean returns ``[N]``. They train ``on_proxy`` or else on the real environment. ``agents``
+    has the config of each implementation. ``rule`` (`inner_rule`) says when an agent ends its training."""
+    run, config = settings.run, proxy.config
+    limits: dict[str, Any] = {
+        "inner_steps": steps,
+        "inner_rule": rule,
+        "test_limit": run.time_limit or config.test_limit,
+        "test_every": config.test_every if rule == "budget" else None,
+    }
+    outcomes: dict[str, Outcome] = {}
+    with progress(f"agents on the {title}") as watch:
+        for number, (name, agent_config) in enumerate(agents.items()):
+            count = len(range(number, settings.subcommand.num_agents, len(agents)))  # as equal as possible
+            seeds = fresh_seeds(run.seed, "evaluation", count)
+            proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
+            job = (config, name, agent_config, proxy.game, run.num_workers, run.ray_address, run.num_threads)
+            watch_part = part(watch, number / len(agents), 1 / len(agents))
+            with contextlib.closing(make_workers(*job)) as workers:
+                outcomes[name] = workers.run(proxies, seeds, watch=watch_part, **limits)
+    outcome = Outcome.joined([*outcomes.values()])
+    # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
+    judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
+    _print_row(title, describe(outcome, judged), outcomes)
+    return outcome.scores
+
+
+def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the user's settings that have no effect when a proxy is evaluated, each with the end of its message:
+    ``(setting, " with ...")`` (`check_effects`)."""
     run, options = settings.run, settings.subcommand
-    for name in _OF_CHECKPOINTS:
+    for name in _CHECKPOINT_ONLY_SETTINGS:
         if name in settings.explicit_names:
             hint = "; did you mean '--agent'?" if name == "implementation" else ""
             yield name, f" with a proxy for --eval_agent{hint}"
     if run.num_workers > 1 and run.num_threads > 1:
-        yield "num_threads", ONE_THREAD_EACH.format(run.num_workers)
-    for name in sorted(settings.changed.keys() - for_fresh_agents()):
+        yield "num_threads", ONE_THREAD_PER_PROCESS.format(run.num_workers)
+    for name in sorted(settings.changed.keys() - settings_of_fresh_agents()):
         yield name, " with a proxy for --eval_agent"
     if not options.real_baseline and "real_steps" in settings.explicit_names:
         yield "real_steps", " with --no_real_baseline"
 
 
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the results of agents (`describe`) as a row of the table, below `HEADER`. Further lines have the mean
-    return of each implementation in ``outcomes`` if there are several, and how soon agents solve the game if they were
-    tested during training."""
-    cells = (
-        name,
-        f"{row['mean']:.1f}",
-        f"{row['std']:.1f}",
-        iqm_text(row),
-        "" if row["solved"] is None else f"{100 * row['solved']:.0f} %",
-        f"{row['steps']:,.0f}",
-    )
+    """Print the results ``row`` of agents (`describe`) below `HEADER`. If ``outcomes`` are of several implementations,
+    a second line has the mean return of each. If agents were tested in training, a line says how soon they solve the
+    game."""
+    solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
+    cells = (name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
     finite = {name: outcome.scores for name, outcome in outcomes.items() if outcome.scores.isfinite().any()}
     if len(outcomes) > 1 and finite:
@@ -388,20 +393,20 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
         print_wrapped(f"  solved {speed_text(row)}")
 
 
-def _for_real_environment(agent: Any) -> Any:
-    """Return the settings ``agent`` of agents, changed for the real environment: one environment, updates after the
-    first episode, exploration that decays by episodes, and a replay buffer that holds all steps. Settings that the
-    agents lack are left out."""
+def _settings_for_real_environment(agent: Any) -> Any:
+    """Return the config ``agent`` for training on the real environment: with one environment, updates after the first
+    episode, exploration that decays by episodes, and a replay buffer for all steps. Settings that the config lacks are
+    left out."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 
 
-def agents_on(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> `agent_settings` of the agents that train on a proxy, from ``--agent`` or else from its
-    search. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises ProxyError if
-    the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
+def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
+    """Return implementation -> config (`agent_settings`) of the agents that train on a proxy, from ``--agent`` or else
+    from its search. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
+    ProxyError if the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
@@ -418,7 +423,7 @@ def agents_on(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):
         implementations = parse_agents(names)
-    names_of_class = names_in(config_classes(implementations))  # {class: {field: flag}}
+    names_of_class = names_in(config_classes(implementations))  # config class -> field -> flag
     agents: dict[str, Any] = {}
     reasons: dict[str, str] = {}  # flags without effect for at least one implementation
     effective: set[str] = set()
@@ -453,9 +458,10 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Return the settings of fresh agents of implementation ``name``: the defaults of its family, overridden by the
-    values of the search's agents (`_searched_settings`) and by ``changed``. If ``changed`` switches ``vary_hp`` on
-    without ``vary``, all hyperparameters in its default vary. Raises ProxyError for damaged settings in the file."""
+    """Return the config of fresh agents of implementation ``name``. Its values are the defaults of its family,
+    overridden by the values of the agents in the search (`_searched_settings`) and then by ``changed``. If ``changed``
+    switches ``vary_hp`` on without ``vary``, all hyperparameters in the default of ``vary`` are varied. Raises
+    ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         default_vary = type(from_dict(values).agent)().vary
@@ -476,20 +482,17 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the written form of the search's settings, with agents of implementation ``name`` instead of the search's.
-    Agents of a family of the search have its values, except settings in which implementations of the family differ.
-    Agents of another family have the values that both families have (`_in_common`) and the values of the preset for
-    them. The content of the file is not checked, so this may raise anything."""
+    """Return the settings of the proxy's search in written form, with agents of implementation ``name`` instead of its
+    agents. Agents of the same family get the values of the search, except settings in which implementations of the
+    family differ. Agents of another family get the values that both families may have (`_common_values`) and values of
+    the preset. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
-    saved_settings, _ = translate(raw_settings, (), for_fresh_agents(), lambda name: None)
+    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents(), lambda name: None)
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
-    saved_names = names_in(config_classes(searched_agents))  # {class: {field: name in ``saved_settings``}}
-    # The first files also hold the settings of all commands, and settings that exist no more.
-    unused = {
-        *REMOVED,
-        *for_fresh_agents(),
-        *(field for command in COMMANDS.values() for field in kinds(command)),
-    }
+    saved_names = names_in(config_classes(searched_agents))  # config class -> field -> its name in ``saved_settings``
+    # The first files also hold the settings of all commands, and settings that no longer exist.
+    command_settings = (field for command in COMMANDS.values() for field in kinds(command))
+    unused = {*REMOVED, *settings_of_fresh_agents(), *command_settings}
     values = {key: value for key, value in saved_settings.items() if key not in unused}
     config_class = family(name).config
     if config_class in saved_names:
@@ -500,19 +503,20 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:
         (searched_class,) = saved_names
-        values |= _in_common(saved_settings, searched_class, config_class) | _of_preset(proxy, name)
+        values |= _common_values(saved_settings, searched_class, config_class)
+        values |= _preset_changes_for_agent(proxy, name)
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
-    except SettingError:  # the preset does not allow these agents, and the file has its values
+    except SettingError:  # the preset does not allow these agents; ``values`` already have its values
         values.pop("preset", None)
     return values
 
 
-def _in_common(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """Return the values in ``saved_settings`` that agents of the search's family (``searched_class``) and of another
-    family (``config_class``) may both have. A choice that only the search's family has is omitted, also from a list. A
-    list that becomes empty is omitted."""
+def _common_values(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
+    """Return the values in ``saved_settings`` that are allowed in two families: the family of the search
+    (``searched_class``) and another one (``config_class``). Choices that only the search's family has are left out,
+    also from lists. A list that becomes empty is left out."""
     searched_choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(searched_class)}
     choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(config_class)}
     common_values = {}
@@ -527,27 +531,32 @@ def _in_common(saved_settings: dict[str, Any], searched_class: type, config_clas
     return common_values
 
 
-def _of_preset(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return field -> value, for fields of agent ``name`` to which the preset gives a value that the search's first
-    agent lacks, or another one than that agent's. Empty if the preset does not allow both agents together."""
+def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
+    """Return field -> value for fields of agent ``name`` whose value in the proxy's preset cannot be copied from the
+    agent of the search, because that agent has no such field or another value. Empty if the preset does not permit both
+    agents."""
     searched_agent = parse_agents(proxy.description.get("settings", {}).get("agent", name))[0]
-    choices = {
-        key: getattr(proxy.config, key) for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)
-    }
+    keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
+    choices = {key: getattr(proxy.config, key) for key in keys}
     choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))
     try:
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
     except SettingError:
         return {}
-    defaults = {field.name: field.default for field in dataclasses.fields(family(name).config)}
+    searched_fields = {field.name for field in dataclasses.fields(family(searched_agent).config)}
+    changes = {}
+    for field in dataclasses.fields(family(name).config):
+        key, default = field.name, field.default
+        value = _preset_value(preset_values, name, key, default)
+        # The agent of the search lacks the field, and the preset sets it, with or without the prefix of the agent.
+        is_only_here = key not in searched_fields and bool({key, f"{name}_{key}"} & preset_values.keys())
+        if is_only_here or value != _preset_value(preset_values, searched_agent, key, default):
+            changes[key] = value
+    return changes
 
-    def preset_value(agent_name: str, key: str) -> Any:
-        """Return the preset's value for an agent: the value with a prefix (``PPO_lr``), else for all, else the
-        default."""
-        keys = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
-        return next((preset_values[name] for name in keys if name in preset_values), defaults[key])
 
-    values = {key: preset_value(name, key) for key in defaults}
-    saved = {field.name for field in dataclasses.fields(family(searched_agent).config)}
-    missing = {key for key in values if key not in saved and {key, f"{name}_{key}"} & preset_values.keys()}
-    return {key: value for key, value in values.items() if key in missing or value != preset_value(searched_agent, key)}
+def _preset_value(preset_values: Mapping[str, Any], agent_name: str, key: str, default: Any) -> Any:
+    """Return the value that a preset gives setting ``key`` of an agent: its value with the prefix of the agent's family
+    (``PPO_lr``), else its value for all agents (``lr``), else ``default``."""
+    names = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
+    return next((preset_values[name] for name in names if name in preset_values), default)

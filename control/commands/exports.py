@@ -1,5 +1,5 @@
-"""Files of exported agents. The ending is the format: safetensors for `Policy`, a JavaScript module (policy.js), or a
-model of ONNX, which needs the package onnx."""
+"""Files of exported policies. The ending of the file selects the format: safetensors for `understudy.Policy`, a
+JavaScript module (policy.js), or an ONNX model, which needs the package onnx."""
 
 import base64
 import json
@@ -18,8 +18,8 @@ Header = Mapping[str, Any]
 
 
 def write(path: str | Path, tensors: Tensors, header: Header) -> None:
-    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header`` (here without the format).
-    Raises FileExistsError, ValueError for numbers that are not finite, and OSError."""
+    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header``; here the header lacks the
+    format. Raises FileExistsError, ValueError for numbers that are not finite, and OSError."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     check(header, tensors)
     content = FORMATS[Path(path).suffix]({"format": 2 if "command" in tensors else 1, **header}, tensors)
@@ -32,6 +32,7 @@ def write(path: str | Path, tensors: Tensors, header: Header) -> None:
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:
+    """Return a JavaScript module: policy.js with header and weights inserted."""
     weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
     parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
@@ -41,19 +42,20 @@ def _javascript(header: Header, tensors: Tensors) -> bytes:
 
 
 def _command(tensors: Tensors) -> list[list[float]]:
+    """Return the rows of the tensor ``command``, with a number for each command; without commands they are empty."""
     return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
 
 
 def _onnx(header: Header, tensors: Tensors) -> bytes:
-    """Return a model with inputs ``observation [N, O]`` and, with a command, ``command [N, C]``, and the output
-    ``action``: ``[N]`` int64 or ``[N, A]`` float32. Metadata are the header, and the tensor ``command`` as JSON."""
+    """Return an ONNX model with the input ``observation [N, O]``, for agents with commands ``command [N, C]``, and the
+    output ``action``, ``[N]`` int64 or ``[N, A]`` float32. Its metadata are the header and ``command`` as JSON."""
     from onnx import TensorProto, helper, numpy_helper
 
     nodes: list[Any] = []
     constants: list[Any] = []
 
     def node(kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add an operation on outputs of nodes and on constants. Return the name of its output."""
+        """Add an operation on outputs (their names) and constants. Return the name of its output."""
         names = [value if isinstance(value, str) else f"{len(nodes)}_{i}" for i, value in enumerate(inputs)]
         values = {name: value for name, value in zip(names, inputs, strict=True) if not isinstance(value, str)}
         constants.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in values.items())
@@ -61,6 +63,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         return nodes[-1].output[0]
 
     def activate(x: str, value: str | float, width: int) -> str:
+        """Add an activation of ``x [N, width]``: a name, or the slope of a leaky ReLU. Return its output."""
         if not isinstance(value, str):
             return node("LeakyRelu", x, alpha=float(value))
         if value.startswith(ONE_HOT):
@@ -106,7 +109,9 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
 
 
 def _safetensors(header: Header, tensors: Tensors) -> bytes:
+    """Return a file of safetensors with the header as metadata."""
     return safetensors_numpy.save(dict(tensors), {KEY: json.dumps(header)})
 
 
-FORMATS = {".safetensors": _safetensors, ".js": _javascript, ".mjs": _javascript, ".onnx": _onnx}  # by a file's ending
+FORMATS = {".safetensors": _safetensors, ".js": _javascript, ".mjs": _javascript, ".onnx": _onnx}
+"""Ending of a file -> function that returns its content."""

@@ -1,6 +1,5 @@
 """`--film`: film agents side by side in the same episodes. Agents are from checkpoints, or train on a proxy first. Two
-words name further agents: `untrained`, and `real` for an agent that trains on the real environment, with the same limit
-of steps."""
+words select further agents: `untrained`, and `real` for an agent with as many steps on the real environment."""
 
 import contextlib
 import dataclasses
@@ -13,10 +12,10 @@ from control.cli.colour import note
 from control.cli.progress import progress
 from control.cli.settings import RunConfig, Settings
 from control.cli.together import check_effects
-from control.cli.words import WORDS
-from control.commands.evaluate import agents_on, proxy_or_checkpoint
+from control.cli.words import FILM_WORDS
+from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
 from control.commands.process import prepare
-from control.commands.run import with_weights
+from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
@@ -29,20 +28,20 @@ from models.proxies.files import Proxy
 from models.settings import SettingError
 from models.streams import Streams
 
-UNTRAINED, REAL = WORDS
+UNTRAINED, REAL = FILM_WORDS
 Source = Proxy | Checkpoint
 
 
-def film_beside(settings: Settings) -> int:
+def film_side_by_side(settings: Settings) -> int:
     """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
     run, film_out = settings.run, settings.subcommand.film_out
     prepare(run)
     sources = _sources(settings.subcommand.film)
     first_word, first_source, _ = sources[0]
-    game = _game(first_source)
+    game = _game_of_source(first_source)
     for word, source, _ in sources:
-        if _game(source) != game:
-            mismatch = f"{first_word!r} is of {game}, {word!r} of {_game(source)}"
+        if _game_of_source(source) != game:
+            mismatch = f"{first_word!r} is of {game}, {word!r} of {_game_of_source(source)}"
             raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
     if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source, _ in sources):
         check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
@@ -52,7 +51,7 @@ def film_beside(settings: Settings) -> int:
     elif limit is None and isinstance(first_source, Checkpoint):
         limit = first_source.settings.run.time_limit
     check_film(game, limit, "film")
-    path = _path(film_out, run.logdir, game)
+    path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
@@ -66,12 +65,12 @@ def film_beside(settings: Settings) -> int:
 
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
-    """Return each word with its source and its role. The source is the file that it names, which has the role "". The
-    roles `untrained` and `real` have the source of the last file before them, or else of the first file. Raises
-    SettingError if no word names a file, or if `real` has no proxy."""
-    files = [word for word in words if word not in WORDS or Path(word).exists()]
+    """Return a tuple ``(word, source, role)`` for each of the ``words``. The source of a file is its proxy or
+    checkpoint, and its role is "". The roles `untrained` and `real` have the source of the last file before them, or
+    else of the first file. Raises SettingError if no word names a file, or if `real` has no proxy."""
+    files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
     if not files:
-        line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {' or '.join(WORDS)}"
+        line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
     sources_by_word = {word: proxy_or_checkpoint(word) for word in files}
     for word, source in sources_by_word.items():
@@ -87,13 +86,13 @@ def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
     return sources
 
 
-def _game(source: Source) -> str:
+def _game_of_source(source: Source) -> str:
     """Return the name of the environment of a proxy or of a checkpoint."""
     return source.game if isinstance(source, Proxy) else source.settings.run.gamename
 
 
-def _path(film_out: str | None, logdir: str, game: str) -> Path:
-    """Return the mp4 to write: ``film_out``, or the first ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
+def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
+    """Return the mp4 to write: ``film_out``, or the first path ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
     Raises SettingError if it cannot be written."""
     if film_out:
         path = Path(film_out)
@@ -107,20 +106,20 @@ def _path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a source and its role (`_sources`). ``stack`` closes the loops that are opened."""
+    """Return the actor for a source and its role (`_sources`). ``stack`` closes the environments that are opened."""
     run = settings.run
     if isinstance(source, Proxy):
-        agents = agents_on(settings, source)
+        agents = agents_for_proxy(settings, source)
         name, agent = next(iter(agents.items()))
         if len(agents) > 1 and not role:
             note(f"the film has {name} only, the first of {', '.join(agents)}; --agent selects another")
-        return _on_proxy(run, name, agent, role, source)
+        return _train_actor(run, name, agent, role, source)
     trained_settings = source.settings.replace(num_workers=1, eval_episodes=1)
-    trained, loop = trained_settings.run, with_weights(source, trained_settings, run.seed)
+    trained, loop = trained_settings.run, trained_loop(source, trained_settings, run.seed)
     stack.callback(loop.close)
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
-    if role == UNTRAINED:  # which follows the commands of the trained agent
+    if role == UNTRAINED:  # it follows the commands of the trained agent
         commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
         untrained_settings = trained_settings.replace(command=commands | trained_settings.command)
         loop, caption = build_loop(untrained_settings, for_training=False), f"{trained.implementation}, untrained"
@@ -129,9 +128,9 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     return Actor(lambda: loop.policy(streams.fork()), caption)  # called at the start of each episode
 
 
-def _on_proxy(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Train an agent of implementation ``name`` on the proxy, or on the real environment in the ``role`` `real`, or
-    not at all for `untrained`. Return its actor. Its seed equals the first agent's in `--eval_agent`."""
+def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
+    """Return the actor of an agent of implementation ``name`` with config ``agent``. It trains on the proxy, in the
+    role `real` on the real environment, as `untrained` not at all. Its seed is the first agent's in `--eval_agent`."""
     steps = proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)

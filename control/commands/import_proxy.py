@@ -1,4 +1,4 @@
-"""`--import_proxy`: convert a learned environment or reward network of another project to our file format."""
+"""`--import_proxy`: convert a synthetic environment or a reward network of another project to a proxy file."""
 
 import dataclasses
 from pathlib import Path
@@ -18,19 +18,11 @@ from understudy.files import IN_RUN, refused
 
 
 def import_proxy(settings: Settings) -> int:
-    """Read the file and write ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError, one line,
-    for a file that holds none, and SettingError if its environment is unknown or the new file exists."""
+    """Write the proxy in the file to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for
+    a file without a proxy, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
-    if "gamename" in settings.explicit_names:
-        game = run.gamename
-    else:  # in the file, or the name of the file, or the folder of a file called checkpoint
-        name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
-        name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
-        try:
-            game = resolve(name).name
-        except SettingError as error:
-            raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error
+    game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
     spaces, tensors = spaces_of(game), dict(original.tensors)
     if original.kind == "bandit":  # our networks have the action before the observation
         tensors["reward.0.weight"] = np.roll(tensors["reward.0.weight"], -spaces.obs_shape[0], axis=1)
@@ -62,3 +54,14 @@ def import_proxy(settings: Settings) -> int:
     lines = [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")]
     show_next(lines, [command(settings, "--eval_agent", proxy_path)])
     return 0
+
+
+def _game_of_file(original: originals.Original, path: Path) -> str:
+    """Return the environment that the file names, else the environment with the name of the file, or of the folder of a
+    file called checkpoint. Raises SettingError if it is unknown."""
+    name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
+    name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
+    try:
+        return resolve(name).name
+    except SettingError as error:
+        raise SettingError(f"import_proxy: {error}; give --gamename", "import_proxy") from error

@@ -1,9 +1,10 @@
 """`--learn GAME`: learn a synthetic environment and a reward for a Gymnasium task, and judge them.
 
 The command has six stages. `probe` measures random play and the speed of the environment. `teacher` trains an agent, or
-judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment. `reward` makes a reward
-from the teacher's values. `exam` tests fresh agents that train on the bandit. `race` compares learning by the learned
-reward with learning by the task's reward. A stage writes its results to ``exam.json``, so ``--resume`` repeats none.
+judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment, a contextual bandit.
+`reward` makes a reward from the teacher's returns. `exam` tests fresh agents that train on the bandit. `race` compares
+learning by the learned reward with learning by the task's reward. A stage writes its results to ``exam.json``, so
+``--resume`` does not repeat it.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrapped
+from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
 from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
@@ -57,29 +58,29 @@ from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
-_TIME_LIMIT = 1000  # steps of an episode if the task has no limit; a policy may never end one
-_JUDGED = 64  # episodes that judge a teacher and a clone
-_ENOUGH = 0.9  # share of the way from random play to the teacher that a clone should reach
-_FAST = 1000  # steps of the environment in a second, below which a teacher of continuous actions is SAC
-# Settings of teachers, which know nothing about the scales of a task.
+_TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
+_JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
+_GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone should reach it
+_FAST_RATE = 1000  # steps of the environment per second; below it, a teacher of continuous actions is SAC
+# Settings of teachers, which have to suit tasks of any scale.
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True},
     "QLearning": {"lr": 0.1, "discount": 0.99},
 }
-_PATIENCE = 0.4  # share of the teacher's budget without a better evaluation that ends its training
-_EVALUATIONS = 50  # of the teacher in training
-_TESTS, _TEST_EPISODES = 16, 4  # of an agent in the race
+_PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
+_EVALUATIONS = 50  # evaluations of the teacher during its training
+_TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_BUFFERED = 5_000_000  # numbers of observations in the replay buffer of such an agent; many cells need much memory
-_ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher
+_BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
+_ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher or the clone
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
-_SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 4.0}  # rough, for estimates: of a step's update, a fit, a training
+_SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 4.0}  # rough times of an update, a fit, and an agent's training
 
 
 @dataclass
 class Task:
-    """A task, the settings of the command, and the ``results`` of its stages by name, which `save` writes."""
+    """A task to learn, with the settings of the command. ``results`` has the results of its stages by name."""
 
     settings: Settings
     folder: Path
@@ -89,33 +90,33 @@ class Task:
     def __post_init__(self) -> None:
         self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
         self.options: LearnConfig = self.settings.subcommand
-        self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy that is cloned
-        # The time limit of episodes if the task has none.
-        self.limit = None if self.spaces.max_episode_steps else _TIME_LIMIT
+        self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
+        self.limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
 
     def save(self) -> None:
+        """Write the settings and the results to `RESULTS`."""
         content = {"settings": dataclasses.asdict(self.options), **self.results}
         run_dir.atomic_write_text(self.folder / RESULTS, json.dumps(content, indent=1) + "\n")
 
     def score(self, stage: str, name: str) -> Score:
-        """Return a `Score` in the results of a stage."""
+        """Return the score ``name`` in the results of a stage."""
         values = dict(self.results[stage][name])
         values["bounds"] = values["bounds"] and tuple(values["bounds"])
         return Score(**values)
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
-        """Return the verdict about agents or policies with the returns ``agents``. ``advice`` is for a failure."""
+        """Return the verdict about agents or policies with the score ``agents``. ``advice`` is for a failure."""
         baselines = (self.score("probe", "random"), self.score("probe", "constant"), self.results["probe"]["action"])
         return Verdict(*baselines, teacher_score, agents=agents, goal=self.spaces.max_return, advice=advice)
 
-    def share(self, score: Score) -> float:
-        """Return the share of the way from random play (0) to the teacher (1)."""
+    def fraction(self, score: Score) -> float:
+        """Return how far ``score`` is on the way from random play (0) to the teacher (1)."""
         return self.verdict(score, self.score("teacher", "score")).share
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of `trainer.learn`: a ``folder`` with the files, and whether the synthetic environment ``passed`` its
+    """The result of `trainer.learn`: the ``folder`` of its files, and whether the synthetic environment ``passed`` its
     exam. A notebook displays it as its figure."""
 
     folder: Path
@@ -124,7 +125,7 @@ class Learned:
     @property
     def results(self) -> dict[str, Any]:
         """The results of all stages by name, the content of ``exam.json``."""
-        return _read(self.folder / RESULTS)[1]
+        return _read_results(self.folder / RESULTS)[1]
 
     @property
     def sentence(self) -> str:
@@ -138,8 +139,7 @@ class Learned:
 
 
 def learn(settings: Settings) -> int:
-    """Run the stages of ``--learn``, print their results, and write the page. Returns 0 if fresh agents learn from the
-    synthetic environment, else 1."""
+    """Run the stages of ``--learn``, print their results, and write the page. Return 0 if no stage failed, else 1."""
     prepare(settings.run)
     learned = learn_in_folder(settings)
     folder = learned.folder
@@ -153,7 +153,7 @@ def learn(settings: Settings) -> int:
 
 
 def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
-    """Run the stages of ``--learn`` in a new folder, or in the newest with ``resume``. Raises SettingError."""
+    """Run the stages of ``--learn`` in a new folder, or with ``resume`` in the newest one. Raises SettingError."""
     run = dataclasses.replace(settings.run, implementation="learned")
     previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
     spaces = spaces_of(run.gamename)  # raises errors before files are written
@@ -170,16 +170,16 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            saved, results = _read(folder / RESULTS)
-            settings = _resumed(settings, saved)
+            saved, results = _read_results(folder / RESULTS)
+            settings = _with_saved_settings(settings, saved)
         task = Task(settings, folder, spaces, results)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings in ``exam.json``, and the results of the stages by name. Raises SettingError."""
+def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a pair: the settings in ``exam.json``, and the results of the stages by name. Raises SettingError."""
     try:
         stages = dict(read_json(path))
     except (OSError, ValueError, TypeError) as error:
@@ -188,9 +188,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return stages.pop("settings", {}), stages
 
 
-def _resumed(settings: Settings, saved: Mapping[str, Any]) -> Settings:
-    """Return the settings of the command with the values in ``saved`` for those that the user did not set. Raises
-    SettingError for other values than the saved ones."""
+def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settings:
+    """Return the settings of the command, with the values in ``saved`` for settings that the user did not set. Raises
+    SettingError if the user set another value than the saved one."""
     values = {name: value for name, value in saved.items() if name not in ("learn", "only")}
     errors = []
     for name in sorted(settings.explicit_names & values.keys()):
@@ -202,7 +202,7 @@ def _resumed(settings: Settings, saved: Mapping[str, Any]) -> Settings:
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
-    """Run the stages that are missing, and return whether the exam is passed or, without one, no stage failed."""
+    """Run the stages that have no results. Return whether no stage failed."""
     only = task.options.only
     names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
     failures: set[str] = set()  # names of stages
@@ -230,39 +230,34 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     write_page(task.folder, task.game, task.results)
     judged = [task.results[name] for name in names if name in task.results]
     if verbose and (sentence := _last_sentence(judged)):
-        print("\n" + paint(wrapped(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
+        print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
 
 
 def _last_sentence(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return the sentence of the last verdict in the results of stages, empty if there is none."""
+    """Return the sentence of the last verdict in the results of stages. Empty if there is none."""
     sentences = [result["verdict"]["sentence"] for result in results if "verdict" in result]
     return sentences[-1] if sentences else ""
 
 
-def _probe(task: Task, watch: Watch | None) -> dict[str, Any]:
+def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
     baselines = Baselines.measure(task.game, task.seed, task.limit)
     rate = baselines.real_steps / (time.perf_counter() - started)
     text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
-    return {
-        "text": f"{text}; {rate:,.0f} steps/s",
-        "random": dataclasses.asdict(baselines.random),
-        "constant": dataclasses.asdict(baselines.constant),
-        "action": baselines.action,
-        "real_steps": baselines.real_steps,
-        "steps_per_second": rate,
-    }
+    scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
+    speed = {"real_steps": baselines.real_steps, "steps_per_second": rate}
+    return {"text": f"{text}; {rate:,.0f} steps/s"} | scores | {"action": baselines.action} | speed
 
 
 def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train a teacher unless the user has one, and judge it in new episodes."""
+    """Train a teacher, unless the user has one. Judge the teacher in new episodes."""
     trained: dict[str, Any] = {}
     if task.options.teacher is None:
         trained = _train_teacher(task, part(watch, 0, 0.95))
     act = teacher(task.teacher, task.game, task.spaces)
-    score = Score.of(_returns(task, FunctionPolicy(act), "judging the teacher"))
+    score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
     text = f"{trained.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
     if trained:
         text = f"{text}, after {trained['real_steps']:,} steps"
@@ -272,38 +267,31 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     return result
 
 
-def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train the teacher until its evaluations no longer improve, and keep the checkpoint with the best returns in new
-    episodes as `TEACHER`. An interrupted training continues."""
+def _teacher_settings(task: Task) -> Settings:
+    """Return the settings of a teacher's training. Its implementation depends on the task, unless the user chose it."""
     run, options = task.settings.run, task.options
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
     elif task.spaces.one_hot:
         implementation = "QLearning"
     else:
-        is_slow = task.results["probe"]["steps_per_second"] < _FAST
+        is_slow = task.results["probe"]["steps_per_second"] < _FAST_RATE
         implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
     if implementation == "PPO":
         changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
-        # At least four rollouts, also with few steps.
-        steps_per_env = options.teacher_steps // (4 * changes["num_envs"])
+        steps_per_env = options.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
-    settings = training_from(
-        implementation=implementation,
-        gamename=task.game,
-        seed=run.seed,
-        logdir=str(task.folder),
-        exp_name=TEACHER.partition(".")[0],
-        num_threads=run.num_threads,
-        total_steps=options.teacher_steps,
-        steps_per_epoch=-(-options.teacher_steps // _EVALUATIONS),
-        eval_every=1,
-        eval_episodes=20,
-        checkpoint_every=1,
-        time_limit=task.limit,
-        **changes,
-    )
+    changes |= {"logdir": str(task.folder), "exp_name": TEACHER.partition(".")[0], "num_threads": run.num_threads}
+    changes |= {"total_steps": options.teacher_steps, "steps_per_epoch": -(-options.teacher_steps // _EVALUATIONS)}
+    changes |= {"eval_every": 1, "eval_episodes": 20, "checkpoint_every": 1, "time_limit": task.limit}
+    return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
+
+
+def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train the teacher until its evaluations no longer improve. Keep the checkpoint with the best returns in new
+    episodes as `TEACHER`. Continues an interrupted training."""
+    settings, seed = _teacher_settings(task), task.settings.run.seed
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
@@ -311,19 +299,19 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     if not finished:
         raise KeyboardInterrupt
     candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
-    returns = {path: Run(path).evaluate(_JUDGED, seed=run.seed).mean for path in candidates if path.exists()}
+    returns = {path: Run(path).evaluate(_JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
     best = max(returns, key=lambda path: returns[path])
     shutil.copyfile(best, task.folder / TEACHER)
     steps = int(Run(folder).metrics["env_steps"].max())
-    return {"implementation": implementation, "real_steps": steps, "run": str(folder.relative_to(task.folder))}
+    run_folder = str(folder.relative_to(task.folder))
+    return {"implementation": settings.run.implementation, "real_steps": steps, "run": run_folder}
 
 
 def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Clone the teacher into a synthetic environment. If the clone is much worse than the teacher, try with more states
-    and with a wider network."""
+    """Clone the teacher into a synthetic environment. If the clone is much worse than the teacher, try again with more
+    states, and then also with a wider network."""
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
-    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher}  # the preset sets the other agents
-    values["test_limit"] = task.limit
+    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher, "test_limit": task.limit}
     if not task.spaces.one_hot:
         values["table_episodes"] = task.limit
     if task.options.exam_steps is not None:
@@ -332,98 +320,89 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     if task.spaces.one_hot:  # the clone knows every cell
         attempts = [{"first_states": "cells"}]
     clones: list[tuple[Score, Settings, Tensor]] = []
-    real_steps: list[int] = []  # of every call that counts them
+    real_steps: list[int] = []  # numbers of steps in the environment
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
+        """Return the score of the policy in the proxy ``flat [D]``. ``name`` determines its episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
-        return Score.of(_returns(task, stages.parameters.target(flat[None]), name))
+        return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
         flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
         score = judge(settings, flat, f"judging clone {number}")
         clones.append((score, settings, flat))
-        if task.share(score) >= _ENOUGH:
+        if task.fraction(score) >= _GOOD_FRACTION:
             break
     score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
-    if len(clones) > 1:  # the best of several scores is too high
+    if len(clones) > 1:  # the highest of several scores is an overestimate
         score = judge(settings, flat, "judging the best clone")
-    _write(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
-    share = 100 * task.share(score)
-    text = f"its policy returns {score}, {share:.0f} % of the way from random play to the teacher"
+    _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
+    percent = 100 * task.fraction(score)
+    text = f"its policy returns {score}, {percent:.0f} % of the way from random play to the teacher"
     return {"text": text, "score": dataclasses.asdict(score), "real_steps": sum(real_steps)}
 
 
 def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Make a reward network from the teacher's returns."""
-    settings = settings_from(
-        implementation="RN",
-        gamename=task.game,
-        seed=task.seed,
-        preset="teacher",
-        agent="QLearning" if task.spaces.one_hot else "PPO",
-        start_from=task.teacher,
-        test_limit=task.limit,
-    )
-    real_steps: list[int] = []  # of every call that counts them
+    values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
+    values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
+    settings = settings_from(**values, test_limit=task.limit)
+    real_steps: list[int] = []  # numbers of steps in the environment
     stages: Any = stages_of(settings.proxy, task.game)
     flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
     explained = stages.explained_variance
-    _write(task, REWARD, settings, flat, {"explained_variance": explained})
+    _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
     text = f"the teacher's returns from {sum(real_steps):,} steps, {100 * explained:.0f} % of their variance explained"
     return {"text": text, "real_steps": sum(real_steps), "explained_variance": explained}
 
 
-def _examine(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train fresh agents on the bandit, and test them on the task. A few agents of the first kind, or of PPO with
-    continuous actions, train on the task itself for as many steps, with the settings of this implementation for the
-    task. With these settings, TD3 would need longer than all other stages."""
+def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train fresh agents on the bandit, and test them on the task. For comparison, a few agents train on the task
+    itself for as many steps, with the default settings for the task. They are agents of the first kind, or of PPO with
+    continuous actions, because TD3 with its default settings would need longer than all other stages."""
     path, count = task.folder / BANDIT, task.options.exam_agents
     proxy = files.load(path)
     names = learners(task.spaces)
     agents: dict[str, Score] = {}
-    share = 1 / (len(names) + 1)  # of the work, for each kind of agents and for the agents on the task
+    fraction = 1 / (len(names) + 1)  # of the work, for each kind of agents and for the agents on the task
     for number, name in enumerate(names):
         loop = _inner_loop(task, proxy, name, test_episodes=10)
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
-        outcome = loop.run(proxy.parameters.expand(count, -1), seeds, watch=part(watch, number * share, share))
+        outcome = loop.run(proxy.parameters.expand(count, -1), seeds, watch=part(watch, number * fraction, fraction))
         agents[name] = Score.of(outcome.scores)
     reference = names[0] if isinstance(task.spaces.actions, Discrete) else "PPO"
     loop = _inner_loop(task, proxy, reference, test_episodes=10)
     loop.agent_config = default_config(reference, task.game)
     if hasattr(loop.agent_config, "buffer_size"):
-        capacity = min(loop.agent_config.buffer_size, _BUFFERED // math.prod(task.spaces.obs_shape))
+        capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
         loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
-    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - share, share))
+    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - fraction, fraction))
     teacher_score = task.score("teacher", "score")
-    advice = _EXAM_ADVICE if task.share(task.score("bandit", "score")) >= _ENOUGH else _ADVICE
+    advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= _GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
     real_score = Score.of(real.scores)
-    return {
-        "text": f"{text}; {reference} after {steps:,} steps on the task itself {real_score}",
-        "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
-        "real": {reference: dataclasses.asdict(real_score)},
-        "steps": steps,
-        "real_steps": int(real.steps.sum()),
-        "failed": not verdict["passed"],
-        "verdict": verdict,
-    }
+    text = f"{text}; {reference} after {steps:,} steps on the task itself {real_score}"
+    scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
+    scores |= {"real": {reference: dataclasses.asdict(real_score)}}
+    counts = {"steps": steps, "real_steps": int(real.steps.sum())}
+    return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
 
 
-def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train agents with the learned reward and with the task's reward, with the settings for each. Compare the steps
-    until they first come near the teacher, and the mean returns in the last quarter of the tests."""
+def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
+    """Train agents with the learned reward and with the task's reward, each with the settings for it. Compare the steps
+    until agents first come near the teacher, and the mean returns in the last quarter of the tests."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.options.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
-    solved = random_play + _ENOUGH * (goal - random_play)
+    solved = random_play + _GOOD_FRACTION * (goal - random_play)
     name = parse_agents(proxy.description["settings"]["agent"])[0]
     test_every = max(1, steps // _TESTS)
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
-    arms: dict[str, dict[str, Any]] = {}
+    arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of its agents
     for number, (reward_name, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
         if flat is None:  # agents of the task's reward have their usual settings
@@ -431,13 +410,16 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
         curve = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5)).curve  # [N, T]
         _, median_steps, *_ = quartiles(first(curve, solved), curve, test_every)
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
-        discount = loop.agent_config.discount
-        arms[reward_name] = {
-            "median": median_steps,
-            "late": late,
-            "discount": discount,
-            "curve": curve.mean(0).tolist(),
-        }
+        arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
+        arms[reward_name]["curve"] = curve.mean(0).tolist()
+    text, gain = _race_text(name, solved, steps, arms)
+    return {"text": text, "agent": name, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
+
+
+def _race_text(name: str, solved: float, steps: int, arms: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the result of a race of agent ``name`` as text, and whether the learned reward has a gain. ``arms`` has
+    the results with the ``learned`` reward and the reward of the ``task``: the median steps until a test has the return
+    ``solved`` (None without such a test), the mean return of late tests, and the discount."""
     learned, baseline = arms["learned"], arms["task"]
     learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
     learned_text, baseline_text = (
@@ -450,20 +432,17 @@ def _race(task: Task, watch: Watch | None) -> dict[str, Any]:
         text = f"no gain: {text}"
     elif baseline_steps < math.inf:
         text = f"{text}: {baseline_steps / learned_steps:.1f} times sooner"
-    late_text = (
-        f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(baseline['late'])}"
-    )
-    text = f"{text}; {late_text} (discounts {learned['discount']} and {baseline['discount']})"
-    return {"text": text, "agent": name, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
+    late = f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(baseline['late'])}"
+    return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})", gain
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
-    "probe": _probe,
+    "probe": _measure_baselines,
     "teacher": _find_teacher,
     "bandit": _make_bandit,
-    "exam": _examine,
+    "exam": _test_fresh_agents,
     "reward": _make_reward,
-    "race": _race,
+    "race": _compare_rewards,
 }
 """The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
 ``failed``, and a ``verdict`` if it has one."""
@@ -479,34 +458,34 @@ _REQUIRED = {
 
 
 def learners(spaces: Spaces) -> tuple[str, ...]:
-    """Return the implementations of the agents in the exam, which learn in different ways."""
+    """Return the implementations of the agents in the exam. They learn in different ways."""
     if not isinstance(spaces.actions, Discrete):
         return "TD3", "SAC", "PPO"
     return "DDQN", "PPO", "QLearning" if spaces.one_hot else "A2C"
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, **changes: Any) -> InnerLoop:
-    """Return the inner loop of agents of implementation ``name`` with the settings in a proxy's file."""
+    """Return the inner loop of agents of implementation ``name``, with the settings of a proxy and ``changes``."""
     config = dataclasses.replace(proxy.config, **changes)
     return InnerLoop(config, name, agent_settings(proxy, name, {}), task.game, task.settings.run.num_threads)
 
 
-def _returns(task: Task, policy: Policy, name: str) -> np.ndarray:
-    """Play `_JUDGED` real episodes of a policy with one member. Return their returns."""
+def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
+    """Play `_JUDGING_EPISODES` real episodes of a policy with one member, and return their returns."""
     envs = 16
-    seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGED)
+    seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.limit)) as real:
         parts = [rollout(policy, real, chunk, keep=False).returns[0] for chunk in seeds.split(envs, 1)]
     return torch.cat(parts).numpy()
 
 
-def _write(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
-    """Write a proxy with its settings and scores, and with the command that repeats the stages."""
+def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
+    """Write the proxy ``flat [D]`` with its settings and scores, and with the command that repeats the stages."""
     if task.options.teacher is None:
-        settings = settings.replace(start_from=TEACHER)  # in the same folder, wherever that is
+        settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
     explicit_names = task.settings.explicit_names - {"learn", "only"}
     values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
-    if "implementation" in task.results["teacher"]:  # chosen by the speed of a machine
+    if "implementation" in task.results["teacher"]:  # else it depends on the speed of the machine
         values["implementation"] = task.results["teacher"]["implementation"]
     flags = (f"--{flag} {value}" for flag, value in values.items())
     text = " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
@@ -514,16 +493,17 @@ def _write(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapp
 
 
 def _estimates(task: Task) -> dict[str, float]:
-    """Return rough seconds of each stage, from the speed that the probe measured."""
+    """Return rough seconds of each stage, based on the speed that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
     step = 1 / probe["steps_per_second"]
     length = probe["real_steps"] / max(1, probe["random"]["count"])
     training = step + _SECONDS["update"]
+    judging = _JUDGING_EPISODES * length * step
     agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
-    agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # of a first layer as wide as the others
+    agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
     return {
         "probe": 0.0,
-        "teacher": (options.teacher_steps * training if options.teacher is None else 0.0) + _JUDGED * length * step,
+        "teacher": (options.teacher_steps * training if options.teacher is None else 0.0) + judging,
         "bandit": 41_000 * step + _SECONDS["fit"],
         "exam": agents * (agent + 10 * length * step),
         "reward": 60_000 * step + _SECONDS["fit"],

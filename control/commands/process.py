@@ -1,4 +1,4 @@
-"""Configuration of a command's process: threads, precision, warnings. Imports no Lightning."""
+"""Configuration of the process of a command: threads, precision, warnings. Imports no Lightning."""
 
 import logging
 import os
@@ -12,12 +12,12 @@ from control.loops.process import configure_torch
 
 
 def prepare(run: RunConfig) -> None:
-    """Configure this process for ``run``. Call it before anything is computed."""
+    """Configure this process for ``run``. Call it before any computation."""
     configure_torch(run.num_threads, run.matmul_precision)
     cores = os.cpu_count() or 1
     if run.num_workers > cores and run.ray_address is None:
         note(f"num_workers is {run.num_workers}, and this machine has {cores} cores: the processes share them")
-    # Lightning's warnings are about data loaders and loggers that differ on purpose.
+    # Lightning warns that data loaders and loggers are unusual, which is on purpose.
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning")
     warnings.filterwarnings("ignore", ".*(dataloader|num_workers|DataLoader|pkg_resources).*", UserWarning)
@@ -25,8 +25,7 @@ def prepare(run: RunConfig) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """Print the exception of a thread, except disk errors of TensorBoard's thread. The next write to TensorBoard raises
-    them again in the main thread."""
+    """Print the exception of a thread, except disk errors of TensorBoard's, which its next write raises again."""
     is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
     if not is_disk_error:
         threading.__excepthook__(failed)

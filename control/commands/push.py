@@ -12,7 +12,7 @@ from understudy.policy import AGENT
 
 
 def check_hub(name: str) -> None:
-    """Raise SettingError if ``name`` is no name on the hub, or without a login."""
+    """Raise SettingError if ``name`` is not a valid name on the hub, or if nobody is logged in."""
     from huggingface_hub import get_token
 
     problem = "" if get_token() else "but nobody is logged in: type hf auth login, or set HF_TOKEN"
@@ -22,13 +22,14 @@ def check_hub(name: str) -> None:
         raise SettingError(f"push_to_hub is {name!r}, {problem}", "push_to_hub")
 
 
-def push(name: str, write: Callable[[Path], object], config: str, facts: Mapping[str, object], result: str) -> None:
-    """Upload a file that ``write`` adds to a folder, ``config`` as config.yaml, and a model card. ``facts`` are rows of
-    the card's table, first algorithm and environment. ``result`` is the text of an evaluation. Raises UserError."""
+def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[str, object], result: str) -> None:
+    """Upload to ``name`` on the hub: a file that ``write`` adds to a folder, ``config`` as config.yaml, and a model
+    card. The card has a table with ``rows`` (name -> value), of which the first two are algorithm and environment, and
+    ``result``, the text of an evaluation. Raises UserError."""
     from huggingface_hub import HfApi
 
-    title = " on ".join(str(value) for value in list(facts.values())[:2])
-    rows = {**facts, "versions": ", ".join(f"{key} {value}" for key, value in versions().items())}
+    title = " on ".join(str(value) for value in list(rows.values())[:2])
+    rows = {**rows, "versions": ", ".join(f"{key} {value}" for key, value in versions().items())}
     table = "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items())
     tags = json.dumps(["reinforcement-learning", *title.split(" on ")])
     with tempfile.TemporaryDirectory() as path:
@@ -41,6 +42,6 @@ def push(name: str, write: Callable[[Path], object], config: str, facts: Mapping
         try:
             HfApi().create_repo(name, exist_ok=True)
             HfApi().upload_folder(repo_id=name, folder_path=folder)
-        except Exception as error:  # of the HTTP library: no permission, no connection, a refused name
+        except Exception as error:  # any error of the HTTP library: no permission, no connection, a refused name
             raise UserError(f"push_to_hub is {name!r}, which failed: {error}") from error
     print(f"hub: {call}")

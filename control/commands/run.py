@@ -33,7 +33,7 @@ from understudy.policy import PARTS
 if TYPE_CHECKING:
     from control.lightning.agent import AgentModule
 
-ENVS = 25  # parallel environments; `--eval_agent` has the same number, because the episodes depend on it
+ENVS = 25  # parallel environments of an evaluation, also of `--eval_agent`; the episodes depend on this number
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,12 @@ class Evaluation:
 
     @property
     def mean(self) -> float:
+        """Mean return over all seeds and episodes."""
         return float(self.returns.mean())
 
     @property
     def std(self) -> float:
+        """Standard deviation of the returns of all seeds and episodes."""
         return float(self.returns.std())
 
 
@@ -86,7 +88,7 @@ class Film:
 
 
 class Run:
-    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (the last one if there were no
+    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (of the last one without
     evaluations). ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
@@ -109,13 +111,13 @@ class Run:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The verdict of a search as a mapping: whether it ``passed``, a ``sentence``, and scores of fresh agents,
-        random play, the best constant action and a teacher. {} for other runs."""
+        """The verdict of a search as a mapping: whether it ``passed``, a ``sentence``, and the scores of fresh agents,
+        random play, the best constant action and a teacher. Empty for other runs."""
         return read_verdict(self.folder)
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """Column -> values of metrics.csv: one number per row, which is an epoch of a seed; NaN if it is missing."""
+        """Column -> values of metrics.csv, with NaN for missing numbers. A row is an epoch of a seed."""
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
@@ -132,10 +134,10 @@ class Run:
         ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. Results equal
         ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
-        settings = to_play(self.settings.replace(num_workers=1), episodes)
+        settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         prepare(settings.run)
-        settings = elsewhere(settings, resolve(gamename).name) if gamename else settings
-        with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
+        settings = settings_in_environment(settings, resolve(gamename).name) if gamename else settings
+        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
                 implementation = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {implementation} are greedy", "sample")
@@ -144,45 +146,44 @@ class Run:
 
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
         """Film ``episodes`` of the first seed's agent, with greedy actions or, if ``sample``, sampled actions. Writes a
-        new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if the environment cannot
-        be rendered."""
-        settings = to_play(self.settings.replace(num_workers=1), 1)
+        new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if rendering is
+        impossible."""
+        settings = settings_to_play(self.settings.replace(num_workers=1), 1)
         prepare(settings.run)
-        with contextlib.closing(with_weights(self._checkpoint, settings, seed)) as loop:
+        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
             path = new_film(self._checkpoint.path, "film")
             returns = film(loop, settings.run, path, f"video {seed}", sample, episodes)
             return Film(path, tuple(returns))
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
-        """Return a player for one episode: ``action = player.act(obs)``, and ``player.advance(reward)`` after each
-        step."""
+        """Return a player for one episode. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each
+        step. If ``sample``, actions are sampled; ``seed`` determines them."""
         loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def export(self, path: str | Path) -> Path:
-        """Write the greedy policy of the first seed's agent to a new file (.safetensors for `understudy.Policy`, .js or
-        .onnx) and return ``path``. Raises SettingError if it exists, or if no single network describes the policy."""
-        with contextlib.closing(with_weights(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
+        """Write the greedy policy of the first seed's agent to a new file and return its ``path`` (.safetensors for
+        `understudy.Policy`, .js or .onnx). Raises SettingError if it exists, or if no single network is the policy."""
+        with contextlib.closing(trained_loop(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
             return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
-        """Return the greedy action for one observation ``[*O]``. The command and any memory are as at the start of an
-        episode."""
+        """Return the greedy action for one observation ``[*O]``, with command and memory of the start of an episode."""
         return self.policy().act(obs)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
 
-def to_play(settings: Settings, episodes: int) -> Settings:
+def settings_to_play(settings: Settings, episodes: int) -> Settings:
     """Return ``settings`` with the number of parallel environments for an evaluation of ``episodes`` episodes. Agents
-    with a setting for this number keep it."""
+    with a setting for this number keep their value."""
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
 
-def elsewhere(settings: Settings, game: str) -> Settings:
-    """Return the ``settings`` of a run with another environment ``game``. Raises SettingError if its spaces differ."""
+def settings_in_environment(settings: Settings, game: str) -> Settings:
+    """Return the ``settings`` of a run with another environment, ``game``. Raises SettingError if its spaces differ."""
     trained_on = settings.run.gamename
     trained_spaces, game_spaces = spaces_of(trained_on), spaces_of(game)
     for name in ("obs_shape", "obs_dtype", "actions"):
@@ -193,10 +194,10 @@ def elsewhere(settings: Settings, game: str) -> Settings:
     return settings.replace(gamename=game)
 
 
-def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
+def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
     """Build the loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the
-    run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for the
-    checkpoint of a search."""
+    run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for a
+    search."""
     if settings.proxy is not None:
         problem = "is a search: its result is a proxy that agents train on, not an agent"
         raise UserError(f"{str(checkpoint.path)!r} {problem}")
@@ -208,7 +209,7 @@ def with_weights(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 
 
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
-    """Write the greedy policy of the agent's first member to a new file. See `Run.export`."""
+    """Write the greedy policy of the agent's first member to the new file ``path``, and return it. See `Run.export`."""
     run, actions = settings.run, agent.spaces.actions
     network = agent.greedy_network(0, settings.command)
     if network is None:

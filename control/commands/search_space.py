@@ -1,4 +1,4 @@
-"""Search spaces: hyperparameters and their ranges (docs/tuning.md). Imports neither torch nor ray."""
+"""Search spaces of ``--use_tune``: hyperparameters and their ranges (docs/tuning.md). Imports neither torch nor ray."""
 
 import dataclasses
 import math
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.files import errors_in, read_mapping
-from control.cli.options import Flag, flags
+from control.cli.options import Flag, Flags, flags
 from control.cli.settings import Settings, as_dict, from_dict
 from control.cli.words import read_value, word, words_by_setting
 from models.registry import families_of, family
@@ -24,7 +24,7 @@ KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "logspace": ("[exponent, exponent, count]: powers of ten on a grid", (float, float, int)),
     "log1m": ("[low, high] of 1 minus the value, both above 0", (float, float)),
 }
-"""Kind of dimension -> the value that follows it in the file, in words, and the types of the numbers of a range."""
+"""Kind of dimension -> a pair: a text that describes its value in the file, and the types of the numbers of a range."""
 
 # Published spaces are files experiments/FAMILY/search_IMPLEMENTATION.yaml; RCP-R and RCP-A may share search_rcp.yaml.
 # Searches for a proxy may have files for a kind of proxy or an agent: search_se-bandit.yaml, search_rn-td3.yaml.
@@ -34,13 +34,13 @@ SHAPE = {
     "width": width(1, "units of every hidden layer"),
     "depth": setting(1, "number of hidden layers", minimum=1, maximum=MAX_ITEMS),
 }
-"""Parts of ``hidden_sizes`` that may vary apart."""
+"""Parts of ``hidden_sizes`` that a space may have instead of it."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One hyperparameter. ``values`` are its choices, or the ends of its range (for ``log1m``, the range of 1 minus the
-    hyperparameter). A grid has kind ``loguniform`` and ``count`` points; otherwise ``count`` is 0."""
+    """One hyperparameter. ``values`` are its choices, or the two ends of its range (for ``log1m``, the range of 1 minus
+    the hyperparameter). A grid has kind ``loguniform`` and ``count`` points; otherwise ``count`` is 0."""
 
     name: str
     kind: str
@@ -49,12 +49,12 @@ class Dimension:
 
     @property
     def labels(self) -> list[Any]:
-        """The values in a form that search algorithms accept: lists and null become text."""
+        """The values in a form that search algorithms accept, with lists and null as text."""
         return [value if isinstance(value, bool | int | float | str) else word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
-        """Convert a label, or a number in the range, to a value of the setting. Numbers are rounded to six digits for
-        readability, and to the points of a grid."""
+        """Convert a suggestion of a search algorithm to a value of the setting. ``raw`` is a label, or a number in the
+        range. A number is rounded to six digits for readability, or to the nearest point of a grid."""
         if self.kind == "choice":
             return self.values[self.labels.index(raw)]
         value = self.clamp(raw)
@@ -76,14 +76,14 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space with valid values only, and ``source``, the path of its file."""
+    """A search space with valid values only. ``source`` is the path of its file."""
 
     dimensions: dict[str, Dimension]
     source: str
     entries: Mapping[str, Any] = field(default_factory=dict)  # name of setting -> entry of the file
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a search algorithm's suggestion to settings."""
+        """Convert a suggestion of a search algorithm to settings, both as mappings of names to values."""
         return {name: dimension.decode(raw[name]) for name, dimension in self.dimensions.items()}
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Space:
 
 def search_space(settings: Settings) -> Space:
     """Return the space of ``--search_space``, or the published one without hyperparameters that flags or ``--config``
-    set. Raises SettingError, one line with file, hyperparameter, value and allowed values."""
+    set. Raises SettingError with file, hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
     path = user_path or str(_published(settings))
     choices = {"agent": settings.run.agent}
@@ -120,8 +120,8 @@ def search_space(settings: Settings) -> Space:
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return the settings of one ordinary run with these hyperparameters, without settings of the search. Raises
-    SettingError if the values conflict."""
+    """Return the settings of one training run with these hyperparameters, without settings of the hyperparameter
+    search. Raises SettingError if the values conflict."""
     trial_values = as_dict(dataclasses.replace(settings, subcommand=None))
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
@@ -130,8 +130,7 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return ``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if ``values`` contain
-    both."""
+    """Return ``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if they have both."""
     translated, _ = translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))
     return translated
 
@@ -150,9 +149,9 @@ def _published(settings: Settings) -> Path:
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
 
-def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> Dimension:
-    """Return the dimension for an entry of a file: a list of choices, or ``{kind: arguments}`` with a kind of `KINDS`.
-    Raises SettingError, also if the settings of a trial would conflict at one of its values."""
+def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
+    """Return the dimension for an entry of a file. The entry is a list of choices, or ``{kind: arguments}`` with a kind
+    of `KINDS`. Raises SettingError, also if one of its values conflicts with the other settings of a trial."""
     entry = {"choice": entry} if isinstance(entry, list) else entry
     _check_entry(name, entry, settings, valid_flags)
     ((kind, arguments),) = entry.items()
@@ -171,8 +170,8 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Mapping[s
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
 
 
-def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping[str, Flag]) -> None:
-    """Raise SettingError for the first error in an entry of a file. A check requires that those before it pass."""
+def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> None:
+    """Raise SettingError for the first error in an entry of a file. Later checks rely on earlier ones."""
     implementation = settings.run.implementation
     wrong: list[SettingError] = []  # gets the error for an unknown name
     setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, prefix="", game="", wrong=wrong)
@@ -181,8 +180,8 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping
     if name not in setting_words:  # it is the negation ``no_x`` of a setting
         raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
     flag = valid_flags[name]
-    of_search = name in names_with(settings.proxy, "tunable")
-    if not (of_search or flag.section.startswith("hyperparameters") or name == "seed"):
+    is_tunable = name in names_with(settings.proxy, "tunable")  # a setting of the search for a proxy
+    if not (is_tunable or flag.section.startswith("hyperparameters") or name == "seed"):
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     item = flag.kind.item
     is_number = item in (int, float) and not flag.kind.is_list
@@ -200,21 +199,26 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Mapping
     if not isinstance(arguments, list):
         raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
     if kind == "choice":
-        if not arguments:
-            raise SettingError(f"{name} has no choices")
-        for choice in arguments:  # texts, as all values of files are read, or lists of texts for a list
-            items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-            if not all(isinstance(item, str) for item in items):
-                expected = "list of values" if flag.kind.is_list else "single value"
-                raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
-        return
-    if _range(kind, arguments) is None:
+        _check_choices(name, arguments, flag.kind.is_list)
+    elif _range(kind, arguments) is None:
         allowed, _ = KINDS[kind]
         raise SettingError(f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {allowed}, the lower first")
 
 
+def _check_choices(name: str, choices: list[Any], is_list: bool) -> None:
+    """Raise SettingError unless all choices are values for the setting ``name``: texts, as all values of files are
+    read, or also lists of texts if the setting ``is_list``."""
+    if not choices:
+        raise SettingError(f"{name} has no choices")
+    for choice in choices:
+        items = choice if isinstance(choice, list) and is_list else [choice]
+        if not all(isinstance(item, str) for item in items):
+            expected = "list of values" if is_list else "single value"
+            raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+
+
 def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:
-    """Return the ends of a range, and the number of points of a grid, 0 for other ranges. None if it is no range."""
+    """Return the ends of a range and the number of points of a grid, 0 for other ranges. None if it is no range."""
     _, types = KINDS[kind]
     try:
         # ``counts`` is empty, or has the number of points.

@@ -6,24 +6,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from control.cli.colour import paint, print_named, wrapped
+from control.cli.colour import paint, print_named, wrap_text
 from control.cli.settings import Settings
 
-Command = Sequence[object]  # the words after the interpreter
+Command = Sequence[object]  # the words of a command after ``python``, or a command of TensorBoard
 TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 
 def command(settings: Settings, *words: object) -> Command:
     """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
     module_of_game, _, _ = settings.run.gamename.rpartition(":")  # "" for a game without a module
-    modules = dict.fromkeys([*settings.imports, module_of_game])  # each once
+    modules = dict.fromkeys([*settings.imports, module_of_game])  # without repetitions
     imports = ",".join(filter(None, modules))
     import_words = ("--import", imports) if imports else ()
     return (TRAINER, *import_words, *words)
 
 
 def path_text(value: object, folder: Path | None = None) -> str:
-    """Return ``value`` as text. A path in ``folder`` or in the working directory is relative to it."""
+    """Return ``value`` as text. A path inside ``folder`` or the working directory becomes relative to it."""
     for base in (folder, Path.cwd()):
         if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
             value = value.relative_to(base)
@@ -31,8 +31,8 @@ def path_text(value: object, folder: Path | None = None) -> str:
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
-    """Print ``lines`` of name and value, then ``commands`` that can be pasted into a shell in this folder. A command
-    begins with ``tensorboard``, or is the words after ``python``. Paths are relative (`path_text`)."""
+    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. A command begins
+    with ``tensorboard``, or with the first word after ``python``. Paths are relative to ``folder`` (`path_text`)."""
     width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
@@ -40,14 +40,14 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        # No argument has a NUL, so it can stand for a blank at which the line may not break.
+        # NUL replaces blanks inside an argument, so that the line does not break there. No argument contains NUL.
         line = " ".join(
             shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
         )
-        print(wrapped(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
+        print(wrap_text(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
 
 
 def _program(name: str) -> str | Path:
-    """Return ``name`` if the shell finds this Python environment's program under it, else the program's path."""
+    """Return ``name`` if it starts the program of this Python environment in the shell, else the program's path."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

@@ -13,10 +13,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning
-from control.cli.ending import ending, say
+from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
-from control.commands.choose_proxy import conclude, plain_agents_text, say_if
+from control.commands.choose_proxy import conclude, print_if, real_agents_text
 from control.commands.process import prepare
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
@@ -45,12 +45,12 @@ from understudy.files import IN_RUN
 
 Callbacks = Sequence[pl.Callback]
 
-_FOREIGN = ("wandb", "mlflow", "trackio")  # loggers that need other packages
+_PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other packages
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
-    """Train with ``settings``, or resume the newest run with them if ``resume``. Return the run folder, and whether the
-    run finished (False after Ctrl-C). Unless ``verbose``, only warnings are printed. Raises SettingError."""
+    """Train with ``settings``, or with ``resume`` continue the newest run with these settings. Return the run folder,
+    and whether the run finished (False after Ctrl-C). Unless ``verbose``, prints only warnings. Raises SettingError."""
     run = settings.run
     prepare(run)
     check_outputs(run)
@@ -59,7 +59,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         folder = previous_runs[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (last := folder / run_dir.LAST).exists():
-                module = _resumed(settings, last)
+                module = _restored_module(settings, last)
                 return folder, _train_in(folder, module, callbacks, verbose)
         with_checkpoint = [path.name for path in previous_runs if (path / run_dir.LAST).exists()]
         hint = f"; {with_checkpoint[-1]}, which has one, is another run and stays as it is" if with_checkpoint else ""
@@ -84,40 +84,45 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 
 
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
-    """Train ``module`` in ``folder`` and print the summary. Return whether the run finished. Raises KeyboardInterrupt
-    at the second signal to stop."""
-    run, epochs_done = module.settings.run, module.epoch
-    if not module.is_over():  # else config.yaml keeps the settings that made the run
+    """Train ``module`` in ``folder``, make the results and print the summary. Return whether the run finished. Raises
+    KeyboardInterrupt at the second signal to stop."""
+    if not module.is_over():  # otherwise config.yaml keeps the settings of the training
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        write_versions(folder, epochs_done + 1)
+        write_versions(folder, module.epoch + 1)
     if verbose:
-        first, last = module.seeds[0], module.seeds[-1]
-        seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
-        state = "nothing is left to train" if module.is_over() else "resuming"
-        hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
-        print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
-        is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
-        if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
-            # A given start already shows that there is something to learn.
-            if module.config.start_from is None:
-                print_wrapped(plain_agents_text(module))
+        _print_heading(module, folder)
     started = time.monotonic()
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
-    module.log_all = bool(callbacks)  # our callbacks read ``module.row`` instead of logged metrics
+    module.log_all = bool(callbacks)  # only callbacks of users read logged metrics; others read ``module.row``
     try:
         with stop:
             fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
     except StopNow:
-        module.close()  # now, because Ray may not end at the exit of the interpreter
+        module.close()  # because Ray may not end at the exit of the interpreter
         if (folder / run_dir.LAST).exists():
-            say("cut short; the same command with --resume goes on from the last checkpoint")
+            print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
     if finished:
         ending.status = exit_status(folder)  # everything is printed and written
     module.close()
     return finished
+
+
+def _print_heading(module: RunModule, folder: Path) -> None:
+    """Print what is trained, and how well agents learn without a proxy if presets have no settings for the game."""
+    run, epochs_done = module.settings.run, module.epoch
+    first, last = module.seeds[0], module.seeds[-1]
+    seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
+    state = "nothing is left to train" if module.is_over() else "resuming"
+    hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
+    print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
+    is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
+    if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
+        # With ``start_from``, a teacher or a proxy already shows that agents can learn.
+        if module.config.start_from is None:
+            print_wrapped(real_agents_text(module))
 
 
 def exit_status(folder: Path) -> int:
@@ -128,12 +133,13 @@ def exit_status(folder: Path) -> int:
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
     """Train ``module`` from its current epoch to the last one. Metrics and checkpoints are written to ``folder``. In
     every epoch ``callbacks`` run first, then the log, then the checkpoints, then ``checkpoint_callbacks``. The latter
-    must derive from Lightning's ``Checkpoint``."""
+    must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks after all others."""
     run, checkpoint = module.settings.run, module.restored
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),  # -1 is no limit
+        # -1 is no limit. A checkpoint may be past the last epoch.
+        max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,
         logger=_loggers(run, folder),
@@ -151,8 +157,9 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
 
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
-    """Return Lightning's logger for wandb, MLflow or Trackio. `RunLog` writes metrics.csv and TensorBoard."""
-    if run.logger not in _FOREIGN:
+    """Return Lightning's logger for wandb, MLflow or Trackio, in a list. It is empty for other loggers, because
+    `RunLog` writes metrics.csv and TensorBoard."""
+    if run.logger not in _PACKAGE_LOGGERS:
         return []
     name = "/".join(folder.parts[-4:])
     if run.logger == "wandb":
@@ -164,27 +171,27 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 def build_module(settings: Settings) -> RunModule:
     """Build the module of a run with its environments. Raises SettingError if agent and environment do not fit, or if
-    the run cannot be filmed or logged as asked."""
+    the run cannot be filmed or logged."""
     check_recording(settings.run)
-    if settings.run.logger in _FOREIGN:
+    if settings.run.logger in _PACKAGE_LOGGERS:
         importlib.import_module(settings.run.logger)
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
-    fitted = getattr(settings.proxy, "preset", "") == "supervised"
-    return build_search(settings, SupervisedModule if fitted else None)
+    is_supervised = getattr(settings.proxy, "preset", "") == "supervised"
+    return build_search(settings, SupervisedModule if is_supervised else None)
 
 
 def has_machine_code(settings: Settings) -> bool:
-    """Return whether a training with these settings imports Numba for machine code."""
+    """Return whether a training with these settings uses machine code, so that it imports Numba."""
     run = settings.run
     names = [run.implementation] if settings.proxy is None else parse_agents(run.agent)
     return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
-def _resumed(settings: Settings, last: Path) -> RunModule:
-    """Return the module of the interrupted run, restored from its checkpoint. Prints a warning if metrics.csv lacks
-    rows of epochs in the checkpoint. Writes nothing."""
+def _restored_module(settings: Settings, last: Path) -> RunModule:
+    """Return the module of the interrupted run, restored from its checkpoint ``last``. Prints a warning if metrics.csv
+    lacks rows of epochs in the checkpoint. Writes nothing."""
     checkpoint = checkpoints.load(last, resume=True)
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
@@ -201,7 +208,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     previous_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
-    # ``quit_when_solved``: whether a new target_return ends the search.
+    # ``quit_when_solved`` decides whether a new target_return ends the search.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable") | names_with(config, "outcome", False)
@@ -215,27 +222,27 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end = end_of(previous.run.implementation)
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end != "total_steps":
-        changes[end] = new_values[end]  # null by default, as total_steps ends the run
+        changes[end] = new_values[end]  # null by default, because total_steps ends the run
     return dataclasses.replace(previous.replace(**changes | {"resume": False}), imports=settings.imports)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
     """Make the results of a run after its last epoch, and print the summary: results, time since ``started``, paths,
-    and commands to type next. Return False if Ctrl-C interrupted it."""
+    and commands to type next. Return False if Ctrl-C interrupted it, else True."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]
     finished, trained = True, time.monotonic()
     try:
         if module.epoch > 0:
             for line in _results(module, folder, verbose):
-                lines.append(line)  # one by one, so that an interruption loses only the last
+                lines.append(line)  # one by one, so that an interruption loses no finished line
     except KeyboardInterrupt:
         finished = False
     if not verbose:
         return finished
-    print(paint(f"\n{_spent(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
+    print(paint(f"\n{_work_text(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            lines.append(("best", _judged(module, folder)))
+            lines.append(("best", _best_score_text(module, folder)))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -251,10 +258,10 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _judged(module: AgentModule, folder: Path) -> str:
+def _best_score_text(module: AgentModule, folder: Path) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
-    more)``. The mean of two tests is followed by both. Without such a threshold it is compared with the first score.
-    Scores of training are followed by the best evaluation."""
+    more)``. If the score is the mean of two tests, it is followed by both. If no return solves the environment, the
+    score is compared with the first one. A score from training is followed by the best greedy return."""
     loop, path = module.loop, folder / "checkpoints" / "best.ckpt"
     text, solved = f"{loop.score_name} {module.best:.1f}", solved_return(module.settings.run.gamename)
     metrics = run_dir.read_metrics(folder / "metrics.csv")
@@ -263,8 +270,8 @@ def _judged(module: AgentModule, folder: Path) -> str:
     if tag == GREEDY and loop.varies and path.exists():
         epoch = checkpoints.load(path).run_state["epoch"]
         rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
-        if firsts := [value for row, value in rows if row == epoch and math.isfinite(value)]:
-            first = sum(firsts) / len(firsts)
+        if returns := [value for row, value in rows if row == epoch and math.isfinite(value)]:
+            first = sum(returns) / len(returns)  # of the first test
             text += f" (tests after epoch {epoch}: {first:.1f} and {2 * module.best - first:.1f})"
     if "return" not in loop.score_name:
         return text
@@ -277,9 +284,9 @@ def _judged(module: AgentModule, folder: Path) -> str:
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 
 
-def _spent(module: RunModule, seconds: float, seconds_after: float) -> str:
+def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
-    filmed in 9 s``. ``seconds_after`` is the time of the work after training."""
+    filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
     afterwards = "evaluated" if isinstance(module, ProxyModule) else "filmed" if module.settings.run.record else ""
     time_text = time_in_words(seconds)
     if afterwards and seconds_after >= 1:
@@ -295,7 +302,7 @@ def _spent(module: RunModule, seconds: float, seconds_after: float) -> str:
 
 
 def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
-    """Return commands to type after a run: to look at it, and to evaluate its agent or its proxy."""
+    """Return commands to type after a run: to see its curves, to evaluate its agent or proxy, and to report it."""
     settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
@@ -306,14 +313,14 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
-    """Make figures, the final video and, for a search, its winner. Yield names and values of lines for the summary."""
+    """Make figures, the final video and, for a search, its winner. Yield ``(name, value)`` for lines of the summary."""
     if isinstance(module, ProxyModule):
         yield from conclude(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)
     run = module.settings.run
     if (folder / "metrics.csv").exists():
-        say_if(verbose, "drawing the learning curve")
+        print_if(verbose, "drawing the learning curve")
         yield "figure", learning_curve(folder, look_of(run))
     if module.is_over():  # before the best weights replace the last ones
         for line in write_outputs(module.settings, module.agents, folder):
@@ -326,7 +333,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     seed = filmed_seed(module.seeds)
     filmed_agent = f"{seed} of the best agents" if seed else "the best agent"
     try:
-        say_if(verbose, f"filming {filmed_agent}")
+        print_if(verbose, f"filming {filmed_agent}")
         with progress("filming", verbose) as watch:
             returns = film(
                 module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch

@@ -1,8 +1,8 @@
-"""Trials of a hyperparameter search, which are ordinary training runs that report their evaluations. The results of a
-search: lines on trials, ``results.csv``, ``best.yaml``, the files to resume it, and the summary. Does not use Ray.
+"""Trials of a hyperparameter search, which are training runs that report their evaluations. The results of the search:
+lines about trials, ``results.csv``, ``best.yaml``, files to resume it, and the summary. Does not use Ray.
 
-Trials may themselves be searches for a proxy, in which agents train. Source: Ferreira et al. 2022, arXiv 2202.02790.
-Their score of a trial is the mean number of generations that three searches need to solve the task.
+Trials may themselves be searches for a proxy (proxy searches), as in Ferreira et al. 2022, arXiv 2202.02790. Their
+score of a trial is the mean number of generations that three proxy searches need to solve the task.
 """
 
 import contextlib
@@ -40,22 +40,22 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import LAST, atomic_write_text
 from models.settings import SettingError, UserError, raise_all
 
-METRIC = "score"  # of a run: its greedy evaluation, or the running mean of training returns
-EVALUATED = (GREEDY, SAMPLED)
-SEARCHES, REACHED = "searches", "solved"  # of a trial that searches for proxies: number of searches, share solved
-SETTINGS, SPACE = "search.yaml", "space.yaml"  # in the folder of a search, beside its trials
-DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial from another's state
-ENDED = ("finished", "stopped early", "failed")
+METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
+EVALUATED = (GREEDY, SAMPLED)  # measurements of trials that train agents
+SEARCHES, REACHED = "searches", "solved"  # measurements of proxy searches: their number, and the fraction solved
+SETTINGS, SPACE = "search.yaml", "space.yaml"  # files in the folder of a hyperparameter search
+DEPENDENT = ("bohb", "pbt")  # algorithms that pause trials, or continue a trial from the state of another
+ENDED = ("finished", "stopped early", "failed")  # statuses of trials that do not continue
 REPEATS = 3  # searches for a proxy per trial, as published
-_SHOWN = 5
-Reporter = Callable[[dict[str, float]], None]
+_NUM_BEST = 5  # trials in the table of results
+Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an evaluation by name
 
 
 @dataclass
 class Trial:
-    """One trial: its last evaluation, its best evaluation, and ``values``, the hyperparameters at the best one. ``raw``
-    are these hyperparameters in the form of the search algorithm. ``course`` has a row ``[length, score]`` for every
-    evaluation (see `course_of`)."""
+    """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
+    best evaluation, ``raw`` the same in the form of the search algorithm. ``course`` has a row ``[length, score]`` for
+    every evaluation (see `course_of`)."""
 
     number: int
     folder: Path
@@ -68,17 +68,19 @@ class Trial:
 
     @property
     def score(self) -> float:
+        """The best score, ``-inf`` before the first evaluation."""
         return self.best.get(METRIC, -math.inf)
 
     @property
     def checkpoint(self) -> Path | None:
+        """The checkpoint with the best score, None if there is none."""
         path = self.folder / "checkpoints" / "best.ckpt"
         return path if path.exists() else None
 
 
 class Search:
-    """The trials of a search. Its methods are called at every start, evaluation and end of a trial. It prints a line
-    for every end and every new best score, and updates the files in ``folder`` with them."""
+    """The trials of a hyperparameter search. Its methods are called at every start, evaluation and end of a trial. At
+    every end and every new best score it prints a line and updates the files in ``folder``."""
 
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
@@ -101,8 +103,7 @@ class Search:
         self.write()
 
     def _read_trials(self) -> None:
-        """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError for
-        a damaged file."""
+        """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError."""
 
         def saved_trial(record: Mapping[str, Any]) -> Trial:
             number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
@@ -115,20 +116,19 @@ class Search:
 
     @property
     def _dimensions(self) -> dict[str, Any]:
-        """The space as in ``trials.json``: name -> kind and values."""
+        """The space in the form of ``trials.json``: name -> kind and values."""
         dimensions = self.space.dimensions.items()
         return {name: {"kind": dimension.kind, "values": dimension.labels} for name, dimension in dimensions}
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best score, best first. If trials are searches for a proxy, the number of completed searches
-        is compared first."""
-        trials = self.trials.values()  # other trials have no SEARCHES
+        """Trials by their best score, best first. Among proxy searches, more completed ones come first."""
+        trials = self.trials.values()
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
     @property
     def interrupted(self) -> list[Trial]:
-        """Trials of a resumed search that did not end before."""
+        """Trials of a resumed search that had not ended."""
         return [trial for trial in self.trials.values() if trial.status == "interrupted"]
 
     @property
@@ -146,7 +146,7 @@ class Search:
         return self.trials[number]
 
     def report(self, number: int, raw: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-        """Record an evaluation of a trial, and its current hyperparameters ``raw``. For trials that are searches, the
+        """Record an evaluation of a trial, and its current hyperparameters ``raw``. If trials are proxy searches, the
         latest evaluation always counts as the best."""
         trial = self.start(number, raw)
         is_first = not self.scored
@@ -162,8 +162,7 @@ class Search:
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """Record that a trial ended, by itself or because the scheduler stopped it. If a ``problem`` ended it, its
-        status becomes ``status``."""
+        """Record that a trial ended. Its ``status`` is used only if a ``problem`` ended it."""
         trial = self.trials[number]
         if problem:
             trial.status, text = status, f"{status}: {problem}"
@@ -179,13 +178,13 @@ class Search:
         """Return whether a trial has had its last evaluation, or its last search."""
         if self.settings.proxy is not None:
             return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-        epochs = trial_settings(self.settings, trial.values).epochs or 0  # None: only steps end it
+        epochs = trial_settings(self.settings, trial.values).epochs or 0  # None if only steps end it
         return trial.last.get("epoch", 0) + self.settings.schedule.eval_every > epochs  # no evaluation is left
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
-        keep = ("number", "status", "raw", "last", "best", "course")
-        trials = [{name: getattr(trial, name) for name in keep} for trial in self.trials.values()]
+        fields = ("number", "status", "raw", "last", "best", "course")
+        trials = [{name: getattr(trial, name) for name in fields} for trial in self.trials.values()]
         atomic_write_text(self.folder / TRIALS, json.dumps({"space": self._dimensions, "trials": trials}) + "\n")
         score_names = (METRIC, *self.evaluated)
         names = ["trial", "status", "epoch", "env_steps", *score_names, "best_epoch", *self.space.dimensions]
@@ -197,14 +196,14 @@ class Search:
             if trial.best:
                 row |= {name: trial.best.get(name, math.nan) for name in score_names}
                 row["best_epoch"] = trial.best.get("epoch", math.nan)
-            row |= {name: _word(trial.values[name]) for name in self.space.dimensions}
+            row |= {name: _yaml_text(trial.values[name]) for name in self.space.dimensions}
             writer.writerow(row | {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
-            head = f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
+            line = f"# trial {winner.number} of {self.folder}: score {winner.score:.1f} {_progress_text(winner.best)}\n"
             settings = trial_settings(self.settings, winner.values)
-            atomic_write_text(self.folder / "best.yaml", head + to_yaml(settings))
+            atomic_write_text(self.folder / "best.yaml", line + to_yaml(settings))
 
     def finish(self, interrupted: bool) -> int:
         """Write the files, and print the results and commands to type next. Returns 0, or 130 if ``interrupted``.
@@ -212,17 +211,13 @@ class Search:
         for trial in self.trials.values():
             trial.status = "interrupted" if trial.status == "running" else trial.status
         self.write()
-        best = self.scored[:_SHOWN]
+        best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
             count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
             first = f"; the first: {self.problems[0]}" if self.problems else ""
             logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
             raise UserError(f"{count}{first}{logs}")
-        statuses = [trial.status for trial in self.trials.values()]
-        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
-        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        minutes = (time.monotonic() - self.started) / 60
-        print(f"\n{'interrupted: ' if interrupted else ''}{trials} in {minutes:.1f} minutes ({counts})")
+        self._print_counts(interrupted)
         self._print_best(best)
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
@@ -243,6 +238,14 @@ class Search:
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
 
+    def _print_counts(self, interrupted: bool) -> None:
+        """Print the number of trials, the time of the search and the number of trials with each status."""
+        statuses = [trial.status for trial in self.trials.values()]
+        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
+        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        minutes = (time.monotonic() - self.started) / 60
+        print(f"\n{'interrupted: ' if interrupted else ''}{trials} in {minutes:.1f} minutes ({counts})")
+
     def _print_best(self, best: Sequence[Trial]) -> None:
         """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
         short_names = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
@@ -254,9 +257,9 @@ class Search:
             print(f"{line}  {values}".rstrip())
 
     def _text(self, trial: Trial) -> str:
-        """Return the hyperparameters of a trial that vary, as text."""
+        """Return the hyperparameters of a trial as text, without hyperparameters that do not vary."""
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        return ", ".join(f"{name} {_word(trial.values[name])}" for name in varied)
+        return ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
@@ -265,7 +268,7 @@ class Search:
 
 
 def course_of(settings: Settings) -> tuple[str, int]:
-    """Return the measure of a trial's length (a name in its reports) and the length of a complete trial."""
+    """Return the measure of a trial's length, a name in its reports, and the length of a complete trial."""
     if settings.proxy is not None:
         return SEARCHES, settings.run.num_seeds
     if settings.epochs is not None:
@@ -275,27 +278,27 @@ def course_of(settings: Settings) -> tuple[str, int]:
 
 
 def _progress_text(metrics: Mapping[str, float]) -> str:
-    """Return how far a trial was at an evaluation: ``at epoch 20``, or ``after 2 searches``."""
+    """Return the progress of a trial at an evaluation: ``at epoch 20``, or ``after 2 searches``."""
     if SEARCHES in metrics:
         noun = "searches" if metrics[SEARCHES] > 1 else "search"
         return f"after {metrics[SEARCHES]} {noun}"
     return f"at epoch {metrics.get('epoch', 0)}"
 
 
-def _word(value: Any) -> str:
-    """Return a hyperparameter as it is written in YAML."""
+def _yaml_text(value: Any) -> str:
+    """Return the value of a hyperparameter as it is written in YAML."""
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return "null" if value is None else str(value)
 
 
 class TrialFailed(Exception):
-    """Raised if a trial cannot continue. The message is one line; the traceback is in the trial's log."""
+    """Raised if a trial cannot continue. The message is one line. The traceback is in the trial's log."""
 
 
 class Report(CheckpointCallback):
     """Callback that passes every evaluation to ``report``. It derives from Lightning's checkpoint callback, because
-    these run last: ``last.ckpt`` is then written."""
+    Lightning runs such callbacks last. So ``last.ckpt`` is already written when ``report`` is called."""
 
     def __init__(self, report: Reporter):
         self.report = report
@@ -311,18 +314,18 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. Raises TrialFailed."""
-    with logged(folder, settings.run), contextlib.closing(build_module(settings)) as module:
+    """Train in ``folder``, from the checkpoint ``start_from`` if there is one. Raises TrialFailed."""
+    with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
-            _take_over(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
+            _restore_with_learning_rates(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
         module.log_all, module.evaluations = False, 1  # schedulers expect regular evaluations
         fit(module, folder, [Progress()], [Report(report)])
 
 
 @contextlib.contextmanager
-def logged(folder: Path, run: RunConfig) -> Iterator[None]:
-    """Append the output of a trial to ``log.txt`` in ``folder``, and turn its errors into TrialFailed."""
+def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
+    """Context manager that appends a trial's output to ``folder/log.txt`` and turns its errors into TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
@@ -338,10 +341,9 @@ def logged(folder: Path, run: RunConfig) -> Iterator[None]:
             raise TrialFailed(line) from None
 
 
-def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from a checkpoint that may be another trial's (PBT). The learning rates of ``module`` are
-    kept: ``checkpoint`` is changed to have them. The best score so far is read from the checkpoint ``best``; without
-    this file it is ``-inf``."""
+def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
+    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), but with the learning rates of
+    ``module`` and the best score in the checkpoint ``best`` (``-inf`` without this file). Changes ``checkpoint``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]
@@ -352,9 +354,9 @@ def _take_over(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
 # -- trials that are searches for a proxy ------------------------------------------------------------------------------
 
 
-def for_trials(settings: Settings) -> Settings:
-    """Return ``settings`` with the defaults of trials that search for a proxy. Raises SettingError if the objective
-    lacks a setting that it needs."""
+def with_trial_defaults(settings: Settings) -> Settings:
+    """Return ``settings`` with the defaults for trials that are proxy searches. Other settings are returned unchanged.
+    Raises SettingError if the objective lacks a setting that it needs."""
     run, proxy, objective = settings.run, settings.proxy, settings.subcommand.tune_objective
     if proxy is None:
         if objective is not None:
@@ -379,20 +381,20 @@ def for_trials(settings: Settings) -> Settings:
 
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
-    """Run one search after another, with ``repeats`` seeds. Each has a subfolder of ``folder``, and continues from the
-    checkpoint there if there is one. After each search, ``report`` receives the means over all searches so far. Raises
-    TrialFailed if a search fails."""
+    """Run proxy searches with ``repeats`` seeds, one after another. Each has a subfolder of ``folder``, and continues
+    from the checkpoint in it if there is one. After each search, ``report`` gets the means of all so far. Raises
+    TrialFailed."""
     outcomes: list[Mapping[str, float]] = []
-    with logged(folder, settings.run):
+    with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
-            outcomes.append(_outcome(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
+            outcomes.append(_run_search(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
             means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
             report({**means, SEARCHES: len(outcomes)})
 
 
-def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a search in ``folder`` and return its measurements. A search that stops with a UserError counts as unsolved:
-    its fitness was flat, or its mean diverged."""
+def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
+    """Run a proxy search in ``folder`` and return its measurements. If it stops with a UserError, it counts as
+    unsolved: its fitness was flat, or its mean diverged."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
@@ -408,19 +410,24 @@ def _outcome(settings: Settings, objective: str, folder: Path) -> dict[str, floa
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward
-        if objective == "score":
-            score = held_out(module)
-        else:
-            if objective == "steps":
-                spent, budget = steps, settings.total_steps
-            else:
-                spent, budget = module.epoch, module.config.generations
-            assert budget is not None and solved_reward is not None  # ensured by `for_trials`
-            score = -until_solved(spent, budget, module.mean_return, solved_reward)
+        score = _search_score(module, objective)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
 
 
-def until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
+def _search_score(module: ProxyModule, objective: str) -> float:
+    """Return the score of a search for an ``objective`` of ``--tune_objective``. A larger score is better."""
+    if objective == "score":
+        return held_out_score(module)
+    if objective == "steps":
+        spent, budget = int(module.env_steps.sum()), module.settings.total_steps
+    else:
+        spent, budget = module.epoch, module.config.generations
+    solved_reward = module.config.solved_reward
+    assert budget is not None and solved_reward is not None  # ensured by `with_trial_defaults`
+    return -cost_until_solved(spent, budget, module.mean_return, solved_reward)
+
+
+def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
     """Return the cost of a search in generations or steps. If its ``mean_return`` is at least ``solved_reward``, the
     cost is the number ``spent``. Otherwise it is one to two times the ``budget``, and lower for a higher return:
     ``budget * (2 - 1 / (1 + d))`` with ``d = (solved_reward - mean_return) / max(1, abs(solved_reward))``."""
@@ -430,14 +437,14 @@ def until_solved(spent: int, budget: int, mean_return: float, solved_reward: flo
     return budget * (2 - 1 / (1 + shortfall))
 
 
-def held_out(module: ProxyModule) -> float:
-    """Return the mean return of fresh agents that train on the best mean of a search. If ``test_every`` is set, it is
-    the mean over all tests during training, else over the tests at its end. Diverged agents, whose score is NaN, count
-    as the worst of the others. Raises TrialFailed if all diverged."""
+def held_out_score(module: ProxyModule) -> float:
+    """Return the mean return of fresh agents that train on the best mean of a search. With ``test_every`` it is a mean
+    over all tests during training, otherwise over the tests at the end. Diverged agents count as the worst of the
+    others. Raises TrialFailed if all diverged."""
     config, count = module.config, module.config.report_agents
     mean = module.mean.detach()[0]
     if module.archive.entries:
-        _, _, mean = module.archive.entries[0]  # the best; each is (fitness, generation, mean)
+        _, _, mean = module.archive.entries[0]  # (fitness, generation, mean [D]) of the best mean
     seeds = module.seeds_of("report", count)
     outcome = module.workers.run(mean.expand(count, -1), seeds, inner_steps=config.steps_in_use)
     scores = outcome.curve.mean(1) if config.test_every else outcome.scores

@@ -1,4 +1,4 @@
-"""`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are ordinary runs."""
+"""`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are training runs."""
 
 import contextlib
 import importlib
@@ -24,9 +24,9 @@ from control.commands.trials import (
     Trial,
     TrialFailed,
     course_of,
-    for_trials,
     run_searches,
     run_trial,
+    with_trial_defaults,
 )
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
@@ -35,41 +35,35 @@ from control.storage import run_dir
 from envs.names import import_module
 from models.settings import SettingError, names_with, raise_all
 
-REDUCTION = 4  # reduction factor of ASHA: one of so many trials continues after each rung; as published
-_NEEDS = {"bohb": ("hpbandster", "ConfigSpace")} | dict.fromkeys(("optuna", "optuna_asha"), ("optuna",))  # beside Ray
+REDUCTION = 4  # reduction factor of ASHA, as published: after each rung, one of 4 trials continues
+# Algorithm -> Python modules that it needs in addition to Ray.
+_EXTRA_MODULES = {"bohb": ("hpbandster", "ConfigSpace"), "optuna": ("optuna",), "optuna_asha": ("optuna",)}
 
 
 def tune(settings: Settings) -> int:
-    """Run or resume the hyperparameter search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError,
-    one line, if the search space or the cluster is wrong, or if every trial failed."""
+    """Run or resume the hyperparameter search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError if
+    the search space or the cluster is wrong, or if every trial failed."""
     resumed = settings.subcommand.resume_search
     if resumed:
         settings = settings.replace(search_space=str(Path(resumed, SPACE)))
-    settings = for_trials(settings)
+    settings = with_trial_defaults(settings)
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
     check_recording(run)
     raise_all([*_problems(settings, space)])
     settings = checked_in_spaces(settings, spaces_of(run.gamename))
-    for module in ("ray", *_NEEDS.get(search_config.tune_algorithm, ())):
+    for module in ("ray", *_EXTRA_MODULES.get(search_config.tune_algorithm, ())):
         importlib.import_module(module)
-    at_once = search_config.max_concurrent_trials or os.cpu_count() or 1
+    max_concurrent = search_config.max_concurrent_trials or os.cpu_count() or 1
     search: Search | None = None
     interrupted = False
     try:
-        with connected(run.ray_address, at_once * run.num_workers), contextlib.ExitStack() as locks:
+        with connected(run.ray_address, max_concurrent * run.num_workers), contextlib.ExitStack() as locks:
             folder = Path(resumed) if resumed else run_dir.create(run, search=True, subfolders=())
             locks.enter_context(run_dir.locked(folder, new=not resumed))
             search = Search(settings, space, folder)
             search.begin()
-            place = f"on {run.ray_address}" if run.ray_address else f"{at_once} at a time"
-            measure, length = course_of(settings)
-            unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
-            algorithm = f"{search_config.tune_algorithm}, {place}"
-            trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
-            num_kept = len(search.trials) - len(search.interrupted)
-            if search.trials:  # of the resumed search
-                trials = f"{trials}; {num_kept} are kept"
-            print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
+            num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search
+            _print_heading(search, num_kept, max_concurrent)
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:
@@ -80,8 +74,21 @@ def tune(settings: Settings) -> int:
     return search.finish(interrupted)
 
 
+def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
+    """Print the hyperparameters of a search, and the number, length and algorithm of its trials."""
+    run, search_config, space = search.settings.run, search.settings.subcommand, search.space
+    place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
+    measure, length = course_of(search.settings)
+    unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
+    algorithm = f"{search_config.tune_algorithm}, {place}"
+    trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
+    if search.trials:
+        trials = f"{trials}; {num_kept} are kept"
+    print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
+
+
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
-    """Yield errors for settings that only a hyperparameter search refuses."""
+    """Yield errors for settings that are valid in a training run, but not in this hyperparameter search."""
     run, resumed, algorithm = settings.run, settings.subcommand.resume_search, settings.subcommand.tune_algorithm
     if resumed and algorithm in DEPENDENT:
         line = f"resume is {resumed!r}, a search with {algorithm}, whose trials depend on each other; "
@@ -100,8 +107,8 @@ def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
 
 
 def _run_trials(search: Search) -> None:
-    """Run the remaining trials of the hyperparameter search ``search`` with Ray, and report all their events to it.
-    Interrupted trials of a resumed search are first."""
+    """Run the remaining trials of a hyperparameter search with Ray. Their starts, evaluations and ends are reported to
+    ``search``. Interrupted trials of a resumed search are first."""
     from ray import tune as ray_tune
 
     settings, space = search.settings, search.space
@@ -121,16 +128,18 @@ def _run_trials(search: Search) -> None:
 
     # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
     # then, and three more. With a length in steps it keeps all: the number of its evaluations is then unknown.
-    num_to_keep = _perturbed_every(settings) // settings.schedule.eval_every + 3
-    trainable = ray_tune.with_parameters(_trainable, settings=settings, space=space, folder=search.folder.absolute())
+    num_to_keep = _perturbation_interval(settings) // settings.schedule.eval_every + 3
+    trainable = ray_tune.with_parameters(
+        _run_ray_trial, settings=settings, space=space, folder=search.folder.absolute()
+    )
     tuner = ray_tune.Tuner(
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
         param_space={} if "optuna" in search_config.tune_algorithm else _domains(space),
         tune_config=ray_tune.TuneConfig(
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             max_concurrent_trials=search_config.max_concurrent_trials,
-            # A trial for a proxy runs several proxy searches. It stops between two, so its process can run another
-            # trial. A process whose training was cut short cannot.
+            # A trial of proxy searches is stopped between two of them, so its process can run another trial. A process
+            # whose training was interrupted cannot.
             reuse_actors=settings.proxy is not None,
             search_alg=searcher,
             scheduler=scheduler,
@@ -150,17 +159,16 @@ def _run_trials(search: Search) -> None:
     tuner.fit()
 
 
-def _perturbed_every(settings: Settings) -> int:
+def _perturbation_interval(settings: Settings) -> int:
     """Return the epochs or steps between PBT's perturbations: about a tenth of a run."""
     measure, length = course_of(settings)
     eval_every = settings.schedule.eval_every if measure == "epoch" else 1
     return eval_every * max(1, round(length / 10 / eval_every))  # a multiple of the epochs between evaluations
 
 
-def _trainable(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
+def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
-    ``config`` is the search algorithm's suggestion, ``folder`` the folder of the hyperparameter search. Raises
-    TrialFailed."""
+    ``config`` is the suggestion, ``folder`` the folder of the hyperparameter search. Raises TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -218,18 +226,18 @@ def _domains(space: Space) -> dict[str, Any]:
     return {name: _domain(dimension) for name, dimension in space.dimensions.items()}
 
 
-def _finished(search: Search) -> list[Trial]:
-    """Return the trials of a resumed search that ended before, the best first."""
+def _finished_trials(search: Search) -> list[Trial]:
+    """Return the trials of a resumed search that had ended, the best first."""
     return [trial for trial in search.scored if trial not in search.interrupted]
 
 
 def _searcher(search: Search) -> Any:
-    """Return Ray's search algorithm, which suggests the hyperparameters of trials. Its first suggestions are the
-    interrupted trials of a resumed search; it knows the results of the others. BOHB cannot resume."""
+    """Return Ray's search algorithm, which suggests the hyperparameters of trials. It suggests the interrupted trials
+    of a resumed search first, and it gets the results of the trials that had ended. BOHB cannot resume."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
-    finished = _finished(search)
+    finished = _finished_trials(search)
     suggestions = [dict(trial.raw) for trial in search.interrupted]
     seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
     searcher: Any
@@ -248,8 +256,8 @@ def _searcher(search: Search) -> Any:
         searcher = TuneBOHB(metric=METRIC, mode="max", seed=run.seed)
     else:
         random.seed(run.seed)  # PBT draws from Python's own generator
-        at_once = search_config.max_concurrent_trials or 0  # 0 is no limit
-        searcher = BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=at_once)
+        limit = search_config.max_concurrent_trials or 0  # 0 is no limit
+        searcher = BasicVariantGenerator(points_to_evaluate=suggestions, random_state=seed, max_concurrent=limit)
     return searcher
 
 
@@ -260,10 +268,10 @@ def _scheduler(search: Search) -> Any:
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
     measure, length = course_of(settings)
-    metric = (measure, METRIC, "max")  # unit of a trial's length, name of the score, and that more is better
+    metric = (measure, METRIC, "max")  # measure of a trial's length, name of the score, direction of improvement
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
-    # As published, a third of the trials that are searches continues after the first search.
+    # As published, a third of the trials of proxy searches continues after the first of them.
     reduction = REDUCTION if settings.proxy is None else 3
     if search_config.tune_algorithm == "bohb":
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
@@ -273,8 +281,8 @@ def _scheduler(search: Search) -> Any:
         scheduler = schedulers.AsyncHyperBandScheduler(
             *metric, max_t=length + 1, grace_period=max(length // 8, first_report), reduction_factor=reduction
         )
-        controller: Any = None  # which ASHA does not use
-        for trial in _finished(search):
+        controller: Any = None  # ASHA does not use it
+        for trial in _finished_trials(search):
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
@@ -285,7 +293,7 @@ def _scheduler(search: Search) -> Any:
     perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
     return schedulers.PopulationBasedTraining(
         *metric,
-        perturbation_interval=_perturbed_every(settings),
+        perturbation_interval=_perturbation_interval(settings),
         custom_explore_fn=space.clamp,
         hyperparam_mutations={
             dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
@@ -301,31 +309,31 @@ def _listener(search: Search) -> Any:
 
     class Listener(ray_tune.Callback):
         def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.start(_number(trial), trial.config)
+            search.start(_trial_number(trial), trial.config)
 
         def on_trial_result(
             self, iteration: int, trials: list[Any], trial: Any, result: Mapping[str, Any], **info: Any
         ) -> None:
             if METRIC in result:
-                search.report(_number(trial), result["config"], result)
+                search.report(_trial_number(trial), result["config"], result)
 
         def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.end(_number(trial))
+            search.end(_trial_number(trial))
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-            search.start(_number(trial), trial.config)
+            search.start(_trial_number(trial), trial.config)
             text = Path(trial.error_file).read_text(encoding="utf-8")  # with the traceback
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             _, failed, problem = lines[-1].partition("TrialFailed: ")
             if failed:
-                search.end(_number(trial), problem)
-            else:  # its process was killed; it may succeed when the search is resumed
+                search.end(_trial_number(trial), problem)
+            else:  # the process was killed; the trial may succeed when the search is resumed
                 reason = ": ".join(["its process ended", *lines[1:2]])
-                search.end(_number(trial), reason, "interrupted")
+                search.end(_trial_number(trial), reason, "interrupted")
 
     return Listener()
 
 
-def _number(trial: Any) -> int:
-    """Return the number in the name of Ray's trial, ``trial_N``."""
+def _trial_number(trial: Any) -> int:
+    """Return N, the number of Ray's trial with the name ``trial_N``."""
     return int(str(trial.custom_trial_name).removeprefix("trial_"))

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from control.cli.settings import Settings, acting, default_settings
+from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import word
 from control.lightning.module import RunModule
 from control.reports.runs import Run
@@ -45,7 +45,8 @@ class Board:
         """Add a table of the settings of the member with this ``seed``. Those in `hyperparameters` are first and in
         bold."""
         highlighted = set(hyperparameters(settings))
-        values = sorted((acting(settings) | {"seed": seed}).items(), key=lambda item: item[0] not in highlighted)
+        items = (effective_values(settings) | {"seed": seed}).items()
+        values = sorted(items, key=lambda item: item[0] not in highlighted)
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
         lines = [f"| {names[name]} | `{word(value, ',')}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
@@ -93,7 +94,7 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
         identity["agent"] = run.agent
-    defaults, values = default_settings(settings), acting(settings)
+    defaults, values = default_settings(settings), effective_values(settings)
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     affect_learning = {name for config in settings.configs for name in names_with(config, "hparam")}
     changed_settings = {

@@ -17,8 +17,8 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
-from control.cli.colour import paint, wrapped
-from control.cli.ending import SIGNALS, ending, say
+from control.cli.colour import paint, wrap_text
+from control.cli.ending import SIGNALS, ending, print_on_stderr
 from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
 from control.films.recording import film
 from control.lightning.agent import AgentModule
@@ -107,7 +107,7 @@ class Progress(Callback):
         epoch = _number_text(module, module.epoch).rjust(width)
         times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self._time_left(module, module.share())}
         if module.legend and not self._table.widths:
-            tqdm.write(paint(wrapped(module.legend, sys.stdout), "dim", sys.stdout))
+            tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
         sys.stdout.flush()
 
@@ -264,7 +264,7 @@ class StopOnSignal(Callback):
             raise StopNow
         self.stop_requested = True
         over_bar = "\r\033[K" if sys.stderr.isatty() else ""  # erases the bar and "^C"
-        say(f"{over_bar}stopping after this {self.unit}; once more to stop at once")
+        print_on_stderr(f"{over_bar}stopping after this {self.unit}; once more to stop at once")
         if number == signal.SIGINT:  # a person waits
             self._timer.start()
 

@@ -15,7 +15,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from control.cli.settings import RunConfig, Settings, acting
+from control.cli.settings import RunConfig, Settings, effective_values
 from control.reports.tags import GREEDY, REWARD_RATE
 from control.storage.run_dir import read_metrics
 from models.mlp import MlpNetwork
@@ -79,7 +79,7 @@ def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
     # the previous epoch were lost.
     eval_times = [steps_after_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
     metrics = {"reward_rates": list(scores_of_epoch.values()), "eval_times": eval_times}
-    return {"config": acting(settings), "metrics": metrics}
+    return {"config": effective_values(settings), "metrics": metrics}
 
 
 def _weights(agents: nn.Module) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from control.cli.errors import absent
+from control.cli.errors import missing_reason
 from control.cli.settings import REMOVED, Settings, from_dict
 from control.storage.run_dir import replacing, version_folders, winner
 from models.archive import read_archive
@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         runs = (file, *reversed(version_folders(file)))  # ``path`` may be a run; else the newest run is first
         file = find_checkpoint(file, *(run / "checkpoints" for run in runs)) or _no_checkpoint_in(file)
     elif not file.is_file():
-        problem = "is no file" if file.exists() else f"does not exist ({absent(file)})"
+        problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
         if nearby_files := sorted(file.parent.glob("*.ckpt")):
             problem += f"; there is {nearby_files[0].name!r} beside it"
         raise _error(file, problem)

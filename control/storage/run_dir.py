@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from control.cli.ending import ending
-from control.cli.errors import DISK, absent, one_line
+from control.cli.errors import DISK, missing_reason, one_line
 from control.cli.files import check_regular
 from control.cli.settings import RunConfig
 from models.settings import SettingError, UserError
@@ -90,7 +90,7 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
         reason = error.strerror
         for ancestor in (folder, *folder.parents):  # a file or a broken link in the path says more
             if os.path.lexists(ancestor) and not ancestor.is_dir():
-                reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else absent(ancestor)}"
+                reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else missing_reason(ancestor)}"
         problem = f"cannot make {str(folder)!r} ({reason})"
         raise SettingError(f"logdir is {run.logdir!r}: {problem}; allowed: a folder that can be written") from error
     return path
