@@ -24,7 +24,8 @@ _STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after wh
 
 class EpisodeLoop(Loop):
     """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
-    command (the goals that it pursues, if any). ``evaluation`` is an environment for evaluations (None: the same)."""
+    command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations. If it is None, they
+    use ``environment``."""
 
     evaluation_modes = ("greedy", "sampled")
     state_names = (*Loop.state_names, "stuck", "best_mean")
@@ -91,8 +92,8 @@ class EpisodeLoop(Loop):
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
-        """Play the epoch's episodes, store them, and add their statistics to ``row``. Without episodes, count the steps
-        of minibatches."""
+        """Play the epoch's episodes, store them, and add their statistics to ``row``. If the schedule has no episodes,
+        only count the steps in the minibatches of the epoch."""
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
             row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
