@@ -298,7 +298,7 @@ def test_tests_during_training(argv: str) -> None:
     for on_the_way in (compiled.on_the_way, lambda *_: None):
         loop, inner._training_test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"on_the_way": on_the_way}))
-        with inner._tests_on_the_way(seeds) as tests:
+        with inner._tests_in_training(seeds) as tests:
             outcomes.append((inner.finish(loop, tests), inner._training_test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes
     assert first.curve.shape == other.curve.shape == (3, 7)
