@@ -146,6 +146,6 @@ def _on_proxy(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) ->
         stage = f"the real {proxy.game}" if role == REAL else f"{proxy.path.stem}, which was learned"
         print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
-            trained = loop.finish(training, watch=watch)
+            trained = loop.train_to_end(training, watch=watch)
     short_stage, _, _ = stage.partition(",")  # without parameters of the environment
     return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {short_stage}")

@@ -321,7 +321,7 @@ class InnerLoop:
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
             if not indices:
                 continue
-            loop = self.alone(kind)
+            loop = self.copy_for_kind(kind)
             if sample_all:
                 loop.agent_config = with_all_sampled(loop.agent_config)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
@@ -334,7 +334,7 @@ class InnerLoop:
         obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
         return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
 
-    def alone(self, kind: str) -> "InnerLoop":
+    def copy_for_kind(self, kind: str) -> "InnerLoop":
         """Return a copy of this loop for ``kind``, one of its agent implementations."""
         loop = copy.copy(self)
         loop.agent_config = config_of(self.agent_config, kind, self.kinds)
@@ -356,7 +356,7 @@ class InnerLoop:
         else:
             with self._tests_in_training(seeds) as tests:
                 loop = self.begin(proxies, list(seeds))
-                trained = self.finish(loop, tests, part(watch, 0, _TRAINING_FRACTION))
+                trained = self.train_to_end(loop, tests, part(watch, 0, _TRAINING_FRACTION))
         test_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
@@ -380,7 +380,7 @@ class InnerLoop:
     def runs_compiled(self) -> bool:
         """Return whether some of the agents, with these settings, train in machine code."""
         if len(self.kinds) > 1:
-            return any(self.alone(kind).runs_compiled() for kind in self.kinds)
+            return any(self.copy_for_kind(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
         loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
@@ -397,7 +397,7 @@ class InnerLoop:
             environment = self.stages.stage(proxies, agent)
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
-    def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
+    def train_to_end(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
         """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps. Training and tests
         run as compiled code if it supports them. Tests run inside the compiled training loop if possible. The returned
         policy acts in the real environment."""

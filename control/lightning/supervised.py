@@ -140,7 +140,7 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     """Record steps of two agents on the real environment, ``loop.config.transitions`` in all, in equal parts. They
     learn; if the setting ``transitions_from`` is "random", they act at random instead. They are of the first
     implementation in ``loop.kinds``. Raises SettingError for agents without a replay buffer."""
-    loop = loop.alone(loop.kinds[0])
+    loop = loop.copy_for_kind(loop.kinds[0])
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
@@ -156,7 +156,7 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     parts = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):
         step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
-        loop.finish(step_loop)
+        loop.train_to_end(step_loop)
         parts.append(_transitions_of(step_loop.agent))
     transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
     return transitions.at(torch.arange(config.transitions))

@@ -37,10 +37,10 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     compiled = settings.proxy.compiled and full_length
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
-    loop = loop.alone(loop.kinds[0])
+    loop = loop.copy_for_kind(loop.kinds[0])
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
-    trained = loop.finish(interaction)
+    trained = loop.train_to_end(interaction)
     agent: Any = interaction.agent
     networks = Networks(proxy.config, loop.stages.spaces)
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
