@@ -79,8 +79,9 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
-        """Move the mean by the ``fitness [P]`` of the last `ask`, higher is better, NaN for proxies whose agents
-        diverged. ``mean_fitness`` is the mean's, if it was evaluated. Returns measurements for the log."""
+        """Move the mean by the ``fitness [P]`` of the population of the last `ask`. Higher is better, and NaN marks
+        proxies whose agents diverged. ``mean_fitness`` is the fitness of the mean, None if it was not evaluated.
+        Returns measurements for the log."""
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,7 +116,8 @@ class EvolutionStrategy(pl.Callback):
         module.set_mean(module.proxies(self.mean))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Set the module's population. The second phase first begins again at the mean, with its settings."""
+        """Set the module's population. Before the first generation of the second phase, the strategy starts again at
+        the current mean, with the settings of that phase."""
         generations_done = trainer.current_epoch
         generation = generations_done + 1
         if generations_done == self.config.second_phase:
@@ -125,7 +127,8 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean, or restart after flat generations. Raises UserError after too many, or if it is not finite."""
+        """Move the mean, or restart after flat generations. Raises UserError after too many flat generations, or if the
+        mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -186,8 +189,9 @@ class EvolutionStrategy(pl.Callback):
             )
 
     def _restart(self, module: Any) -> None:
-        """Restart after flat generations: with twice the noise and, without ``start_from``, another initial mean."""
-        self.restarts += 1
+        """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
+        is set, the initial mean is drawn anew."""
+        self.restarts += 1  # `start` doubles the noise for each restart
         mean, mean_text = self.mean, "its mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
