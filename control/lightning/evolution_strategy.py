@@ -176,7 +176,7 @@ class EvolutionStrategy(pl.Callback):
         fitness = float(module.fitness[module.fitness.isfinite()][0])  # of all proxies
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
-                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the last time {fitness:.4g}), so "
+                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the latest: {fitness:.4g}), so "
                 "there is nothing to climb and the search stops; metrics and checkpoint are kept: another start "
                 "(start_from), a larger inner_steps, noise_std or test_limit may help"
             )
@@ -192,15 +192,15 @@ class EvolutionStrategy(pl.Callback):
         """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
         is set, the initial mean is drawn anew."""
         self.restarts += 1  # `start` doubles the noise for each restart
-        mean, mean_text = self.mean, "its mean"
+        mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
-            mean, mean_text = module.another_mean(seed), "a new one"
+            mean, mean_text = module.another_mean(seed), "a new mean"
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         fitness = float(module.fitness.nan_to_num(-torch.inf).max())
         note(
-            f"for {self.flat_generations} generations all proxies have had the same fitness (the last time "
+            f"for {self.flat_generations} generations all proxies have had the same fitness (the latest: "
             f"{fitness:.4g}), so there is nothing to climb: the search starts from "
             f"{mean_text} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
         )
