@@ -213,7 +213,7 @@ def _film(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
         with progress("filming", verbose) as watch:
-            (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True, watch=watch)
+            (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, with_gif=True, watch=watch)
     except UserError as error:
         return f"none: {error}"
     return f"videos/{path.name}, .gif (an agent trained on the proxy, in the real environment: {returns_text(returns)})"

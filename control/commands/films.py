@@ -58,7 +58,7 @@ def film_beside(settings: Settings) -> int:
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
         actors = [_actor(settings, source, role, stack) for _, source, role in sources]
         with progress("filming") as watch:
-            actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)
+            actor_returns = record(actors, game, path, seeds, limit, with_gif=True, watch=watch)
     for actor, returns in zip(actors, actor_returns, strict=True):
         print(f"{actor.caption}: {returns_text(returns)}")
     print(f"\nvideo: {path}\nGIF:   {path.with_suffix('.gif')}")

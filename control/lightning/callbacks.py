@@ -307,7 +307,7 @@ class Recorder(Callback):
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
                 is_shown = i == 0 and bool(log.boards)
-                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=is_shown)
+                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=is_shown)
                 if is_shown:
                     add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
 
