@@ -54,8 +54,7 @@ _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_NOTICE_SECONDS = 60.0  # waiting time after which a line says that cores are missing
-_GRACE_SECONDS = 1.0  # time in which tasks may end before they are cancelled
+_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
 _WATCH_SECONDS = 0.2  # between checks of Ray's servers
 _STDERR = 2  # the file descriptor
 
@@ -338,9 +337,8 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
-    """Return the exception to raise for the ``error`` of a task: the task's UserError, any other error of its code with
-    the traceback, or a UserError of one line if the process died. ``worker`` names the worker. ``starting``: it has not
-    run a task yet."""
+    """Return the exception to raise for a worker's ``error``: its UserError, or the error with its traceback, or a
+    UserError of one line if the worker died. ``starting``: it has not run a task yet."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

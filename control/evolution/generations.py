@@ -29,10 +29,9 @@ Train = Callable[[Tensor, list[int]], Outcome]
 def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the ``mean [D]`` for the start of a generation. If the settings require it, its initial states are
-    replaced by states from real episodes of its target policy, the policy that its rewards reveal. With ``scaled``, the
-    inputs of this policy are also normalised on these states (`Stages.with_visited_states`). ``count_steps`` is called
-    with the number of steps in the real environment."""
+    """Return the ``mean [D]`` before a generation. If the settings require it, its initial states become states from
+    real episodes of its target policy, which its rewards reveal. With ``scaled``, this policy's inputs are normalised
+    on these states (`Stages.with_visited_states`). ``count_steps`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
 
     def get_obs(policy: Teacher, count: int, limit: int | None) -> Tensor:
@@ -141,9 +140,8 @@ class InitialSearch:
         return candidates[int(fitness.argmax())]
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
-        """Run a search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the
-        best one. After every ``generations`` generations, the better half of the searches continues (successive
-        halving)."""
+        """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
+        search. After every ``generations`` generations, the better half continues (successive halving)."""
         strategy_class = STRATEGIES[self.config.strategy]
         parts = map(self.stages.searched_part, candidates)
         strategies = {row: strategy_class(self.config, part) for row, part in enumerate(parts)}

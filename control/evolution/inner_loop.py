@@ -39,9 +39,7 @@ from models.varied import with_all_sampled
 MOST_MEMBERS = 512  # maximum number of agents
 _MOST_NUMBERS = 2048  # maximum number of agents times numbers in an observation
 _COMPACT_FRACTION = 0.75  # if the fraction of members in training falls below this, finished members leave the program
-# Threads divide the agents of each batch if batches have so many agents per thread on average. Otherwise each thread
-# takes whole batches.
-_MIN_PER_THREAD = 4
+_MIN_PER_THREAD = 4  # with fewer agents in a batch for each thread, on average, threads take whole batches
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
 _TRAINING_FRACTION = 0.9  # of the progress; the rest is for tests
 
@@ -104,25 +102,21 @@ class Outcome:
 
     def reordered(self, order: Tensor) -> "Outcome":
         """Return a copy whose agents are in the ``order [N]`` of their indices here."""
-        by_agent: dict[str, Any] = {
-            name: value[order] for name, value in vars(self).items() if isinstance(value, Tensor)
-        }
-        return dataclasses.replace(self, **by_agent)
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return type(self)(**vars(self) | {name: value[order] for name, value in tensors.items()})
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents. Different names give unrelated seeds. ``kinds`` is the number of agent
-    implementations. A seed modulo ``kinds`` is the index of the agent's implementation. The indices alternate, unless
-    all are ``kind``."""
+    """Return seeds of ``count`` fresh agents, unrelated for different names. ``kinds`` is a number of implementations.
+    A seed modulo ``kinds`` is the index of the agent's implementation. Indices alternate, unless all are ``kind``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     indices = [(i if kind is None else kind) % kinds for i in range(count)]
     return [base_seed - base_seed % kinds + index for base_seed, index in zip(base_seeds, indices, strict=True)]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean of the scores of each implementation in ``kinds``. ``scores [N]``, of which NaN are ignored, are
-    from agents whose ``seeds [N]`` select the implementation (`fresh_seeds`). Implementations without a finite score
-    are left out."""
+    """Return the mean score of each implementation in ``kinds`` with a finite score. NaN in ``scores [N]`` are ignored.
+    The ``seeds [N]`` of the agents select their implementation (`fresh_seeds`)."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -143,8 +137,7 @@ class _TrainingState:
     def __init__(self, agent: InnerAgent, steps: int):
         members = agent.members
         self.agent, self.original, self.running = agent, torch.arange(members), torch.ones(members, dtype=torch.bool)
-        self.steps = torch.full((members,), steps)  # unless the member ends earlier
-        self.episodes = torch.zeros(members, dtype=torch.int64)
+        self.steps, self.episodes = torch.full((members,), steps), torch.zeros(members, dtype=torch.int64)
         self.weights = agent.flat_parameters.clone()
 
     def store_weights(self, members: Tensor) -> None:
@@ -200,10 +193,10 @@ def train(
     """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
     ``episodes`` episodes.
 
-    ``test(policy, k)`` returns the results ``[M]`` of a test. It is called after every ``test_every`` steps, with k =
-    0, 1, ... Finished members are tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every
-    ``compact_every`` steps, finished members may leave the program, which does not change the results of other
-    members. ``watch`` is called with the finished fraction of the training.
+    ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
+    finished members are tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every
+    ``compact_every`` steps, finished members may leave the program, which does not change the results of others.
+    ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -345,8 +338,7 @@ class InnerLoop:
         self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
     ) -> Outcome:
         """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``. With
-        ``by_target``, test the proxies' target policies without training. Returns are NaN if an agent or a proxy has
-        diverged."""
+        ``by_target``, test the proxies' target policies without training. Returns of diverged agents are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
         if by_target:
@@ -426,8 +418,7 @@ class InnerLoop:
 
     @contextlib.contextmanager
     def _tests_in_training(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:
-        """Context manager that yields the tests during the training of agents of ``seeds [M]``, or None without tests.
-        It closes their environment."""
+        """Context manager that yields the tests during the training of agents of ``seeds [M]``, None without tests."""
         config = self.config
         if config.test_every is None:
             yield None

@@ -15,9 +15,8 @@ def final(outcome: Outcome, config: Any) -> Tensor:
 
 
 def average(outcome: Outcome, config: Any) -> Tensor:
-    """Return the mean return of the tests during training, ``[N]``, without tests before ``average_from`` steps. The
-    return of a solved test is raised by ``solved_bonus``. The mean is high if agents solve a task early and continue to
-    solve it."""
+    """Return the mean return of the tests during training, ``[N]``, without tests before ``average_from`` steps. A
+    solved test counts ``solved_bonus`` more. The mean is high if agents solve a task early and continue to solve it."""
     first_test = -(-config.average_from // config.test_every) - 1  # test i is after (i + 1) test_every steps
     scores = outcome.curve[:, max(0, first_test) :]
     if config.solved_bonus:

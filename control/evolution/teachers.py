@@ -39,17 +39,15 @@ Teacher = Callable[[Tensor], Tensor]
 CountSteps = Callable[[int], None]
 """A function that counts steps in the real environment: its argument is a number of new steps."""
 
-# Noise of actions: the standard deviation relative to half the range or, of discrete actions, the probability of a
-# random action.
+# Noise of actions: standard deviation relative to half the range or, if discrete, probability of a random action.
 _NOISE_LEVELS = (0.0, 0.3, 1.0)
 _ENVS_PER_LEVEL = 4
 _RETURN_ENVS = 32  # parallel environments of episodes with known returns
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy instead of a proxy. A policy is a function ``module:function``, an
-    agent's run folder or checkpoint, or an agent of stable-baselines3. Any other file that is no proxy also counts as
-    a policy."""
+    """Return whether ``source`` names a policy instead of a proxy: a function ``module:function``, an agent's run
+    folder or checkpoint, or an agent of stable-baselines3. Any other file that is no proxy counts as a policy too."""
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()

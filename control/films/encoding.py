@@ -33,8 +33,7 @@ def encoder() -> Any:
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
     """Context manager that yields a function that adds a frame to a video. The video is written to ``path`` when the
-    block ends. All frames must have the same size, with even height and width. Raises UserError if the video cannot be
-    written."""
+    block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -81,8 +80,7 @@ def poster(video: Path) -> bytes:
 
 
 def gif(video: Path) -> Path:
-    """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if it cannot be
-    written."""
+    """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if that fails."""
     path = video.with_suffix(".gif")
     # ffmpeg copies the frames to a and b. It computes the palette p from a, and draws b with it.
     filters = (

@@ -195,9 +195,7 @@ class AgentModule(RunModule):
         means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
         columns = {"steps": f"{self.steps_a_seed():10,}"}
         # These columns exist from the first row on, although evaluations and updates may begin later.
-        fixed_columns = {"return", "loss"}
-        if tags.REWARD_RATE not in self.row:
-            fixed_columns.update(self.loop.evaluation_modes)
+        fixed_columns = {"return", "loss", *(self.loop.evaluation_modes if tags.REWARD_RATE not in self.row else ())}
         for tag, (name, spec) in formats.items():
             if tag in means or name in fixed_columns:
                 spec = ",.0f" if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9 else spec

@@ -42,8 +42,7 @@ class Board:
                 self.writer.add_scalar(tag, value, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add a table of the settings of the member with this ``seed``. Settings in `hyperparameters` are first and in
-        bold."""
+        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold."""
         highlighted = set(hyperparameters(settings))
         values = sorted((acting(settings) | {"seed": seed}).items(), key=lambda item: item[0] not in highlighted)
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}

@@ -45,12 +45,10 @@ class Progress(Callback):
         # The time left is estimated from the progress and the time since this start.
         self._start_fraction, self._start_time = 0.0, 0.0
         self._fraction_at_epoch_start, self._time_at_epoch_start = 0.0, 0.0
-        # Without a bar, every few seconds: lines about the progress within a long epoch, and rows of epochs that the
-        # module does not report.
+        # Without a bar, every few seconds: lines about a long epoch, rows of epochs that the module does not report.
         self._epoch_lines, self._run_lines = Lines(), Lines()
         self._table = RowTable()
-        # Whether this process has finished epochs, but without an update. It is False in the first epoch, with which
-        # the estimate of the time left starts anyway.
+        # Whether this process has finished epochs, but without an update. False in the first epoch.
         self._no_updates = False
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
@@ -85,13 +83,11 @@ class Progress(Callback):
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self._last_update = time.perf_counter()
             if number:
-                # The size of an epoch is a fraction of the training. If only steps are limited, it is the mean of the
-                # earlier epochs of this process, and 0 in the first one.
-                size = 0.0
-                if module.epochs:
-                    size = 1 / module.epochs
-                elif num_earlier := number - 1 - module.epochs_before:
-                    size = (self._fraction_at_epoch_start - self._start_fraction) / num_earlier
+                # Size of an epoch as a fraction of the training. If only steps are limited, it is the mean size of the
+                # earlier epochs of this process, or 0 in the first epoch.
+                num_earlier = max(1, number - 1 - module.epochs_before)
+                mean_size = (self._fraction_at_epoch_start - self._start_fraction) / num_earlier
+                size = 1 / module.epochs if module.epochs else mean_size
                 fraction = min(1.0, self._fraction_at_epoch_start + fraction * size)
                 self.bar.bar_format = BAR.format(self._time_left(module, fraction))
             self.bar.desc, self.bar.n = label, fraction
@@ -228,8 +224,7 @@ def _is_better(score: float | None, best: float) -> TypeGuard[float]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes Lightning's checkpoint files atomically. If ``checkpoint`` is set, loading returns its content without
-    reading a file."""
+    """Writes checkpoint files atomically. If ``checkpoint`` is set, loading returns its content and reads no file."""
 
     def __init__(self, checkpoint: checkpoints.Checkpoint | None = None):
         super().__init__()
@@ -313,8 +308,7 @@ class Recorder(Callback):
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a better one. Calls ``watch`` with the finished fraction
-    of the training."""
+    """Ends a training after ``patience`` evaluations without a better one. ``watch`` gets the finished fraction."""
 
     def __init__(self, patience: int, watch: Watch | None = None):
         super().__init__(GREEDY, mode="max", patience=patience)

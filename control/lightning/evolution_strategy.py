@@ -65,8 +65,8 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation`` (from 1). Every restart so
-        far doubles the noise."""
+        """Begin at the searched parameters ``mean [K]``, with the settings of ``generation`` (from 1) and with the
+        noise doubled for every restart so far."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
@@ -79,9 +79,8 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
-        """Move the mean by the ``fitness [P]`` of the population of the last `ask`. Higher is better, and NaN marks
-        proxies whose agents diverged. ``mean_fitness`` is the fitness of the mean, None if it was not evaluated.
-        Returns measurements for the log."""
+        """Move the mean by the ``fitness [P]`` of the last population: higher is better, NaN if agents diverged.
+        ``mean_fitness`` is the fitness of the mean, None if it was not evaluated. Returns measurements for the log."""
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:
@@ -127,8 +126,7 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean, or restart after flat generations. Raises UserError after too many flat generations, or if the
-        mean is not finite."""
+        """Move the mean, or restart after flat generations. Raises UserError after too many, or if it is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1

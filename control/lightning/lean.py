@@ -45,8 +45,7 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def load() -> None:
-    """Import Lightning, if that has not been done. No stubs are used if torchvision is installed, which needs the
-    modules."""
+    """Import Lightning, if that has not been done; without stubs if torchvision, which needs the modules, is there."""
     if "pytorch_lightning" not in sys.modules:
         with _stubbed({} if importlib.util.find_spec("torchvision") else _STUBS):
             importlib.import_module("pytorch_lightning")

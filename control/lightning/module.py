@@ -87,9 +87,8 @@ class RunModule(pl.LightningModule, ABC):
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
 
     def confirmed_score(self) -> float | None:
-        """Return the `score` or, if the module can evaluate again, its mean with the score of a second evaluation. It
-        is called if the `score` is the best so far. The best of many noisy scores is too high, but a second evaluation
-        is not selected for being high."""
+        """Return the `score`, which is the best so far, or its mean with a second evaluation if the module makes one.
+        The best of many noisy scores is too high, but a second evaluation is not selected for being high."""
         return self.score()
 
     def means(self) -> dict[str, float]:
@@ -110,8 +109,7 @@ class RunModule(pl.LightningModule, ABC):
         """Return this epoch's row of the printed table: the text of each column."""
 
     def is_reported(self) -> bool:
-        """Return whether this epoch's row is printed. Without a terminal, a row of another epoch is printed every few
-        seconds."""
+        """Return whether this epoch's row is printed. Without a terminal, other rows are printed every few seconds."""
         return True
 
     def histograms(self) -> dict[str, Tensor]:

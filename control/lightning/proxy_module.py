@@ -198,8 +198,7 @@ class ProxyModule(RunModule):
         self.mean_return = -math.inf
         if self.has_final_test_limit():
             self.mean_return = max(-math.inf, float(returns.nanmean()))  # NaN becomes -inf
-            solved = self.config.at(self.epoch).solved_reward
-            if solved is not None:
+            if (solved := self.config.solved_reward) is not None:
                 metrics["search/center_solved"] = (returns >= solved).float().mean()
         return metrics
 
@@ -315,8 +314,7 @@ class ProxyModule(RunModule):
         return work(with_all_sampled(config)) / work(config)
 
     def seconds_after(self) -> float:
-        """Estimate the seconds of the work after the search: evaluate the best means again, evaluate the winner with
-        held-out agents, and film it."""
+        """Estimate the seconds to evaluate the best means again, to evaluate the winner, and to film it."""
         run, outcome = self.settings.run, self.outcome
         num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
         num_means = min(self.archive.size, num_tested) + int(not self.has_solved())  # also the last mean

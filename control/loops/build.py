@@ -25,9 +25,8 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
-    """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command (the goals
-    of a command-conditioned agent) and machine do not fit together. Without ``for_training``, no machine code is
-    loaded."""
+    """Build the loop of a run, with open environments. Without ``for_training``, load no machine code. Raises
+    SettingError if agent, environment, command (the goals of a command-conditioned agent) and machine do not fit."""
     run = settings.run
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
@@ -84,9 +83,8 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
 
 
 def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
-    """Compare ``spaces`` with the needs of agents of class ``agent_type``. Return None if the agents can play.
-    Otherwise return two parts of an error message: the unsuitable property of the spaces, and the kind of actions or
-    observations that the agents take."""
+    """Return None if agents of class ``agent_type`` can play in ``spaces``. Otherwise return two parts of an error: the
+    unsuitable property of the spaces, and the actions or observations that the agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
         return f"whose actions are {type(spaces.actions).__name__.lower()}", f"{supported} actions"
@@ -148,10 +146,9 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
 
 
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
-    """Return whether agents train in machine code. They do if the setting ``compiled`` is on, ``is_supported()``
-    returns True, and the cache of machine code can be written or the user set ``compiled``. Print a note if Numba or
-    the cache is missing. Raises SettingError if the user, or the run to resume, requires machine code and it is
-    impossible. ``agent`` is the agents' implementation."""
+    """Return whether agents of the implementation ``agent`` train in machine code: if ``compiled`` is on,
+    ``is_supported()`` returns True, and its cache can be written or the user requires it. Print a note if Numba or the
+    cache is missing. Raises SettingError if the user, or the run to resume, requires machine code in vain."""
     requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
     if not requested:
         if not (HAS_NUMBA or is_required):

@@ -24,8 +24,7 @@ _STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after wh
 
 class EpisodeLoop(Loop):
     """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
-    command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations. If it is None, they
-    use ``environment``."""
+    command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations (None: the same)."""
 
     evaluation_modes = ("greedy", "sampled")
     state_names = (*Loop.state_names, "stuck", "best_mean")
@@ -116,8 +115,7 @@ class EpisodeLoop(Loop):
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
-        """Play ``count`` training episodes of every member, and count their steps. Raises EnvironmentFault if a return
-        is not finite."""
+        """Play ``count`` training episodes of every member, check their returns, and count their steps."""
         trajectory = rollout(policy, self.environment, self.streams.episode_seeds(count))
         self._check_returns(trajectory.returns.isfinite())
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)

@@ -101,8 +101,7 @@ class Loop(ABC):
     def _play_policy(
         self, policy: Policy, environment: Environment, seeds: Tensor, action_log: list[Tensor] | None
     ) -> Episodes:
-        """Play evaluation episodes from ``seeds [M, E]``. Append their trajectory to ``trajectories``, unless that is
-        None."""
+        """Play evaluation episodes from ``seeds [M, E]``. Add the trajectory to ``trajectories`` if that is a list."""
         if self.trajectories is None:
             return rollout(policy, environment, seeds, keep=False, action_log=action_log)
         trajectory = rollout(policy, environment, seeds)
@@ -124,8 +123,7 @@ class Loop(ABC):
 
     @contextlib.contextmanager
     def restored_streams(self) -> Iterator[None]:
-        """Context manager that restores all random streams at its end, so that evaluations in it do not affect later
-        ones."""
+        """Context manager that restores all random streams, so that evaluations in it do not affect later ones."""
         saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
         try:
             yield
@@ -154,9 +152,8 @@ class Loop(ABC):
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
     def _check_members(self, loss: Tensor, learned: Tensor | None = None) -> None:
-        """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses are checked only where the
-        mask ``learned [M]`` is true (None: everywhere). Sets ``finite_members [M]``. Raises UserError if no member has
-        finite weights."""
+        """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses are checked only where
+        ``learned [M]`` is true (None: everywhere). Sets ``finite_members [M]``. Raises UserError if all are false."""
         for member, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[member]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")

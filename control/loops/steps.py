@@ -136,9 +136,8 @@ class StepLoop:
     def _row(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the result of `epoch`. ``losses [M, T]`` are the losses of its steps. The others are ``[M]``:
-        ``waited`` is the number of steps before a member could learn, ``counts`` the number of finished episodes, and
-        ``returns`` and ``lengths`` are sums over these episodes."""
+        """Return the result of `epoch` from the ``losses [M, T]`` of its steps and, ``[M]`` each: the number of steps
+        before a member could learn, the number of finished episodes, and the sums of their returns and lengths."""
         steps = losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
@@ -155,8 +154,7 @@ class StepLoop:
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members in ``running [M]`` bool, and perhaps of others. Yield the episodes that
-        ended.
+        """Make ``count`` steps of the members in the mask ``running [M]``, or of more. Yield the episodes that ended.
 
         With ``pause``, a member that ended an episode makes no further step before that episode is yielded. So the
         caller can stop the member by changing ``running``. Without ``pause``, an implementation may leave out episodes.
@@ -183,8 +181,7 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
-        """Sample the random numbers that are needed after the next ``steps`` steps. Another thread may call this while
-        these steps are made."""
+        """Sample the random numbers for the time after the next ``steps`` steps. May run beside them in a thread."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:

@@ -57,8 +57,7 @@ def for_members(
 
     tasks = [_pool(threads - 1).submit(run_jobs, memory, jobs.pop) for memory in memories[1:]]
     try:
-        # The current thread takes jobs from the other end, so that a core finds its members in its cache.
-        run_jobs(memories[0], jobs.popleft)
+        run_jobs(memories[0], jobs.popleft)  # from the other end, so that a core finds its members in its cache
     finally:
         jobs.clear()
         wait(tasks)

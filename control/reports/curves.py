@@ -220,9 +220,9 @@ def draw_curves(
     with_band: bool = True,
     with_iqm: bool = True,
 ) -> None:
-    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. Fewer
-    than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds. A
-    single point is a dot."""
+    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. A single
+    point is a dot. ``with_seeds`` adds thin lines of the seeds. Fewer than three seeds have only a line each, unless
+    the band is turned off."""
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore

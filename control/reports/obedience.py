@@ -70,12 +70,11 @@ _STATISTICS: dict[str, Callable[[Array, Array], float]] = {
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
     """Return statistics of ``returns [M, C, E]`` of M seeds and E episodes under C commands, as data for JSON. ``low``
-    and ``high [M]`` are the range of returns in the training of each seed.
-
-    For each of `REGIONS`, ``regions`` has the numbers of ``commands`` and ``episodes``, and each statistic of `NAMES`
-    with its interval. A statistic is None if a seed has fewer than two commands in the region. Episode e has the same
-    start under all commands, so it gives one value of a statistic; the result is the mean over episodes and seeds.
-    Bootstraps are over seeds or, with fewer than three seeds, over episodes."""
+    and ``high [M]`` are the range of returns in the training of each seed. For each of `REGIONS`, ``regions`` has the
+    numbers of ``commands`` and ``episodes``, and each statistic of `NAMES` with its interval. A statistic is None if a
+    seed has fewer than two commands in the region. Episode e has the same start under all commands, so it gives one
+    value of a statistic; the result is the mean over episodes and seeds. Bootstraps are over seeds or, with fewer than
+    three seeds, over episodes."""
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
@@ -169,9 +168,9 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play ``episodes`` under each of the commanded returns ``commands``, and return their returns ``[M, C, E]``,
-    discounted if commands are. ``seed`` selects the episodes, which start equally under all commands. ``fixed_command``
-    has the other parts of commands."""
+    """Play ``episodes`` episodes under each of the commanded returns ``commands``. Return their returns ``[M, C, E]``,
+    discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts under all commands.
+    ``fixed_command`` has the other parts of commands."""
     config = loop.agent.config
     discount = config.return_discount
     returns = []

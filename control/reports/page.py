@@ -89,8 +89,7 @@ class Folder:
     left_out: dict[Path, None] = field(default_factory=dict)
 
     def file(self, *names: str) -> Path | None:
-        """Return a file in the folder, None if it is missing or no regular file inside it. The latter is added to
-        ``left_out``."""
+        """Return a file in the folder, or None. A path that is no regular file inside it is added to ``left_out``."""
         path = self.path.joinpath(*names)
         if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
@@ -187,8 +186,7 @@ class Subject:
 
     @cached_property
     def tag(self) -> str:
-        """Tag of the result by which the runs are judged, the first of `_RESULTS` that all of them have. Empty if no
-        return was logged."""
+        """Tag of the result by which the runs are judged, the first of `_RESULTS` that all have; empty without any."""
         names = self.summary["over_seeds"]
         counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
         of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
@@ -309,8 +307,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
 
 
 def _title(subjects: Sequence[Subject]) -> str:
-    """Return a title such as ``UDRL, RCP-R and RCP-A on lunarlander``. With one game and one implementation, the labels
-    follow."""
+    """Return a title such as ``UDRL and PPO on pendulum``. With one game and one implementation, the labels follow."""
     all_names = [subject.group.names for subject in subjects]
     # A folder copied out of its tree has only its own name, so game and implementation are unknown.
     if any(len(names) < 3 for names in all_names):
@@ -355,8 +352,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
 
 
 def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
-    """Return the figures of `--plot`. Each has a list of a wide and a narrow SVG, a caption and a note. The list is
-    empty if nothing was logged yet."""
+    """Return the figures of `--plot`, if any: for each a list of a wide and a narrow SVG, a caption, and a note."""
     groups = [subject.group for subject in subjects]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
@@ -391,8 +387,7 @@ def _recoloured(svg: str) -> str:
 
 
 def _inline(svg: str, prefix: str, alt: str) -> Markup:
-    """Return a figure of matplotlib as part of the page, with ids that ``prefix`` makes unique. ``alt`` is its
-    description."""
+    """Return an SVG of matplotlib as part of the page. ``prefix`` makes its ids unique. ``alt`` is its description."""
     text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", _recoloured(svg))  # ids and references to them
     size = "".join(re.findall(r'viewBox="[^"]*"', text)[:1])
     description = f'role="img" aria-label="{escape(alt)}"'

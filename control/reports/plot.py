@@ -122,8 +122,7 @@ def _nothing_to_draw(arms: Sequence[Arm], title: str, redrawn: Path | None) -> S
 
 
 def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]:
-    """Return three descriptions of groups: the names that they share as a title, their numbers by label, as in the
-    JSON, and their arms."""
+    """Return the names common to all groups as a title, the groups' numbers by label (as in the JSON), and the arms."""
     labels, title = distinct_labels([group.names for group in groups])
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
@@ -291,9 +290,8 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
-    """Return the reference levels of the arms of one environment. The ``implementation`` of a level is replaced by the
-    label of the arm of this implementation, so that both have the same colour. A level is omitted if several arms have
-    its implementation."""
+    """Return the reference levels of the arms of one environment. The ``implementation`` of a level becomes the label
+    of the arm with it, so that both have one colour. A level is omitted if several arms have its implementation."""
     names = {name for arm in arms for name in arm.names if name in implementations()}
     folder = arms[0].names[0]
     game = folder.replace("_", ",", 1) if "=" in folder else folder  # procmaze_grid_size=3: procmaze,grid_size=3
@@ -354,7 +352,13 @@ def _draw_page(
             for panel, axis in zip(panels, axes, strict=True):
                 if panel.game == game and curves.episode_returns([panel.tag]):
                     return_axes[axis] = curves.steps_label(panel.tag)
-            _finish_returns(return_axes, game, reference_levels[game], colours, with_values=not several)
+            curves.share_limits([*return_axes])
+            for label in dict.fromkeys(return_axes.values()):
+                curves.share_limits([axis for axis in return_axes if return_axes[axis] == label], "x")
+            game_text = curves.game_text(game)
+            for axis in return_axes:
+                curves.draw_levels(axis, reference_levels[game], colours, labels=not several, game=game_text)
+            curves.share_limits([*return_axes])  # the levels may have changed them
         for axis, panel_values in values.items():
             curves.note_hidden(axis, panel_values)
 
@@ -368,23 +372,6 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
         games = dict.fromkeys(panel.game for panel in panels)
         notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
     return "; ".join(filter(None, notes))
-
-
-def _finish_returns(
-    axes: Mapping[Any, str],
-    game: str,
-    reference_levels: Sequence[curves.Level],
-    colours: Mapping[str, str],
-    with_values: bool,
-) -> None:
-    """Give the panels of an environment's returns the same limits, and draw its reference levels, ``with_values`` in
-    the legend or without. ``axes`` maps each axis to the label of its steps."""
-    curves.share_limits([*axes])
-    for label in dict.fromkeys(axes.values()):
-        curves.share_limits([axis for axis in axes if axes[axis] == label], "x")
-    for axis in axes:
-        curves.draw_levels(axis, reference_levels, colours, labels=with_values, game=curves.game_text(game))
-    curves.share_limits([*axes])  # the levels may have changed them
 
 
 def _draw_scores(

@@ -64,8 +64,7 @@ class Run:
 @dataclass
 class Group:
     """Runs of several seeds with the same ``names``: environment, experiment and implementation. Each training of a
-    seed is a version with a separate folder. ``older_versions`` maps the folder of a run to the folders of its older
-    versions, which are not used."""
+    seed is a version in a separate folder. ``older_versions`` maps the folder of a run to unused older folders."""
 
     names: tuple[str, ...]
     runs: list[Run]
@@ -89,9 +88,8 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def _foreign_columns(path: Path) -> dict[str, Array]:
-    """Read the run of stable-baselines3 in the folder of ``path``. It has evaluations, and a monitor file for each
-    environment with a row for each episode. Steps count all environments together. A number at the end of the folder's
-    name is the seed."""
+    """Read the run of stable-baselines3 in the folder of ``path``: evaluations, and a monitor file for each environment
+    with a row for each episode. Steps are of all environments. A number at the end of the folder's name is the seed."""
     folder, steps = path.parent.resolve(), 0.0
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
@@ -143,8 +141,7 @@ def _evaluation_rows(file: Path) -> list[tuple[float, ...]]:
 
 
 def _foreign_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a run of stable-baselines3, from its file ``path``: the environment (only from a monitor
-    file), the parent of the run's folder, and the folder."""
+    """Return the names of a run of stable-baselines3: environment (only from a monitor file), parent and folder."""
     folder, game = path.parent.resolve(), ""
     with contextlib.suppress(*_DAMAGED, UserError, ImportError):
         with path.open(encoding="utf-8") as opened:

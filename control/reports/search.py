@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """Return statistics of the mean returns and the training steps of N agents, as data for JSON. The interquartile
     mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and are left out of the
-    statistics of returns. If agents are tested in training and the game has a solved return, there are also ``first``,
-    ``stays`` and ``staying`` (`speed_text`)."""
+    statistics of returns. ``first``, ``stays`` and ``staying`` (`speed_text`) need tests and a solved return."""
     from control.evolution.objectives import first, first_stable, stays_solved
 
     solved = config.solved_reward
@@ -67,10 +66,8 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
     """Return lower quartile, median, upper quartile and maximum of ``tests [N]``, in training steps. ``tests`` has the
-    index of a test of each agent, among the T tests of ``curve [N, T]``. Index T means no test, and its value is
-    None."""
-    levels = (0.25, 0.5, 0.75, 1.0)
-    indices = [float(np.quantile(tests.double().numpy(), level, method="higher")) for level in levels]
+    index of a test of each agent, among the T tests of ``curve [N, T]``. Index T, for no test, becomes None."""
+    indices = [float(np.quantile(tests.double().numpy(), level, method="higher")) for level in (0.25, 0.5, 0.75, 1.0)]
     return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
 
 

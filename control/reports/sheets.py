@@ -169,9 +169,8 @@ def balanced(panels: int, max_columns: int = 3) -> list[int]:
 
 class Book:
     """Sheets of one figure, written to ``target`` in every format of ``look``. A PDF has a page for each sheet. Other
-    formats have a file for each sheet, and the names of all but the first file end with the name of the sheet.
-    ``files`` lists the files that are written. ``numbers`` is the file of the data: a PNG stores its SHA-256 as the
-    text ``Numbers``."""
+    formats have a file for each sheet, and the names of all files after the first end with the name of the sheet.
+    ``files`` lists the written files. A PNG stores the SHA-256 of the data in file ``numbers`` as text ``Numbers``."""
 
     def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
         self.look, self.target, self.files = look, target, list[Path]()

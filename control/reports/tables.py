@@ -142,8 +142,7 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the numbers of `over_seeds` as texts, by row of `AGGREGATES`. ``best`` has further such numbers, whose
-    texts follow in brackets."""
+    """Return the numbers of `over_seeds` as texts, by row of `AGGREGATES`; further numbers ``best`` are in brackets."""
     bounds = summary["iqm_interval"]
     if bounds:
         interval_text = f"{number_text(bounds[0])} to {number_text(bounds[1])}"

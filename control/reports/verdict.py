@@ -235,9 +235,8 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
-    """Return at most `MOST_CONSTANTS` actions by their names. Discrete actions are evenly spaced numbers. Numbers of
-    continuous actions have their lowest, middle and highest values, in all combinations if there are one or two
-    numbers, otherwise all numbers at the same level."""
+    """Return at most `MOST_CONSTANTS` actions by their names. Discrete actions are evenly spaced. Continuous actions
+    have the lowest, middle and highest values, in all combinations for one or two dimensions, else jointly."""
     if isinstance(actions, Discrete):
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}

@@ -126,8 +126,7 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return the checkpoint in the first of ``folders`` that has one: ``best.ckpt`` or, without it, ``last.ckpt``. None
-    if no folder has one."""
+    """Return the checkpoint in the first of ``folders`` with one, None if none has one; ``best.ckpt`` comes first."""
     paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
     return next((path for path in paths if path.is_file()), None)
 

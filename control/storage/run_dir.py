@@ -226,8 +226,7 @@ class MetricsFile:
         self._write(cells for cells, _ in itertools.islice(_rows(self.path), 1, None))  # without the header
 
     def _write(self, rows: Iterable[list[str]]) -> None:
-        """Replace the file by ``rows``, an iterator that may read from the old file. Rows with too few cells get empty
-        cells."""
+        """Replace the file by ``rows``, which may be read from the old file. Short rows are filled with empty cells."""
         with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
