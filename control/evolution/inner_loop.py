@@ -107,7 +107,7 @@ class Outcome:
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents, unrelated for different names. ``kinds`` is a number of implementations.
+    """Return seeds of ``count`` fresh agents, unrelated for different names. ``kinds`` counts agent implementations.
     A seed modulo ``kinds`` is the index of the agent's implementation. Indices alternate, unless all are ``kind``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     indices = [(i if kind is None else kind) % kinds for i in range(count)]
@@ -346,9 +346,9 @@ class InnerLoop:
             target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
             trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
         else:
+            training_watch = part(watch, 0, _TRAINING_FRACTION)
             with self._tests_in_training(seeds) as tests:
-                loop = self.begin(proxies, list(seeds))
-                trained = self.train_to_end(loop, tests, part(watch, 0, _TRAINING_FRACTION))
+                trained = self.train_to_end(self.begin(proxies, list(seeds)), tests, training_watch)
         test_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):

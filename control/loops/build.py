@@ -148,7 +148,7 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
     """Return whether agents of the implementation ``agent`` train in machine code: if ``compiled`` is on,
     ``is_supported()`` returns True, and its cache can be written or the user requires it. Print a note if Numba or the
-    cache is missing. Raises SettingError if the user, or the run to resume, requires machine code in vain."""
+    cache is missing. Raises SettingError if the user, or the run to resume, requires it and it is impossible."""
     requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
     if not requested:
         if not (HAS_NUMBA or is_required):

@@ -154,7 +154,7 @@ class StepLoop:
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members in the mask ``running [M]``, or of more. Yield the episodes that ended.
+        """Make ``count`` steps of the members in the mask ``running [M]``, and perhaps of others. Yield ended episodes.
 
         With ``pause``, a member that ended an episode makes no further step before that episode is yielded. So the
         caller can stop the member by changing ``running``. Without ``pause``, an implementation may leave out episodes.
@@ -181,7 +181,7 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
-        """Sample the random numbers for the time after the next ``steps`` steps. May run beside them in a thread."""
+        """Sample the random numbers for the time after the next ``steps`` steps. May run in a thread meanwhile."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:
