@@ -69,15 +69,17 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     mismatch = _mismatch(agent_type, spaces)
     if mismatch is None:
         return
-    unsuitable, needed = mismatch
-    line = f"gamename is {run.gamename!r}, {unsuitable}; {inner_agent or run.implementation} takes {needed}"
+    problem, requirement = mismatch
+    line = f"gamename is {run.gamename!r}, {problem}; {inner_agent or run.implementation} takes {requirement}"
     if not inner_agent:
         capable = [name for name in ("PPO", "DDQN", "SAC") if _mismatch(agent_class(name), spaces) is None]
         line += f"; try {' or '.join(capable)}" if capable else ""
     elif not isinstance(spaces.actions, agent_type.action_kinds):
         actions = type(spaces.actions).__name__.lower()
         capable_agents = ", ".join(name for name in inner_agents() if _mismatch(agent_class(name), spaces) is None)
-        line = f"agent is {run.agent!r}, but {inner_agent} takes {needed}, and those of {run.gamename} are {actions}"
+        line = (
+            f"agent is {run.agent!r}, but {inner_agent} takes {requirement}, and those of {run.gamename} are {actions}"
+        )
         raise SettingError(f"{line}; allowed: {capable_agents}", "agent")
     raise SettingError(line)
 
