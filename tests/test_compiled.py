@@ -235,7 +235,7 @@ def test_threads_do_not_change_results(argv: str, rule: str) -> None:
     results: list[list[Tensor]] = []
     for threads in (1, 3, 7):
         inner.threads = threads
-        training = inner.finish(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
+        training = inner.train_to_end(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
         policy: Any = training.policy
         online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.flat_parameters
         results.append([online, training.steps, training.episodes, inner.test(policy, seeds).returns])
@@ -298,8 +298,8 @@ def test_tests_during_training(argv: str) -> None:
     for on_the_way in (compiled.on_the_way, lambda *_: None):
         loop, inner._training_test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"on_the_way": on_the_way}))
-        with inner._tests_on_the_way(seeds) as tests:
-            outcomes.append((inner.finish(loop, tests), inner._training_test_steps, weights(loop)))
+        with inner._tests_in_training(seeds) as tests:
+            outcomes.append((inner.train_to_end(loop, tests), inner._training_test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes
     assert first.curve.shape == other.curve.shape == (3, 7)
     assert first.curve.unique().numel() > 2 and steps > 60

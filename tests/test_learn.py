@@ -213,7 +213,7 @@ def test_policy_learners_on_a_clone_are_right_in_every_cell() -> None:
     game = settings.run.gamename
     flat = cloned_proxy("test_learn:shuffled", stages_of(settings.proxy, game), game, 0)
     loop = InnerLoop(settings.proxy, "PPO", settings.agent, game)
-    policy = loop.finish(loop.begin(flat.expand(2, -1), [0, 1])).policy
+    policy = loop.train_to_end(loop.begin(flat.expand(2, -1), [0, 1])).policy
     cells = torch.eye(64)
     assert torch.equal(policy.act(cells.expand(2, -1, -1)), torch.as_tensor(shuffled(cells.numpy())).expand(2, -1))
 

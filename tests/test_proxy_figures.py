@@ -53,7 +53,7 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
         patched.setattr(StepLoop, "select", spy)
         samples = behaviour(proxy, settings)
     assert (len(compaction_sizes) > 0) == early
-    trained = loop.finish(loop.begin(proxy.parameters.expand(10, -1), list(range(10))))
+    trained = loop.train_to_end(loop.begin(proxy.parameters.expand(10, -1), list(range(10))))
     episodes = rollout(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10), keep=False)
     steps = int(episodes.lengths.sum())
     assert episodes.returns.sum() == steps  # a step is a point

@@ -213,13 +213,13 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool)
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
-    loop = loop.alone(loop.kinds[0])  # only the first kind of agents
+    loop = loop.copy_for_kind(loop.kinds[0])  # only the first kind of agents
     with progress("trained", verbose) as watch:
-        trained = loop.finish(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
+        trained = loop.train_to_end(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
         with progress("filming", verbose) as watch:
-            (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, small=True, watch=watch)
+            (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, with_gif=True, watch=watch)
     except UserError as error:
         return f"none: {error}"
     return f"videos/{path.name}, .gif (an agent trained on the proxy, in the real environment: {returns_text(returns)})"

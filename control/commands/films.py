@@ -57,7 +57,7 @@ def film_side_by_side(settings: Settings) -> int:
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
         actors = [_actor(settings, source, role, stack) for _, source, role in sources]
         with progress("filming") as watch:
-            actor_returns = record(actors, game, path, seeds, limit, small=True, watch=watch)
+            actor_returns = record(actors, game, path, seeds, limit, with_gif=True, watch=watch)
     for actor, returns in zip(actors, actor_returns, strict=True):
         print(f"{actor.caption}: {returns_text(returns)}")
     print(f"\nvideo: {path}\nGIF:   {path.with_suffix('.gif')}")
@@ -145,6 +145,6 @@ def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy)
         stage = f"the real {proxy.game}" if role == REAL else f"{proxy.path.stem}, which was learned"
         print(f"training {name} on {stage}, for {steps:,} steps at most", flush=True)
         with progress("trained") as watch:
-            trained = loop.finish(training, watch=watch)
+            trained = loop.train_to_end(training, watch=watch)
     short_stage, _, _ = stage.partition(",")  # without parameters of the environment
     return Actor(lambda: trained.policy, f"{name}, {int(trained.steps[0]):,} steps on {short_stage}")

@@ -336,7 +336,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         print_if(verbose, f"filming {filmed_agent}")
         with progress("filming", verbose) as watch:
             returns = film(
-                module.loop, run, video, "final video", episodes=run.record_episodes, small=True, watch=watch
+                module.loop, run, video, "final video", episodes=run.record_episodes, with_gif=True, watch=watch
             )
         show_image(module, folder, "film", video.with_suffix(".gif"))
         yield "video", f"{path_text(video, folder)}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"

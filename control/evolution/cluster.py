@@ -32,7 +32,7 @@ from models.settings import ProcessDied, SettingError, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 20.0  # time limits to open a socket, and to get the cluster's status
+_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 20.0  # time limits for opening a socket, and for the cluster's status
 # Ray reads these when it is first imported. They turn off its reports, its usage statistics and its copies of every
 # metric, and give trials the priority of an ordinary run instead of a lower one. A call after Ray's end does not start
 # it again. Messages of its daemons, such as a page about a dead worker, are skipped.
@@ -54,7 +54,7 @@ _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores; for tasks to end before a cancellation
+_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
 _WATCH_SECONDS = 0.2  # between checks of Ray's servers
 _STDERR = 2  # the file descriptor
 
@@ -65,7 +65,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     ``address``.
 
     Raises UserError, one line, if the cluster cannot be reached or Ray cannot start. Temporary files of a local
-    instance are removed. It sets environment variables that Ray reads, if they are not set already.
+    instance are removed at the end. Sets the environment variables that Ray reads, unless they are set already.
     """
     for name, value in (_VARIABLES | (_LOCAL_VARIABLES if address is None else {})).items():
         os.environ.setdefault(name, value)
@@ -138,9 +138,9 @@ def _no_stderr() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watching_servers(temporary: str) -> Iterator[None]:
-    """Context manager that checks the servers of the local Ray five times per second. If one dies, the process ends at
-    once with an error of one line, and the folder ``temporary`` is removed. Otherwise calls of Ray would never return,
-    and Ray would end the process within a minute without a message."""
+    """Context manager that checks the servers of the local Ray five times per second. If a server dies, the process
+    ends at once with an error of one line, and the folder ``temporary`` is removed. Without this, calls of Ray would
+    not return, and Ray would end the process within a minute without a message."""
     stop_event = threading.Event()
 
     def watch() -> None:
@@ -203,8 +203,8 @@ def _unreachable(address: str, reason: str) -> UserError:
 
 @contextlib.contextmanager
 def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Context manager for Ray; yields the number of cores that each task must request. Tasks wait for free cores. In a
-    trial of a hyperparameter search, Ray runs already."""
+    """Context manager that starts or joins Ray, and yields the number of cores that each task must request. Tasks wait
+    for free cores. In a trial of a hyperparameter search, Ray runs already."""
     in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     with contextlib.nullcontext() if in_trial else connected(address, num_workers):
         yield 0 if in_trial else 1  # a trial has reserved the cores
@@ -241,8 +241,8 @@ class RayWorkers:
             raise
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
-        """Run `InnerLoop.run`, with a contiguous part of the agents in each worker. Times are the slowest worker's.
-        ``watch`` is not called.
+        """Run `InnerLoop.run`, with a contiguous part of the agents in each worker. The seconds in the outcome are the
+        maximum over workers. ``watch`` is not called.
 
         Raises UserError, one line, if three workers have died while they trained the same agents.
         """
@@ -338,7 +338,7 @@ def _cancel(tasks: list[Any]) -> None:
 
 def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
     """Return the exception to raise for a worker's ``error``: its UserError, or the error with its traceback, or a
-    UserError of one line if the worker died."""
+    UserError of one line if the worker died. ``starting``: it has not run a task yet."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

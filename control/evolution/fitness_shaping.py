@@ -17,8 +17,8 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the fitness ``[n]`` in float64, with every failed member set to the worst sound value, and the mask
-    ``[n]`` of sound members. If there is none, the fitness is all zeros."""
+    """Return the fitness ``[n]`` in float64, in which every failed member has the worst fitness of the sound members,
+    and the mask ``[n]`` of sound members. If no member is sound, the fitness is all zeros."""
     fitness = fitness.to(torch.float64)
     sound = fitness.abs() <= LARGEST  # false for NaN
     worst = fitness[sound].min() if sound.any() else fitness.new_zeros(())
@@ -100,8 +100,8 @@ def nes_utilities(n: int) -> Tensor:
 
 
 def shared_utilities(fitness: Tensor) -> Tensor:
-    """Return the member's `nes_utilities` by rank, ``[n]``. Equal members get the mean of their utilities, so that a
-    plateau does not move the search."""
+    """Return each member's utility by its rank (`nes_utilities`), ``[n]``. Equal members get the mean of their
+    utilities, so that a plateau does not move the search."""
     # Groups of equal members, best first: the group of each member [n], and the groups' sizes.
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]

@@ -29,9 +29,9 @@ Train = Callable[[Tensor, list[int]], Outcome]
 def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the ``mean [D]`` before a generation. If the settings require it, its initial states are replaced by
-    states from real episodes of its target policy, the policy that its rewards reveal; with ``scaled``, this policy's
-    inputs are normalised on them (`Stages.with_visited_states`). ``count_steps`` is called with the real steps."""
+    """Return the ``mean [D]`` before a generation. If the settings require it, its initial states become states from
+    real episodes of its target policy, which its rewards reveal. With ``scaled``, this policy's inputs are normalised
+    on these states (`Stages.with_visited_states`). ``count_steps`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
 
     def get_obs(policy: Teacher, count: int, limit: int | None) -> Tensor:
@@ -46,8 +46,8 @@ def generation_agents(
     """Return the proxies ``[N, D]`` and the seeds ``[N]`` of a generation's agents: ``agents_per_proxy`` agents for
     each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean [D]`` unless it is None.
 
-    ``kinds`` is the number of agent implementations, ``number`` counts generations from 1. Different ``name`` give
-    unrelated seeds.
+    ``kinds`` is the number of agent implementations, and ``number`` the number of the generation, from 1. Generations
+    with different ``name`` have unrelated seeds.
     """
     kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
     if config.common_random_numbers:  # every proxy gets agents with the same seeds
@@ -99,9 +99,9 @@ class InitialSearch:
     count_steps: CountSteps = lambda steps: None
 
     def mean(self) -> Tensor:
-        """Return the initial mean ``[D]``: the proxy that ``start_from`` names (or a proxy cloned from that policy), or
-        the best of ``initial_draws`` random proxies. These are compared by the fitness of perturbed copies or, with
-        ``initial_generations``, by short searches.
+        """Return the initial mean ``[D]``. With ``start_from``, it is the proxy of that name, or a proxy cloned from
+        the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies. They are compared by the
+        fitness of perturbed copies or, with ``initial_generations``, by short searches.
 
         The choice matters, because more than half of random bandits (proxies whose every step is an episode) are flat:
         perturbations do not change the fitness.
@@ -123,8 +123,8 @@ class InitialSearch:
 
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
         """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean
-        fitness. Each copy trains one agent. A seed modulo ``kinds`` selects the agent's implementation; the seeds of a
-        candidate's agents differ only in that (`fresh_seeds`)."""
+        fitness. Each copy trains one agent. All candidates have agents with the same seeds, which differ within a
+        candidate only in the implementation that they select (`fresh_seeds`)."""
         num_candidates, num_copies, stages = len(candidates), self.config.initial_members, self.stages
         streams = Streams([derive_seed(self.seed, f"initial perturbation {i}") for i in range(num_candidates)])
         centers = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
@@ -140,8 +140,8 @@ class InitialSearch:
         return candidates[int(fitness.argmax())]
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
-        """Return the final mean ``[D]`` of the best search from the initial means ``candidates [C, D]``, some of which
-        may be on a plateau. After every ``generations`` generations the better half continues (successive halving)."""
+        """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
+        search. After every ``generations`` generations, the better half continues (successive halving)."""
         strategy_class = STRATEGIES[self.config.strategy]
         parts = map(self.stages.searched_part, candidates)
         strategies = {row: strategy_class(self.config, part) for row, part in enumerate(parts)}

@@ -34,13 +34,14 @@ from models.registry import agent_class, config_of, parse_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 from models.varied import with_all_sampled
 
-# Maximum number of agents in one program, to limit memory; the others are trained afterwards. An agent has thousands of
-# observations: of its replay buffer, and first ones of its next episodes.
-MOST_MEMBERS, _MOST_NUMBERS = 512, 2048  # agents, and agents times numbers of an observation
-_COMPACT_SHARE = 0.75  # if the share of members in training falls below this, finished members leave the program
-_MIN_PER_THREAD = 4  # mean number of agents in a batch, for each thread, from which on threads divide the batch
+# Limits on the agents in one program, to save memory; other agents are trained afterwards. An agent has thousands of
+# observations, in its replay buffer and at the starts of its next episodes.
+MOST_MEMBERS = 512  # maximum number of agents
+_MOST_NUMBERS = 2048  # maximum number of agents times numbers in an observation
+_COMPACT_FRACTION = 0.75  # if the fraction of members in training falls below this, finished members leave the program
+_MIN_PER_THREAD = 4  # with fewer agents in a batch for each thread, on average, threads take whole batches
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
-_TRAINING_SHARE = 0.9  # share of the progress that training takes; the rest is for tests
+_TRAINING_FRACTION = 0.9  # of the progress; the rest is for tests
 
 
 @dataclass
@@ -57,8 +58,8 @@ class Trained:
 
 @dataclass
 class TestsInTraining:
-    """Tests of M agents during training: each plays K greedy episodes per agent on ``real``. ``starts [M, N, K]`` are
-    the seeds of at most N tests; every test has different episodes."""
+    """Tests of M agents during training. A test plays K greedy episodes of each agent on the environment ``real``.
+    ``starts [M, N, K]`` are the seeds of the episodes of at most N tests."""
 
     real: Environment
     starts: Tensor
@@ -99,18 +100,23 @@ class Outcome:
             joined[field.name] = torch.cat(values) if isinstance(values[0], Tensor) else sum(values)
         return cls(**joined)
 
+    def reordered(self, order: Tensor) -> "Outcome":
+        """Return a copy whose agents are in the ``order [N]`` of their indices here."""
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return type(self)(**vars(self) | {name: value[order] for name, value in tensors.items()})
+
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents. Different names give unrelated seeds. A seed modulo ``kinds``, the number
-    of agent implementations, is the index of the agent's implementation: the indices alternate, or all are ``kind``."""
+    """Return seeds of ``count`` fresh agents, unrelated for different names. ``kinds`` counts agent implementations.
+    A seed modulo ``kinds`` is the index of the agent's implementation. Indices alternate, unless all are ``kind``."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     indices = [(i if kind is None else kind) % kinds for i in range(count)]
     return [base_seed - base_seed % kinds + index for base_seed, index in zip(base_seeds, indices, strict=True)]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean of ``scores [N]`` without NaN for every implementation in ``kinds``, which ``seeds [N]`` select
-    (`fresh_seeds`). Implementations without a finite score are left out."""
+    """Return the mean score of each implementation in ``kinds`` with a finite score. NaN in ``scores [N]`` are ignored.
+    The ``seeds [N]`` of the agents select their implementation (`fresh_seeds`)."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -118,6 +124,59 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
         if kind_scores.isfinite().any():
             means[kind] = float(kind_scores.nanmean())
     return means
+
+
+class _TrainingState:
+    """State of `train`: the members that have not finished, and the results of all M members.
+
+    N members are still in the program. ``original [N]`` are their original indices, and ``running [N]`` tells which of
+    them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]`` count the training,
+    and ``weights [M, ...]`` are final for finished members.
+    """
+
+    def __init__(self, agent: InnerAgent, steps: int):
+        members = agent.members
+        self.agent, self.original, self.running = agent, torch.arange(members), torch.ones(members, dtype=torch.bool)
+        self.steps, self.episodes = torch.full((members,), steps), torch.zeros(members, dtype=torch.int64)
+        self.weights = agent.flat_parameters.clone()
+
+    def store_weights(self, members: Tensor) -> None:
+        """Store the current weights of ``members``, which are indices or a mask of the N members in the program."""
+        self.weights[self.original[members]] = self.agent.flat_parameters[members]
+
+    def current_weights(self) -> Tensor:
+        """Return the weights ``[M, ...]`` of all members: final ones if they have finished, else the current ones."""
+        if len(self.original) == len(self.weights) and self.running.all():
+            return self.agent.flat_parameters
+        weights = self.weights.clone()
+        weights[self.original[self.running]] = self.agent.flat_parameters[self.running]
+        return weights
+
+    def end_episodes(self, loop: StepLoop, ended: Ended, rule: Rule | None, max_episodes: int | None) -> None:
+        """Count the episodes that ``ended``. Stop their members if ``rule`` says so, or after ``max_episodes``."""
+        is_running = self.running[ended.members]  # other episodes would cost time, because rules may be slow
+        if not is_running.any():
+            return
+        steps = torch.as_tensor(ended.step).expand(len(is_running))[is_running]  # ``ended.step`` is a number or [N]
+        ended = Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps)
+        members = self.original[ended.members]  # the member of each episode
+        self.episodes.index_add_(0, members, torch.ones_like(members))
+        done = torch.zeros_like(members, dtype=torch.bool) if rule is None else rule(loop, ended)
+        if max_episodes is not None:
+            done |= self.episodes[members] >= max_episodes
+        stopped = ended.members[done]
+        self.store_weights(stopped)
+        self.steps[self.original[stopped]] = steps[done] * self.agent.envs
+        self.running[stopped] = False
+
+    def remove_finished(self, loop: StepLoop, rule: Rule | None) -> None:
+        """Remove finished members from the program, if there are enough of them and the environment permits it."""
+        if self.running.any() and self.running.sum() < _COMPACT_FRACTION * len(self.running):
+            remaining = self.running.nonzero()[:, 0]
+            if loop.select(remaining):
+                if rule is not None:
+                    rule.select(remaining)
+                self.original, self.running = self.original[remaining], self.running[remaining]
 
 
 def train(
@@ -134,82 +193,56 @@ def train(
     """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
     ``episodes`` episodes.
 
-    ``test(policy, k) -> [M]`` is called after every ``test_every`` steps, with k = 0, 1, ...; finished members are
-    tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every ``compact_every`` steps, finished
-    members may leave the program, which does not change the results of others. ``watch`` is called with the progress.
+    ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
+    finished members are tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every
+    ``compact_every`` steps, finished members may leave the program, which does not change the results of others.
+    ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
     agent.budget = (loop.steps + steps) * envs
-    original = torch.arange(members)  # the original index of each member that is still in the program
-    running = torch.ones(members, dtype=torch.bool)  # which members in the program have not finished
-    # By original index:
-    steps_used = torch.full((members,), steps * envs)
-    episode_counts = torch.zeros(members, dtype=torch.int64)
-    weights = agent.flat_parameters.clone()  # [M, ...], final if the member has finished
+    state = _TrainingState(agent, steps * envs)
     curve = [torch.zeros(members, 0)]
     stops_early = rule is not None or episodes is not None
     make_steps = advance or type(loop).advance
     watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
-    while steps_done < steps and running.any():
-        block_steps = steps - steps_done
+    while steps_done < steps and state.running.any():
+        next_steps = steps - steps_done  # to make before the next test, removal or report
         if test is not None:
-            block_steps = min(block_steps, test_every - steps_done % test_every)
+            next_steps = min(next_steps, test_every - steps_done % test_every)
         elif stops_early:
-            block_steps = min(block_steps, compact_every)
+            next_steps = min(next_steps, compact_every)
         if watch is not None:
-            remaining_share = int(running.sum()) / members * (1 - steps_done / steps)
-            watch(1 - remaining_share)
-            block_steps = min(block_steps, -(-watch_steps // envs))
+            remaining_fraction = int(state.running.sum()) / members * (1 - steps_done / steps)
+            watch(1 - remaining_fraction)
+            next_steps = min(next_steps, -(-watch_steps // envs))
         pause = stops_early  # so that a finished member makes no further step
-        for ended in make_steps(loop, block_steps, running, pause):
-            if not stops_early:
-                continue
-            of_running = running[ended.members]  # other episodes would cost time, because rules may be slow
-            if not of_running.any():
-                continue
-            ended_steps = torch.as_tensor(ended.step).expand(len(of_running))[of_running]  # one number or [N]
-            ended = Ended(ended.members[of_running], ended.returns[of_running], ended.lengths[of_running], ended_steps)
-            of_episodes = original[ended.members]  # the member of each episode
-            episode_counts.index_add_(0, of_episodes, torch.ones_like(of_episodes))
-            done = torch.zeros_like(of_episodes, dtype=torch.bool) if rule is None else rule(loop, ended)
-            if episodes is not None:
-                done |= episode_counts[of_episodes] >= episodes
-            stopped = ended.members[done]
-            weights[original[stopped]] = agent.flat_parameters[stopped]
-            steps_used[original[stopped]] = ended_steps[done] * envs
-            running[stopped] = False
+        for ended in make_steps(loop, next_steps, state.running, pause):
+            if stops_early:
+                state.end_episodes(loop, ended, rule, episodes)
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
-            current_weights: Tensor = agent.flat_parameters
-            if len(original) < members or not running.all():
-                current_weights = weights.clone()
-                current_weights[original[running]] = agent.flat_parameters[running]
-            test_index = steps_done // test_every - 1
-            curve.append(test(agent.with_weights(current_weights.cpu()), test_index).unsqueeze(1))
-        if running.any() and running.sum() < _COMPACT_SHARE * len(running):
-            remaining = running.nonzero()[:, 0]
-            if loop.select(remaining):
-                if rule is not None:
-                    rule.select(remaining)
-                original, running = original[remaining], running[remaining]
-    weights[original[running]] = agent.flat_parameters[running]
-    weights = weights.cpu()
+            policy = agent.with_weights(state.current_weights().cpu())
+            curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
+        state.remove_finished(loop, rule)
+    state.store_weights(state.running)
     if not stops_early:  # all members are still in the program
-        episode_counts = (agent.episodes - start_episodes).cpu()
+        state.episodes = (agent.episodes - start_episodes).cpu()
+    weights = state.weights.cpu()
     finite = weights.isfinite().all(1)
-    return Trained(agent.with_weights(weights), finite, steps_used, episode_counts, torch.cat(curve, 1))
+    return Trained(agent.with_weights(weights), finite, state.steps, state.episodes, torch.cat(curve, 1))
 
 
 class InnerLoop:
     """Trains and tests agents on proxies of one kind around one real environment, all in this process.
 
-    ``agent`` is the agents' implementation, or several separated by commas; then each agent's seed selects one
-    (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), ``game`` is the real environment.
-    ``threads`` divide the agents that train in machine code; their number does not change results. The constructor sets
-    torch to one thread, and to flush denormal numbers to zero; otherwise results could differ between processes.
+    ``agent`` names the agents' implementation. If it names several, separated by commas, each agent's seed selects one
+    (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), and ``game`` names the real environment.
+    ``threads`` is the number of threads among which agents that train in machine code are divided. It does not change
+    results. The constructor sets torch to one thread, and to flush denormal numbers to zero; otherwise results could
+    differ between processes.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
@@ -232,12 +265,12 @@ class InnerLoop:
         by_target: bool = False,
         **changes: Any,
     ) -> Outcome:
-        """Train N fresh agents of ``seeds [N]`` and test them. Agent i trains on row i of ``proxies [N, D]``; without
-        ``proxies`` all train on the real environment.
+        """Train N fresh agents of ``seeds [N]`` and test them. Agent i trains on row i of ``proxies [N, D]``. If
+        ``proxies`` is None, all agents train on the real environment.
 
         ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` is called with the progress. Test episodes depend on the agent's seed. With ``by_target`` no agent is
-        trained; instead, the tests run the target policy that each proxy defines.
+        ``watch`` is called with the finished fraction of the work. Test episodes depend on the agent's seed. With
+        ``by_target``, no agent is trained; instead, the tests run the target policy that each proxy defines.
         """
         configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)
@@ -252,30 +285,26 @@ class InnerLoop:
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
         threads = self.threads if has_small_batches and self.dynamics is not None and loop.runs_compiled() else 1
         outcomes: dict[int, Outcome] = {}
-        shares_done = [0.0] * len(batches)  # of the work for all agents, by batch
+        finished_fractions = [0.0] * len(batches)  # of the work for all agents, by batch
 
         def run_batch(memory: None, number: int, last: int) -> None:
             batch_loop, rows = batches[number]
             batch_loop.threads //= threads
             batch_proxies = None if proxies is None else proxies[rows]
 
-            def report_progress(share: float) -> None:
+            def report_progress(fraction: float) -> None:
                 assert watch is not None
-                shares_done[number] = share * len(rows) / len(seeds)
-                watch(sum(shares_done))
+                finished_fractions[number] = fraction * len(rows) / len(seeds)
+                watch(sum(finished_fractions))
 
             batch_watch = None if watch is None else report_progress
             outcomes[number] = batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch)
 
         for_members(run_batch, len(batches), [None] * threads, max_members=1)  # its "members" are the batches
         outcome = Outcome.joined([outcomes[number] for number in range(len(batches))])
-        indices = [i for _, rows in batches for i in rows]  # in `seeds`, of each agent in `outcome`
-        order = torch.tensor(indices).argsort()
-        in_order = {
-            name: getattr(outcome, name)[order] for name in ("returns", "lengths", "curve", "steps", "episodes")
-        }
         seconds = {name: getattr(outcome, name) / threads for name in ("train_seconds", "test_seconds")}
-        return dataclasses.replace(outcome, **in_order, **seconds)
+        indices = [i for _, rows in batches for i in rows]  # in `seeds`, of each agent in `outcome`
+        return dataclasses.replace(outcome.reordered(torch.tensor(indices).argsort()), **seconds)
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can each be one program: agents of one implementation, with networks of one
@@ -285,7 +314,7 @@ class InnerLoop:
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
             if not indices:
                 continue
-            loop = self.alone(kind)
+            loop = self.copy_for_kind(kind)
             if sample_all:
                 loop.agent_config = with_all_sampled(loop.agent_config)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
@@ -298,8 +327,8 @@ class InnerLoop:
         obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
         return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
 
-    def alone(self, kind: str) -> "InnerLoop":
-        """Return a copy of this loop for one of its agent implementations."""
+    def copy_for_kind(self, kind: str) -> "InnerLoop":
+        """Return a copy of this loop for ``kind``, one of its agent implementations."""
         loop = copy.copy(self)
         loop.agent_config = config_of(self.agent_config, kind, self.kinds)
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
@@ -309,7 +338,7 @@ class InnerLoop:
         self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
     ) -> Outcome:
         """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``. With
-        ``by_target``, test the proxies' target policies without training. Returns of what has diverged are NaN."""
+        ``by_target``, test the proxies' target policies without training. Returns of diverged agents are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
         if by_target:
@@ -317,8 +346,9 @@ class InnerLoop:
             target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
             trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
         else:
-            with self._tests_on_the_way(seeds) as tests:
-                trained = self.finish(self.begin(proxies, list(seeds)), tests, part(watch, 0, _TRAINING_SHARE))
+            training_watch = part(watch, 0, _TRAINING_FRACTION)
+            with self._tests_in_training(seeds) as tests:
+                trained = self.train_to_end(self.begin(proxies, list(seeds)), tests, training_watch)
         test_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
@@ -342,7 +372,7 @@ class InnerLoop:
     def runs_compiled(self) -> bool:
         """Return whether some of the agents, with these settings, train in machine code."""
         if len(self.kinds) > 1:
-            return any(self.alone(kind).runs_compiled() for kind in self.kinds)
+            return any(self.copy_for_kind(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
         loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
@@ -350,8 +380,8 @@ class InnerLoop:
             return bool(self.compiled.can_compile(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Return the loop of fresh agents of ``seeds [N]`` before their first step. They must be of one implementation
-        and their networks of one shape. ``proxies`` are as for `run`."""
+        """Return the loop of fresh agents of ``seeds [N]`` before their first step. The agents must have one
+        implementation and networks of one shape. ``proxies`` are as in `run`."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
@@ -359,14 +389,15 @@ class InnerLoop:
             environment = self.stages.stage(proxies, agent)
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
-    def finish(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
+    def train_to_end(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
         """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps. Training and tests
-        use machine code if it supports them; if possible, tests are played in the machine code of the training. The
-        trained policy is for the real environment."""
-        environment = loop.environment  # with all members, of which some may end earlier
+        run as compiled code if it supports them. Tests run inside the compiled training loop if possible. The returned
+        policy acts in the real environment."""
+        environment = loop.environment  # kept, because `train` may replace ``loop.environment`` when members end early
         envs, compiled, compiled_tests = loop.agent.envs, self.compiled, None
         steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
-        test_every = -(-(self.config.test_every or 1) // envs)  # 1 is not used, because there are no tests then
+        # The setting ``test_every`` is None only without tests; then the value 1 is ignored.
+        test_every = -(-(self.config.test_every or 1) // envs)
         options: dict[str, Any] = {}
         if compiled is not None and compiled.can_compile(loop):
             if tests is not None:
@@ -374,7 +405,7 @@ class InnerLoop:
             options = {"advance": compiled.Advance(self.threads, compiled_tests)}
             options["compact_every"] = compiled.COMPACT_EVERY
         if tests is not None and compiled_tests is None:
-            options |= {"test": functools.partial(self._test_on_the_way, tests), "test_every": test_every}
+            options |= {"test": functools.partial(self._test_in_training, tests), "test_every": test_every}
         rule = self._rule(loop.agent.members)
         trained = train(loop, steps, rule, self.config.train_episodes, watch=watch, **options)
         if compiled_tests is not None:
@@ -386,19 +417,19 @@ class InnerLoop:
         return trained
 
     @contextlib.contextmanager
-    def _tests_on_the_way(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:
-        """Context manager for tests during the training of agents of ``seeds [M]``; None if there are none."""
+    def _tests_in_training(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:
+        """Context manager that yields the tests during the training of agents of ``seeds [M]``, None without tests."""
         config = self.config
         if config.test_every is None:
             yield None
             return
-        count = config.inner_steps // config.test_every + 1  # at most: both are rounded up to steps of all environments
+        count = config.inner_steps // config.test_every + 1  # the maximum: both are rounded up to steps of all envs
         starts = lockstep_streams(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
         with contextlib.closing(real):
             yield TestsInTraining(real, starts)
 
-    def _test_on_the_way(self, tests: TestsInTraining, policy: Policy, number: int) -> Tensor:
+    def _test_in_training(self, tests: TestsInTraining, policy: Policy, number: int) -> Tensor:
         """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0."""
         episodes = self._rollout(policy, tests.real, tests.starts[:, number])
         self._training_test_steps += int(episodes.lengths.sum())
@@ -428,9 +459,9 @@ class InnerLoop:
         return Episodes(returns.unsqueeze(1).repeat(1, num_episodes), lengths.unsqueeze(1).repeat(1, num_episodes))
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ends training early, by the name ``inner_rule``; None for "budget". Agents on the real
-        environment may have the rule "solved", which uses returns of training episodes instead of tests. No agent
-        ends within its initial random episodes."""
+        """Return the rule that ends the training of members early, by its name in the setting ``inner_rule``; None for
+        "budget". The rule "solved", for agents on the real environment, uses returns of training episodes instead of
+        tests. No agent ends within its initial random episodes."""
         config, initial = self.config, self.agent_config.init_episodes
         name, window = config.inner_rule, config.early_out_num
         if name == "plateau":

@@ -15,8 +15,8 @@ def final(outcome: Outcome, config: Any) -> Tensor:
 
 
 def average(outcome: Outcome, config: Any) -> Tensor:
-    """Return the mean over the tests during training, ``[N]``, from ``average_from`` steps on. A solved test counts
-    ``solved_bonus`` more. The mean is high if agents solve a task early and keep it solved."""
+    """Return the mean return of the tests during training, ``[N]``, without tests before ``average_from`` steps. A
+    solved test counts ``solved_bonus`` more. The mean is high if agents solve a task early and continue to solve it."""
     first_test = -(-config.average_from // config.test_every) - 1  # test i is after (i + 1) test_every steps
     scores = outcome.curve[:, max(0, first_test) :]
     if config.solved_bonus:
@@ -33,8 +33,8 @@ def auc(outcome: Outcome, config: Any) -> Tensor:
 def threshold(outcome: Outcome, config: Any) -> Tensor:
     """Return minus the number of training steps, ``[N]``, minus ``unsolved_weight`` for each point of return that the
     final test is below ``solved_reward`` (Ferreira et al. 2022, arXiv 2202.02790)."""
-    missing = (config.solved_reward - outcome.scores).clamp(min=0)
-    return -outcome.steps.to(missing.dtype) - config.unsolved_weight * missing
+    shortfall = (config.solved_reward - outcome.scores).clamp(min=0)
+    return -outcome.steps.to(shortfall.dtype) - config.unsolved_weight * shortfall
 
 
 def objective(outcome: Outcome, config: Any) -> Tensor:
@@ -44,8 +44,8 @@ def objective(outcome: Outcome, config: Any) -> Tensor:
 
 
 def first_stable(curve: Tensor, solved: float) -> Tensor:
-    """Return the index of the first test from which on an agent solves all tests, ``[N]`` int64, for ``curve [N, T]``;
-    T if it does not solve the last one."""
+    """Return the index ``[N]`` int64 of the first test from which on each agent solves all tests, given the returns
+    ``curve [N, T]`` of its tests. The index is T if the agent does not solve the last test."""
     unsolved = ~(curve >= solved)  # NaN too
     next_test = torch.arange(1, curve.shape[1] + 1)
     return (unsolved * next_test).amax(1)  # the test after the last unsolved one

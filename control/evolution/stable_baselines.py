@@ -15,8 +15,8 @@ from envs.names import first_line
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 
-_VERSION_FILE = "_stable_baselines3_version"  # in every file
-# Attributes that a file stores, and the class that loads such a file: TD3 also loads DDPG.
+_VERSION_FILE = "_stable_baselines3_version"  # a member of every file
+# The class of an agent by an attribute that only its files store. TD3 also loads files of DDPG.
 _CLASSES = {
     "clip_range": "PPO",
     "gae_lambda": "A2C",
@@ -24,6 +24,7 @@ _CLASSES = {
     "target_entropy": "SAC",
     "target_policy_noise": "TD3",
 }
+_DESCRIPTION = ", an agent of stable-baselines3"  # in errors, after the name of the file
 
 
 def is_agent(source: str) -> bool:
@@ -36,29 +37,15 @@ def is_agent(source: str) -> bool:
 
 
 def policy_error(source: str, problem: str, allowed: str) -> SettingError:
-    """Return the error for a policy ``source`` that cannot be used. ``problem`` continues its name."""
+    """Return the error for a policy ``source`` that cannot be used. ``problem`` follows its name in the message."""
     return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
 
 
 def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
-    """Return the greedy policy of the agent in the file ``source``, a function from observations ``[N, S]`` to actions
-    or, with ``wants_values``, to action values (DQN only). Loading a file of stable-baselines3 can run any code in it.
-    Raises SettingError if the agent cannot be loaded, or is one for other spaces."""
-    kind = ", an agent of stable-baselines3"
-    try:
-        library: Any = importlib.import_module("stable_baselines3")
-        with zipfile.ZipFile(source) as archive:
-            attributes = json.loads(archive.read("data"))
-        name = next(name for attribute, name in _CLASSES.items() if attribute in attributes)
-        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
-        schedules = ("lr_schedule", "clip_range", "exploration_schedule")
-        unused = {"buffer_size": 1} | dict.fromkeys(schedules, lambda progress: 0.0)
-        model = getattr(library, name).load(source, device="cpu", custom_objects=unused)
-    except ModuleNotFoundError as error:
-        raise policy_error(source, f"{kind}, but {first_line(error)}", "pip install stable-baselines3") from error
-    except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
-        problem = f"{kind}, which cannot be loaded: {first_line(error)}"
-        raise policy_error(source, problem, "PPO, A2C, DQN, SAC, TD3, DDPG") from error
+    """Return the greedy policy of the agent in the file ``source``. It is a function from observations ``[N, S]`` to
+    actions or, with ``wants_values``, to action values (DQN only). Loading the file can run any code in it. Raises
+    SettingError if the agent cannot be loaded, or if it has other spaces."""
+    model, name = _load_model(source)
     obs_space, action_space = model.observation_space, model.action_space
     is_cell = type(obs_space).__name__ == "Discrete"  # here, cells are one-hot
     obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
@@ -72,7 +59,7 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
     elif wants_values and name != "DQN":
         problem, allowed = f", but {name} has no value of each action", "clone_of actions"
     if problem:
-        raise policy_error(source, f"{kind}{problem}", allowed)
+        raise policy_error(source, f"{_DESCRIPTION}{problem}", allowed)
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
@@ -85,3 +72,22 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
         return torch.as_tensor(np.asarray(actions[:, 0] if isinstance(spaces.actions, Discrete) else actions))
 
     return act
+
+
+def _load_model(source: str) -> tuple[Any, str]:
+    """Load the agent in the file ``source``, and return it with the name of its class. Raises SettingError."""
+    try:
+        library: Any = importlib.import_module("stable_baselines3")
+        with zipfile.ZipFile(source) as archive:
+            attributes = json.loads(archive.read("data"))
+        name = next(name for attribute, name in _CLASSES.items() if attribute in attributes)
+        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
+        schedules = ("lr_schedule", "clip_range", "exploration_schedule")
+        unused = {"buffer_size": 1} | dict.fromkeys(schedules, lambda progress: 0.0)
+        return getattr(library, name).load(source, device="cpu", custom_objects=unused), name
+    except ModuleNotFoundError as error:
+        problem = f"{_DESCRIPTION}, but {first_line(error)}"
+        raise policy_error(source, problem, "pip install stable-baselines3") from error
+    except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
+        problem = f"{_DESCRIPTION}, which cannot be loaded: {first_line(error)}"
+        raise policy_error(source, problem, "PPO, A2C, DQN, SAC, TD3, DDPG") from error

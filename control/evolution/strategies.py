@@ -211,7 +211,7 @@ STRATEGIES: dict[str, Callable[[SearchConfig, Tensor], Strategy]] = {
 class Archive:
     """The ``size`` best means so far, by the fitness from fresh agents, best first.
 
-    This fitness is a maximum over many noisy values, and so too high: evaluate a mean from the archive again.
+    The fitness of the best mean is the maximum of many noisy values, and so too high: evaluate it again.
     """
 
     def __init__(self, size: int):
@@ -219,8 +219,8 @@ class Archive:
         self.entries: list[tuple[float, int, Tensor]] = []  # (fitness, generation, mean [D])
 
     def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
-        """Add the ``mean [D]`` if it is among the best; if means are equal, the earlier one is better. A mean with NaN
-        or infinite ``fitness`` is not added."""
+        """Add the ``mean [D]`` if it is among the best. Of two means with the same ``fitness``, the earlier one is
+        better. A mean with NaN or infinite fitness is not added."""
         if math.isfinite(fitness):
             self.entries.append((fitness, generation, mean.clone()))
             self.entries.sort(key=lambda entry: -entry[0])  # stable

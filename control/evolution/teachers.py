@@ -39,15 +39,15 @@ Teacher = Callable[[Tensor], Tensor]
 CountSteps = Callable[[int], None]
 """A function that counts steps in the real environment: its argument is a number of new steps."""
 
-_NOISE_LEVELS = (0.0, 0.3, 1.0)  # of actions: standard deviation relative to half the range, or share of random actions
+# Noise of actions: standard deviation relative to half the range or, if discrete, probability of a random action.
+_NOISE_LEVELS = (0.0, 0.3, 1.0)
 _ENVS_PER_LEVEL = 4
 _RETURN_ENVS = 32  # parallel environments of episodes with known returns
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy: a function ``module:function``, an agent's run folder or checkpoint, or
-    an agent of stable-baselines3. Otherwise it should name a proxy. A file that is no proxy counts as a policy, even if
-    it is no checkpoint."""
+    """Return whether ``source`` names a policy instead of a proxy: a function ``module:function``, an agent's run
+    folder or checkpoint, or an agent of stable-baselines3. Any other file that is no proxy counts as a policy too."""
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()
@@ -55,9 +55,9 @@ def is_teacher(source: str) -> bool:
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
-    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions (continuous ones are
-    clipped to their bounds) or, with ``wants_values``, to action values. Raises SettingError if it cannot be used in
-    ``game``; so does the function if its output is invalid."""
+    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions or, with ``wants_values``,
+    to action values. Continuous actions are clipped to their bounds. Raises SettingError if the policy cannot be used
+    in ``game``. The returned function raises it for an invalid output of the policy."""
     if stable_baselines.is_agent(source):
         policy = stable_baselines.load_policy(source, spaces, wants_values)
     else:
@@ -67,26 +67,16 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         shape = (actions.n,) if wants_values else ()  # of the output for one observation
     else:
         shape = (actions.size,)
-    picks_index = isinstance(actions, Discrete) and not wants_values
 
     def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        output_text = ""  # of an invalid output
-        if output.shape != (len(obs), *shape):
-            output_text = f"{list(output.shape)} numbers for {len(obs)} observations"
-            allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
-        elif len(not_finite := output[~output.float().isfinite()]):
-            output_text, allowed = f"{not_finite[0].item()}", "finite numbers"
-        elif picks_index and len(invalid := output[(output != output.long()) | (output < 0) | (output >= actions.n)]):
-            output_text, allowed = f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
-        if output_text:
-            raise policy_error(source, f", which gives {output_text}", allowed)
-        if picks_index:
-            return output.long()
-        if wants_values:
-            return output.float()
+        problem, allowed = _invalid_output(output, (len(obs), *shape), actions, wants_values)
+        if problem:
+            raise policy_error(source, f", which gives {problem}", allowed)
+        if isinstance(actions, Discrete):
+            return output.float() if wants_values else output.long()
         return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
@@ -94,9 +84,23 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     return checked_policy
 
 
+def _invalid_output(output: Tensor, shape: tuple[int, ...], actions: Any, wants_values: bool) -> tuple[str, str]:
+    """Return the problem with the ``output`` of a policy for N observations, and the allowed output. Both are empty for
+    a valid one. ``shape`` is the valid shape, ``[N, ...]``, and ``actions`` are the environment's."""
+    if output.shape != shape:
+        allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
+        return f"{list(output.shape)} numbers for {shape[0]} observations", allowed
+    if len(not_finite := output[~output.float().isfinite()]):
+        return f"{not_finite[0].item()}", "finite numbers"
+    if isinstance(actions, Discrete) and not wants_values:
+        if len(invalid := output[(output != output.long()) | (output < 0) | (output >= actions.n)]):
+            return f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
+    return "", ""
+
+
 def _function_policy(source: str) -> Teacher:
-    """Import the user's function ``module:function``, and return it as a policy on tensors. Both raise SettingError if
-    the user's code raises any exception."""
+    """Import the user's function ``module:function``, and return it as a policy on tensors. Raises SettingError if the
+    import fails. The returned policy raises it if the user's function fails."""
     module, _, name = source.rpartition(":")
     try:
         function: Any = getattr(importlib.import_module(module), name)
@@ -115,7 +119,7 @@ def _function_policy(source: str) -> Teacher:
 
 
 def _checkpoint(source: str) -> Checkpoint:
-    """Load an agent's checkpoint. Raises SettingError if there is none."""
+    """Load an agent's checkpoint. Raises SettingError if ``source`` has none."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
@@ -161,8 +165,8 @@ def visited_states(
 ) -> Tensor:
     """Return observations ``[count, S]``, a random sample from a policy's episodes on the real environment.
 
-    A third of the environments have no noise, the others have noise on the actions, so that agents also learn to act in
-    states that the policy never reaches. Episodes restart after ``limit`` steps; None means the environment's limit.
+    A third of the environments have no noise. The others have noise on the actions, so that agents also learn to act in
+    states that the policy does not reach. Episodes have the time limit ``limit``; None means the environment's limit.
     ``count_steps`` is called with the number of steps, about twice ``count``.
     """
     # The environment and the streams have one member: [0] removes the member axis, and [None] adds it.
@@ -194,8 +198,8 @@ def visited_states(
 
 
 class TeacherEpisodes:
-    """Episodes of a policy ``act`` on the real environment. Every call plays new ones. ``count_steps`` is called with
-    the number of steps."""
+    """Episodes of a policy ``act`` on the real environment. Every call of a method plays new episodes, and calls
+    ``count_steps`` with the number of their steps."""
 
     def __init__(self, act: Teacher, game: str, seed: int, count_steps: CountSteps = lambda steps: None):
         self.act, self.game, self.seed, self.count_steps = act, game, seed, count_steps
@@ -207,10 +211,10 @@ class TeacherEpisodes:
         return visited_states(clone or self.act, self.game, count, seed, limit, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
-        """Return observations ``[N, S]`` and the policy's discounted returns ``[N]`` from them on, from ``episodes``
-        episodes. Each begins with random actions, for a random number of steps up to one and a half times a random
-        episode, so that the observations differ. A truncated episode is continued by the mean reward of its last
-        tenth."""
+        """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
+        each observation on. Each episode begins with a random number of random actions, so that the observations
+        differ: at most one and a half times the mean length of random play. The return of a truncated episode is
+        computed as if the mean reward of its last tenth continued."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -220,27 +224,27 @@ class TeacherEpisodes:
             longest = 1.5 * float(random_play.lengths.float().mean())
             longest = longest if limit is None else min(longest, limit / 2)
             for _ in range(-(-episodes // _RETURN_ENVS)):
-                wander_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
-                trajectory = self._play(real, streams, wander_steps)
+                random_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
+                trajectory = self._play(real, streams, random_steps)
                 steps = torch.arange(len(trajectory.reward))[:, None, None]
                 at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
                 mean_reward = (trajectory.reward * at_end).sum(0) / at_end.sum(0)
                 tail = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
                 values = discounted_returns(trajectory.reward, trajectory.valid, discount, tail)  # [T, 1, E]
-                of_policy = trajectory.valid & (steps >= wander_steps)
-                observations.append(trajectory.obs[of_policy])
-                returns.append(values[of_policy])
+                follows_policy = trajectory.valid & (steps >= random_steps)
+                observations.append(trajectory.obs[follows_policy])
+                returns.append(values[follows_policy])
         return torch.cat(observations), torch.cat(returns)
 
-    def _play(self, real: Environment, streams: Streams, wander_steps: Tensor) -> Trajectory:
-        """Play an episode in each of E environments: random actions for ``wander_steps [E]``, then the policy's."""
+    def _play(self, real: Environment, streams: Streams, random_steps: Tensor) -> Trajectory:
+        """Play an episode in each of E environments: ``random_steps [E]`` random actions, then the policy's actions."""
         seeds = streams.episode_seeds(real.envs)
         step_numbers = itertools.count()
 
         def act(obs: Tensor) -> Tensor:
             random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
-            wanders = next(step_numbers) < wander_steps
-            return random_action.where(wanders.view(-1, *[1] * (random_action.dim() - 1)), self.act(obs))
+            is_random = next(step_numbers) < random_steps
+            return random_action.where(is_random.view(-1, *[1] * (random_action.dim() - 1)), self.act(obs))
 
         trajectory = rollout(FunctionPolicy(act), real, seeds)
         self.count_steps(int(trajectory.valid.sum()))
@@ -258,9 +262,9 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
-    """Return parameters ``[D]`` of the proxy made from the policy ``source``: a bandit that shows its actions or values
-    in states that it visits, or a reward from its returns. ``count_steps`` is called with the number of real steps.
-    Raises the errors of `check_teacher`."""
+    """Return parameters ``[D]`` of the proxy made from the policy ``source``. The proxy is a bandit that shows the
+    policy's actions or values in the states that it visits, or a reward made from its returns. ``count_steps`` is
+    called with the number of real steps. Raises the errors of `check_teacher`."""
     needs_values = stages.check_policy(source)
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act

@@ -13,7 +13,7 @@ from control.storage.run_dir import replacing
 from envs.names import first_line
 from models.settings import UserError
 
-GIF_BYTES = 2_000_000  # size at which a GIF is cut off, to within about one frame
+GIF_BYTES = 2_000_000  # size at which a GIF is cut off; the file exceeds it by at most about one frame
 _GIF_FRAME_RATE, _GIF_MAX_WIDTH, _GIF_COLOURS = 12.5, 560, 64  # frames per second, pixels, number of colours
 
 
@@ -32,8 +32,8 @@ def encoder() -> Any:
 
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
-    """Context manager that yields a function, which adds a frame to a video. The file ``path`` exists after the block.
-    All frames must have the same size, with even height and width. Raises UserError if the video cannot be written."""
+    """Context manager that yields a function that adds a frame to a video. The video is written to ``path`` when the
+    block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -43,7 +43,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
             with _writing("video", path):
                 if writer is None:
                     height, width, _ = frame.shape
-                    # A fast preset does not make videos of drawn pictures larger.
+                    # For drawn pictures a slower preset makes no smaller file.
                     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
                     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
                     writer = encoder().write_frames(str(temporary), (width, height), output_params=options, **settings)
@@ -60,8 +60,8 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
 
 @contextlib.contextmanager
 def _writing(file_kind: str, path: Path) -> Iterator[None]:
-    """Context manager that turns errors of ffmpeg and of the disk into a UserError that names the file. It makes the
-    folder of the file."""
+    """Context manager for writing the file ``path``, whose folder it makes. It turns errors of ffmpeg and of the disk
+    into a UserError that names the file."""
     try:
         path.parent.mkdir(exist_ok=True)
         yield
@@ -70,7 +70,7 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def poster(video: Path) -> bytes:
-    """Return a JPEG of a typical frame of the first hundred, empty if the video cannot be read."""
+    """Return a JPEG of a typical frame among the first hundred. It is empty if the video cannot be read."""
     options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
         # Other formats than mp4 may name further files, which ffmpeg would read.
@@ -80,10 +80,9 @@ def poster(video: Path) -> bytes:
 
 
 def gif(video: Path) -> Path:
-    """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if it cannot be
-    written."""
+    """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if that fails."""
     path = video.with_suffix(".gif")
-    # Of two copies of the frames, a gives the palette p, in which b is drawn.
+    # ffmpeg copies the frames to a and b. It computes the palette p from a, and draws b with it.
     filters = (
         f"fps={_GIF_FRAME_RATE},scale='min({_GIF_MAX_WIDTH},iw)':-1:flags=area,split[a][b];"
         f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"

@@ -13,8 +13,8 @@ Frame = NDArray[np.uint8]
 
 SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
 GAP = 8  # pixels between pictures side by side
-_LETTER_HEIGHT, _WIDTH_PER_HEIGHT = 16, 52  # letters have 16 pixels or more: 1/52 of a wide film's width
-_SMALLEST_LETTERS = 10  # pixels
+_LETTER_HEIGHT, _WIDTH_PER_HEIGHT = 16, 52  # letters are 16 pixels high, or 1/52 of the width of a wide film
+_SMALLEST_LETTERS = 10  # pixels, the minimum height of letters in a cell with long text
 _BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # RGB
 
 
@@ -31,9 +31,8 @@ def letter_height(width: int) -> int:
 
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
-    """Return the picture with ``lines`` of text below. A line is a sequence of cells with equal widths, so that numbers
-    do not move. Letters have a height of ``height`` pixels, or less in a cell with long text. The first line is
-    brighter."""
+    """Return the picture with ``lines`` of text below. A line is a sequence of texts in cells of equal width, so that
+    numbers do not move. Letters are ``height`` pixels high, or less in a cell with long text. Line 1 is brighter."""
     line_height, margin = round(1.6 * height), height // 2
     width = frame.shape[1]
     caption = np.full((line_height * len(lines) + margin, width, 3), _BACKGROUND, np.uint8)

@@ -22,10 +22,11 @@ from models.contract import Policy
 from models.settings import SettingError, UserError
 from models.streams import Streams
 
-_MAX_STEPS = 10_000  # of an episode, because some environments do not end
-_PAUSE_SECONDS = 1.8  # for which the last frame of an episode is shown
-_FRAMES_PER_SECOND = 60.0  # that are drawn and encoded, for estimates
-_PAUSE_FRAMES = 90  # at the end of an episode, for estimates
+_MAX_STEPS = 10_000  # maximum length of a filmed episode, because some environments do not end
+_PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
+# For estimates of the time that a film takes: frames drawn and encoded per second, and frames of a pause.
+_FRAMES_PER_SECOND = 60.0
+_PAUSE_FRAMES = 90
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ def check_recording(run: RunConfig) -> None:
 
 
 def check_film(game: str, time_limit: int | None, setting: str, value: str = "") -> None:
-    """Raise SettingError about ``setting``, and its ``value`` if there is one, if a game cannot be rendered or ffmpeg
-    is missing."""
+    """Raise SettingError if a game cannot be rendered or ffmpeg is missing. The message names the ``setting`` that asks
+    for a film and, if it is not empty, the ``value`` of the setting."""
     try:
         environment: Any = make_environment(game, members=1, envs=1, render=True, time_limit=time_limit)
         with contextlib.closing(environment):
@@ -55,7 +56,7 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # If the game cannot be built without rendering either, this line raises that error instead.
+        # Raises another error, without the setting, if the game cannot be built even without rendering.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
         reason = str(error).removeprefix("record: ")
         line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
@@ -63,15 +64,15 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
 
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
-    """Film the first member of ``loop`` in a new file of the run of ``checkpoint``, and return a line with the path.
-    With ``run.record``, the film has ``record_episodes`` episodes and a GIF, and UserError or OSError is raised if it
-    cannot be written. Otherwise the film has one episode, and the line is a note if it cannot be written. The name of
-    the new file begins with ``eval_`` and ``stem``. ``name`` seeds the episodes, as in `film`."""
+    """Film the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run of ``checkpoint``, and return a
+    line with the path. ``name`` seeds the episodes, as in `film`. With ``run.record``, the film has ``record_episodes``
+    episodes and a GIF, and raises UserError or OSError if it cannot be written. Otherwise the film has one episode, and
+    the line is a note if it cannot be written."""
     path = new_film(checkpoint, f"eval_{stem}")
     try:
         episodes = run.record_episodes if run.record else 1
         with progress("filming") as watch:
-            returns = film(loop, run, path, name, sample, episodes, small=run.record, watch=watch)
+            returns = film(loop, run, path, name, sample, episodes, with_gif=run.record, watch=watch)
     except (UserError, OSError) as error:
         if run.record:
             raise
@@ -90,8 +91,8 @@ def new_film(checkpoint: Path, stem: str) -> Path:
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Return the estimated seconds to film a run whose episodes have ``length`` steps (None: unknown); 0 unless
-    ``run.record``."""
+    """Return the estimated seconds to film a run whose episodes have ``length`` steps. None, for an unknown length,
+    counts as 0 steps. The estimate is 0 unless ``run.record``."""
     frames = (length or 0) + _PAUSE_FRAMES
     return run.record * run.record_episodes * frames / _FRAMES_PER_SECOND
 
@@ -103,16 +104,16 @@ def film(
     name: str,
     sample: bool = False,
     episodes: int = 1,
-    small: bool = False,
+    with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film ``episodes`` of the first member as ``path`` (mp4), and if ``small`` as a GIF beside it. A text beside it
-    has the seed and the returns. Returns the return of each episode. Random streams depend on ``name`` and the run's
-    seeds, so filming does not change training. ``watch`` receives the progress."""
+    """Film ``episodes`` episodes of the first member as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. Write
+    the seed and the returns to a text file beside it, and return the return of each episode. Random streams depend on
+    ``name`` and the run's seeds, so filming does not change training. ``watch`` gets the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed(loop.seeds))
-    (returns,) = record([actor], run.gamename, path, seeds, run.time_limit, small, watch)
+    (returns,) = record([actor], run.gamename, path, seeds, run.time_limit, with_gif, watch)
     atomic_write_text(path.with_suffix(".txt"), f"seed {loop.seeds[0]}, {returns_text(returns)}\n")
     return returns
 
@@ -123,14 +124,14 @@ def record(
     path: Path,
     seeds: Sequence[int],
     time_limit: int | None = None,
-    small: bool = False,
+    with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[list[float]]:
-    """Film ``actors`` side by side as ``path`` (mp4), and if ``small`` as a GIF beside it.
+    """Film ``actors`` side by side as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it.
 
     The film has one episode for each of ``seeds``, with the same seed for all actors. Actors whose episode has ended
-    wait for the others. ``watch`` receives the progress. Returns a list of returns for each actor.
-    Raises UserError if ffmpeg is missing or the environment cannot be rendered.
+    wait for the others. ``watch`` is called with the finished fraction. Returns, for each actor, the list of the
+    returns of its episodes. Raises UserError if ffmpeg is missing or the environment cannot be rendered.
     """
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
@@ -149,14 +150,14 @@ def record(
                         stage.advance()
                     add_frame(side_by_side([stage.picture() for stage in stages]))
                     if watch is not None:
-                        watch((number + min(stage.share for stage in stages)) / len(seeds))
-    if small:
+                        watch((number + min(stage.finished_fraction for stage in stages)) / len(seeds))
+    if with_gif:
         gif(path)
     return [stage.returns for stage in stages]
 
 
 def filmed_seed(seeds: Sequence[int]) -> str:
-    """Return the seed that `film` shows as text; empty if there is only one seed."""
+    """Return the filmed seed, the first of ``seeds``, as text. It is empty if there is only one seed."""
     return f"seed {seeds[0]}" if len(seeds) > 1 else ""
 
 
@@ -169,8 +170,8 @@ def returns_text(returns: Sequence[float]) -> str:
 
 
 class _Stage:
-    """One of ``num_actors`` actors with a separate environment, which ``stack`` closes, and the current picture of it.
-    The environment has a row for each member of the actor's policy, but only the first row is stepped."""
+    """One of ``num_actors`` actors, with a separate environment and its current picture. ``stack`` closes the
+    environment. It has a row for each member of the actor's policy, but only the first row is stepped."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
@@ -211,8 +212,8 @@ class _Stage:
         self._frame = enlarged(self.environment.frame(0, 0))
 
     @property
-    def share(self) -> float:
-        """The share of the current episode that is done, if it lasts until the time limit."""
+    def finished_fraction(self) -> float:
+        """The finished fraction of the current episode, assuming that it lasts until the time limit."""
         limit = self._limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
         return 1.0 if self.done else min(1.0, self._steps / limit)
 

@@ -62,17 +62,18 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        share_before = self.share()
+        fraction_before = self.finished_fraction()
         super().training_step(batch, batch_idx)
-        # A short run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated, unless as
-        # many regular evaluations were made as parts have ended.
-        parts_before, parts = (int(self.evaluations * share + 1e-9) for share in (share_before, self.share()))
-        if self.is_over():  # its score may have reached the target early
+        # A run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated, unless the number
+        # of regular evaluations so far is at least the number of parts that have ended.
+        fractions = (fraction_before, self.finished_fraction())
+        parts_before, parts = (int(self.evaluations * fraction + 1e-9) for fraction in fractions)
+        if self.is_over():  # the score may have reached the target early
             parts = self.evaluations
         self._ends_part = parts > parts_before
         interval = self.trainer.check_val_every_n_epoch
         if interval and self.epoch % interval and parts > max(parts_before, self.epoch // interval):
-            # If resumed and longer, the run has the weights of an uninterrupted one.
+            # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
@@ -151,8 +152,8 @@ class AgentModule(RunModule):
         return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
 
     def confirmed_score(self) -> float | None:
-        """Return the mean of the `score` and of a second evaluation from other seeds. Scores that are no evaluation,
-        and evaluations in which all episodes of a seed had one return, have no second one."""
+        """Return the mean of the `score` and of a second evaluation from other seeds. There is no second evaluation if
+        the score is of training episodes, or if the evaluation episodes of every seed had equal returns."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
@@ -193,18 +194,18 @@ class AgentModule(RunModule):
             del formats[tags.GREEDY]
         means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
         columns = {"steps": f"{self.steps_a_seed():10,}"}
-        # Evaluations and updates may begin later.
-        coming = {"return", "loss"} | ({*self.loop.evaluation_modes} if tags.REWARD_RATE not in self.row else set())
+        # These columns exist from the first row on, although evaluations and updates may begin later.
+        fixed_columns = {"return", "loss", *(self.loop.evaluation_modes if tags.REWARD_RATE not in self.row else ())}
         for tag, (name, spec) in formats.items():
-            if tag in means or name in coming:
+            if tag in means or name in fixed_columns:
                 spec = ",.0f" if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9 else spec
                 columns[name] = f"{means[tag]:{spec}}" if tag in means else ""
         return columns | ({"diverged": f"{num_diverged} of {len(self.seeds)}"} if num_diverged else {})
 
     def is_reported(self) -> bool:
-        """Return whether this is an evaluation or the first epoch of a process, or ``print_statements`` is set. In a
-        run that is too short for regular evaluations, only those at equal distances count, and the last one."""
-        is_regular = self.epoch / self.validate_every >= self.evaluations * self.share()
+        """Return whether this epoch was evaluated, is the first of the process, or ``print_statements`` is set. If a
+        run is too short for regular evaluations, only the evaluations at equal distances and the last one count."""
+        is_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
         is_shown = is_regular or self._ends_part or bool(self.stop_reason())
         is_chosen = self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0
         return is_chosen or (self.is_evaluated() and is_shown)

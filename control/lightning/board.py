@@ -20,9 +20,9 @@ from control.reports.runs import Run
 from control.reports.tags import GREEDY, HELD_OUT_RETURN, MEAN_RETURN, RUNNING_MEAN, TRAINING, of_search
 from models.settings import names_with
 
-_HPARAMS, _RETURN = "hparams", "summary/return"  # folder and first column of the page HPARAMS
-_RETURNS = (GREEDY, RUNNING_MEAN, TRAINING, MEAN_RETURN)  # that it shows, the first that a run has
-_MOST_NUMBERS = 10_000  # about the largest number of numbers in a histogram; of more, every k-th is used
+_HPARAMS, _RETURN = "hparams", "summary/return"  # folder and first column of TensorBoard's page HPARAMS
+_RETURNS = (GREEDY, RUNNING_MEAN, TRAINING, MEAN_RETURN)  # the page shows the first of them that a run has
+_MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
 
 
 class Board:
@@ -42,8 +42,7 @@ class Board:
                 self.writer.add_scalar(tag, value, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add a table of the settings of the member with this ``seed``. Those in `hyperparameters` are first and in
-        bold."""
+        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold."""
         highlighted = set(hyperparameters(settings))
         items = (effective_values(settings) | {"seed": seed}).items()
         values = sorted(items, key=lambda item: item[0] not in highlighted)
@@ -52,7 +51,8 @@ class Board:
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
-        """Add a histogram of the finite ``numbers``. If they are integers, every integer has a separate bar."""
+        """Add a histogram of the finite ``numbers``. At most `_MOST_NUMBERS` of them are used, evenly spaced. If they
+        are integers, every integer has a separate bar."""
         values = numbers.detach().reshape(-1)
         interval = -(-len(values) // _MOST_NUMBERS)  # rounded up
         values = values[::interval].cpu().double()
@@ -66,13 +66,13 @@ class Board:
             self.writer.add_histogram(tag, values, steps, bins=edges)  # type: ignore[arg-type]  # torch accepts edges
 
     def add_hyperparameters(self, settings: Settings, run: Run) -> None:
-        """Add a row for ``run``, the member's metrics, to TensorBoard's page HPARAMS: its hyperparameters, the latest
-        and the best return, and the steps. The return of a search follows in `show_held_out`."""
+        """Add a row for ``run``, the member's metrics, to TensorBoard's page HPARAMS. It has the hyperparameters, the
+        latest and the best return, and the steps. `show_held_out` adds the return of a search."""
         from torch.utils.tensorboard.summary import hparams
 
         values = hyperparameters(settings) | {"seed": run.seed}
         plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
-        # The first summary declares the names of hyperparameters; with it, the page would not list those of other runs.
+        # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, end_summary = hparams(plain, {})
         returns = next((curve for tag in _RETURNS if len(curve := run.points(tag)[1])), np.empty(0))
         steps = int(run.columns["env_steps"][-1])
@@ -123,7 +123,7 @@ def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
 
 
 def add_image(writer: SummaryWriter, tag: str, path: Path, steps: int) -> None:
-    """Add a picture or a GIF, which moves, to the images of ``tag``."""
+    """Add a picture or an animated GIF to the images of ``tag``."""
     from PIL import Image
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -134,7 +134,7 @@ def add_image(writer: SummaryWriter, tag: str, path: Path, steps: int) -> None:
 
 
 def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """Return the folder of each member's event files: the run's ``folder``, or of several members, ``seed_N`` in it."""
+    """Return the folder of each member's event files: the run's ``folder`` for one member, else ``seed_N`` in it."""
     return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
 
 

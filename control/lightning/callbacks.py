@@ -30,9 +30,9 @@ from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
 from models.settings import StopNow
 
-_EPOCH_SECONDS = 1.0  # after Ctrl-C; then the epoch is cut short
+_EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
 
-# Lightning's callbacks accept any module, these only a `RunModule`, hence the ignores.
+# Lightning's callbacks accept any module, but these only a `RunModule`, hence the comments ``type: ignore``.
 
 
 class Progress(Callback):
@@ -42,56 +42,61 @@ class Progress(Callback):
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._line_steps, self._line_time = 0, 0.0  # environment steps and time of the latest printed line
-        self._start_share, self._start_time = 0.0, 0.0  # progress and time from which the time left is estimated
-        self._epoch_share, self._epoch_time = 0.0, 0.0  # progress and time at the start of the epoch
-        # Without a bar, these print every few seconds: a line about the progress within a long epoch, and a row after
-        # epochs for which the module asks for none.
+        # The time left is estimated from the progress and the time since this start.
+        self._start_fraction, self._start_time = 0.0, 0.0
+        self._fraction_at_epoch_start, self._time_at_epoch_start = 0.0, 0.0
+        # Without a bar, every few seconds: lines about a long epoch, rows of epochs that the module does not report.
         self._epoch_lines, self._run_lines = Lines(), Lines()
         self._table = RowTable()
-        self._no_updates = False  # whether this process has done epochs, but no update before the current one
+        # Whether this process has finished epochs, but without an update. False in the first epoch.
+        self._no_updates = False
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
         self._line_steps, self._line_time = int(module.env_steps.sum()), time.perf_counter()
-        self._start_share, self._start_time = module.share(), self._line_time
+        self._start_fraction, self._start_time = module.finished_fraction(), self._line_time
         if sys.stderr.isatty():
             self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
         self._run_lines.begin()
-        module.watch = lambda share: self._show(module, share, number=0)
+        module.watch = lambda fraction: self._show(module, fraction, number=0)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Note the time, and let the module show the progress of the epoch."""
+        """Store the time and progress at the start of the epoch, store whether no update has been made so far, and let
+        the module report progress within the epoch."""
         number = trainer.current_epoch + 1
         is_first = number == module.epochs_before + 1  # of this process
-        self._epoch_share, self._epoch_time = module.share(), time.perf_counter()
+        self._fraction_at_epoch_start, self._time_at_epoch_start = module.finished_fraction(), time.perf_counter()
         self._no_updates = not is_first and module.gradient_steps == 0
         if is_first:  # do not count the time before the first epoch
-            self._start_time = self._epoch_time
+            self._start_time = self._time_at_epoch_start
         self._epoch_lines.begin()
-        module.watch = lambda share: self._show(module, share, number)
+        module.watch = lambda fraction: self._show(module, fraction, number)
         module.watch(0.0)
 
-    def _show(self, module: RunModule, share: float, number: int) -> None:
-        """Show the progress ``share`` of epoch ``number``, or of the work before the first epoch if ``number`` is 0.
-        The bar shows the progress of the whole run, except before the first epoch."""
+    def _show(self, module: RunModule, fraction: float, number: int) -> None:
+        """Show that a ``fraction`` of epoch ``number`` is finished, or of the work before the first epoch if ``number``
+        is 0. The bar shows the progress of the whole run, except before the first epoch."""
         label = f"{module.unit} {_number_text(module, number)}" if number else f"before the first {module.unit}"
         if self.bar is None:
-            self._epoch_lines.show(label, share)
+            self._epoch_lines.show(label, fraction)
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self._last_update = time.perf_counter()
             if number:
-                # The share of an epoch. Where only steps are limited, it is unknown in the first one.
-                size = (self._epoch_share - self._start_share) / max(1, number - 1 - module.epochs_before)
-                share = min(1.0, self._epoch_share + share * (1 / module.epochs if module.epochs else size))
-                self.bar.bar_format = BAR.format(self._time_left(module, share))
-            self.bar.desc, self.bar.n = label, share
+                # Size of an epoch as a fraction of the training. If only steps are limited, it is the mean size of the
+                # earlier epochs of this process, or 0 in the first epoch.
+                num_earlier = max(1, number - 1 - module.epochs_before)
+                mean_size = (self._fraction_at_epoch_start - self._start_fraction) / num_earlier
+                size = 1 / module.epochs if module.epochs else mean_size
+                fraction = min(1.0, self._fraction_at_epoch_start + fraction * size)
+                self.bar.bar_format = BAR.format(self._time_left(module, fraction))
+            self.bar.desc, self.bar.n = label, fraction
             self.bar.refresh()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Print a row if the module asks for it or, without a bar, now and then."""
+        """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
         if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
-            self._start_share, self._start_time = self._epoch_share, self._epoch_time
+            self._start_fraction, self._start_time = self._fraction_at_epoch_start, self._time_at_epoch_start
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
             self._run_lines.begin()
             self._print_row(module, module.columns())
@@ -105,20 +110,21 @@ class Progress(Callback):
         self._line_steps, self._line_time = steps, now
         width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
         epoch = _number_text(module, module.epoch).rjust(width)
-        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": self._time_left(module, module.share())}
+        time_left = self._time_left(module, module.finished_fraction())
+        times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": time_left}
         if module.legend and not self._table.widths:
             tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
         sys.stdout.flush()
 
-    def _time_left(self, module: RunModule, share: float) -> str:
-        """Return the time left after ``share`` of the training, including the work after the last epoch. It is unknown,
-        as in tqdm "?", before the first update, because epochs without updates are several times faster."""
-        seconds_so_far, share_so_far = time.perf_counter() - self._start_time, share - self._start_share
-        if share_so_far <= 0 or (isinstance(module, AgentModule) and not module.gradient_steps and share < 1):
+    def _time_left(self, module: RunModule, fraction: float) -> str:
+        """Return the time left if a ``fraction`` of the training is finished, including the work after the last epoch.
+        Returns "?", as tqdm does, before the first update, because epochs without updates are several times faster."""
+        seconds, progress = time.perf_counter() - self._start_time, fraction - self._start_fraction
+        if progress <= 0 or (isinstance(module, AgentModule) and not module.gradient_steps and fraction < 1):
             return "?"
-        remaining_share = 0.0 if module.stop_reason() else 1 - share
-        seconds_left = seconds_so_far / share_so_far * remaining_share
+        remaining_fraction = 0.0 if module.stop_reason() else 1 - fraction
+        seconds_left = seconds / progress * remaining_fraction
         return str(tqdm.format_interval(seconds_left + module.seconds_after()))
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -218,7 +224,7 @@ def _is_better(score: float | None, best: float) -> TypeGuard[float]:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes Lightning's checkpoint files atomically. A run resumes from ``checkpoint``, if set, and reads no file."""
+    """Writes checkpoint files atomically. If ``checkpoint`` is set, loading returns its content and reads no file."""
 
     def __init__(self, checkpoint: checkpoints.Checkpoint | None = None):
         super().__init__()
@@ -232,10 +238,10 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class StopOnSignal(Callback):
-    """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives; a second signal ends it at
-    once, and so does the first Ctrl-C if the epoch takes longer than a second. A resumed run repeats the epoch. Use
-    this as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the main
-    thread it handles no signals."""
+    """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives. A second signal ends it at
+    once, and so does the first Ctrl-C if the epoch takes longer than a second; then a resumed run repeats the epoch.
+    Use this as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the
+    main thread, no signals are handled."""
 
     stop_requested = False  # set by the first signal
     unit = "epoch"
@@ -296,13 +302,13 @@ class Recorder(Callback):
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
                 is_shown = i == 0 and bool(log.boards)
-                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", small=is_shown)
+                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=is_shown)
                 if is_shown:
                     add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a better one, and shows the share that is done."""
+    """Ends a training after ``patience`` evaluations without a better one. ``watch`` gets the finished fraction."""
 
     def __init__(self, patience: int, watch: Watch | None = None):
         super().__init__(GREEDY, mode="max", patience=patience)
@@ -311,4 +317,4 @@ class StopWhenFlat(EarlyStopping):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         super().on_train_epoch_end(trainer, module)
         if self.watch is not None:
-            self.watch(module.share())
+            self.watch(module.finished_fraction())

@@ -65,8 +65,8 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Begin at the searched parameters ``mean [K]`` with the settings of ``generation`` (from 1). Every restart so
-        far doubles the noise."""
+        """Begin at the searched parameters ``mean [K]``, with the settings of ``generation`` (from 1) and with the
+        noise doubled for every restart so far."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
@@ -79,8 +79,8 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
-        """Move the mean by the ``fitness [P]`` of the last `ask`, higher is better, NaN for proxies whose agents
-        diverged. ``mean_fitness`` is the mean's, if it was evaluated. Returns measurements for the log."""
+        """Move the mean by the ``fitness [P]`` of the last population: higher is better, NaN if agents diverged.
+        ``mean_fitness`` is the fitness of the mean, None if it was not evaluated. Returns measurements for the log."""
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,7 +115,8 @@ class EvolutionStrategy(pl.Callback):
         module.set_mean(module.proxies(self.mean))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Set the module's population. The second phase first begins again at the mean, with its settings."""
+        """Set the module's population. Before the first generation of the second phase, the strategy starts again at
+        the current mean, with the settings of that phase."""
         generations_done = trainer.current_epoch
         generation = generations_done + 1
         if generations_done == self.config.second_phase:
@@ -173,7 +174,7 @@ class EvolutionStrategy(pl.Callback):
         fitness = float(module.fitness[module.fitness.isfinite()][0])  # of all proxies
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
-                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the last time {fitness:.4g}), so "
+                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the latest: {fitness:.4g}), so "
                 "there is nothing to climb and the search stops; metrics and checkpoint are kept: another start "
                 "(start_from), a larger inner_steps, noise_std or test_limit may help"
             )
@@ -186,17 +187,18 @@ class EvolutionStrategy(pl.Callback):
             )
 
     def _restart(self, module: Any) -> None:
-        """Restart after flat generations: with twice the noise and, without ``start_from``, another initial mean."""
-        self.restarts += 1
-        mean, mean_text = self.mean, "its mean"
+        """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
+        is set, the initial mean is drawn anew."""
+        self.restarts += 1  # `start` doubles the noise for each restart
+        mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
-            mean, mean_text = module.another_mean(seed), "a new one"
+            mean, mean_text = module.another_mean(seed), "a new mean"
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         fitness = float(module.fitness.nan_to_num(-torch.inf).max())
         note(
-            f"for {self.flat_generations} generations all proxies have had the same fitness (the last time "
+            f"for {self.flat_generations} generations all proxies have had the same fitness (the latest: "
             f"{fitness:.4g}), so there is nothing to climb: the search starts from "
             f"{mean_text} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
         )

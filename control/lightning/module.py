@@ -45,8 +45,8 @@ class RunModule(pl.LightningModule, ABC):
 
     unit = "epoch"  # unit of the progress bar
     validate_every = 1  # epochs between validations
-    evaluations = 1  # the smallest number in a whole run
-    steps_on = "environment"  # kind of `env_steps`
+    evaluations = 1  # minimum number of evaluations in a run
+    steps_on = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     legend = ""  # a line that explains the printed table
     counters: tuple[str, ...] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 
@@ -70,13 +70,13 @@ class RunModule(pl.LightningModule, ABC):
 
     def is_over(self) -> bool:
         """Return whether training is complete."""
-        return self.share() >= 1
+        return self.finished_fraction() >= 1
 
-    def share(self) -> float:
-        """Return the finished share of the training, from 0 to 1: the larger of the shares of epochs and steps."""
-        share_of_steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
-        share_of_epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
-        return min(1.0, max(share_of_steps, share_of_epochs))
+    def finished_fraction(self) -> float:
+        """Return the finished fraction of the training, from 0 to 1, by epochs or by steps, whichever is larger."""
+        fraction_of_steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
+        fraction_of_epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
+        return min(1.0, max(fraction_of_steps, fraction_of_epochs))
 
     def steps_a_seed(self) -> int:
         """Return the mean of `env_steps` over seeds, rounded."""
@@ -87,8 +87,8 @@ class RunModule(pl.LightningModule, ABC):
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
 
     def confirmed_score(self) -> float | None:
-        """Return the `score`, which is the best so far, together with a second evaluation, if there is one. Of many
-        noisy scores the best one is too high; the second evaluation is not selected."""
+        """Return the `score`, which is the best so far, or its mean with a second evaluation if the module makes one.
+        The best of many noisy scores is too high, but a second evaluation is not selected for being high."""
         return self.score()
 
     def means(self) -> dict[str, float]:
@@ -109,7 +109,7 @@ class RunModule(pl.LightningModule, ABC):
         """Return this epoch's row of the printed table: the text of each column."""
 
     def is_reported(self) -> bool:
-        """Return whether this epoch's row is printed. Without a terminal, others are printed every few seconds."""
+        """Return whether this epoch's row is printed. Without a terminal, other rows are printed every few seconds."""
         return True
 
     def histograms(self) -> dict[str, Tensor]:
@@ -187,7 +187,7 @@ class RunModule(pl.LightningModule, ABC):
             self.load_run_state(checkpoint[OURS])
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; discard it then."""
+        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; discard this then."""
         content = checkpoint.content
         with checked_content(checkpoint.path):
             self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))

@@ -91,8 +91,8 @@ class ProxyModule(RunModule):
         )
 
     def evaluate(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Tensor:
-        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and test them. Return the objective, ``[N]``.
-        ``changes`` are settings of the inner loop, for example ``inner_steps``."""
+        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and test them. Return the objective of each agent,
+        ``[N]``. ``changes`` are settings of the inner loop, for example ``inner_steps``."""
         return objective(self._train_fresh(proxies, seeds, **changes), self.config)
 
     def search_vector(self) -> Tensor:
@@ -163,10 +163,19 @@ class ProxyModule(RunModule):
         config = self.config.at(self.epoch)
         scores = objective(outcome, config)
         self.fitness, self.selection_fitness, scores_of_mean = population_fitness(scores, config, len(self.population))
+        metrics = self._population_metrics(outcome)
+        self.mean_fitness = None
+        if len(scores_of_mean):
+            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # its agents are the last
+            metrics |= self._evaluate_mean(scores_of_mean, returns_of_mean)
+        self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
+
+    def _population_metrics(self, outcome: Outcome) -> dict[str, Tensor]:
+        """Return the metrics of the generation that do not need the mean, as scalar tensors by tag."""
         finite = self.fitness[self.fitness.isfinite()]
         if not len(finite):
             finite = torch.tensor([torch.nan])
-        metrics = {
+        return {
             FITNESS: finite.mean(),
             BEST_FITNESS: finite.max(),
             "search/fitness_worst": finite.min(),
@@ -176,21 +185,22 @@ class ProxyModule(RunModule):
             "search/steps_per_agent": outcome.steps.float().mean(),
             "search/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
         }
-        self.mean_fitness = None
-        if len(scores_of_mean):
-            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # its agents are the last
-            metrics["search/center_return"] = returns_of_mean.nanmean()
-            self.mean_fitness = float(scores_of_mean.nanmean())
-            if self.epoch == 1:
-                self.first_scores = scores_of_mean
-            if self.kinds > 1:  # the implementations of the mean's agents alternate, as seeds 0, 1, 2, ... select them
-                self.return_by_agent = by_kind(self.agents, range(len(returns_of_mean)), returns_of_mean)
-            self.mean_return = -math.inf
-            if self.has_final_test_limit():
-                self.mean_return = max(-math.inf, float(returns_of_mean.nanmean()))  # NaN becomes -inf
-                if config.solved_reward is not None:
-                    metrics["search/center_solved"] = (returns_of_mean >= config.solved_reward).float().mean()
-        self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
+
+    def _evaluate_mean(self, scores: Tensor, returns: Tensor) -> dict[str, Tensor]:
+        """Set the fitness and returns of the mean, from the objective ``scores [N]`` and the test ``returns [N]`` of
+        its agents. Return the metrics of the mean, as scalar tensors by tag."""
+        metrics = {MEAN_RETURN: returns.nanmean()}
+        self.mean_fitness = float(scores.nanmean())
+        if self.epoch == 1:
+            self.first_scores = scores
+        if self.kinds > 1:  # the implementations of the mean's agents alternate, as seeds 0, 1, 2, ... select them
+            self.return_by_agent = by_kind(self.agents, range(len(returns)), returns)
+        self.mean_return = -math.inf
+        if self.has_final_test_limit():
+            self.mean_return = max(-math.inf, float(returns.nanmean()))  # NaN becomes -inf
+            if (solved := self.config.solved_reward) is not None:
+                metrics["search/center_solved"] = (returns >= solved).float().mean()
+        return metrics
 
     def on_train_epoch_end(self) -> None:
         super().on_train_epoch_end()
@@ -264,7 +274,7 @@ class ProxyModule(RunModule):
 
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
-        distances. They include the generations that test the mean, unless these are more."""
+        distances. If possible, these include the generations that test the mean."""
         every = self.config.at(self.epoch).eval_every
         epochs = self.epochs or 5 * every
         spacing = next(n for n in range(every, 0, -1) if every % n == 0 and (n == 1 or epochs >= 5 * n))
@@ -304,10 +314,10 @@ class ProxyModule(RunModule):
         return work(with_all_sampled(config)) / work(config)
 
     def seconds_after(self) -> float:
-        """Estimate the seconds to evaluate the best means again, and the winner on held-out agents, and to film it."""
+        """Estimate the seconds to evaluate the best means again, to evaluate the winner, and to film it."""
         run, outcome = self.settings.run, self.outcome
-        tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # means, which may enter the archive
-        num_means = min(self.archive.size, tested) + int(not self.has_solved())  # also the last mean
+        num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
+        num_means = min(self.archive.size, num_tested) + int(not self.has_solved())  # also the last mean
         seconds = self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
         episode_length = None if outcome is None else float(outcome.lengths.double().mean())
         return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
@@ -383,7 +393,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 
 def _check_agent_counts(settings: Settings) -> None:
-    """Raise SettingError if a proxy's agents cannot be divided equally among implementations that alternate."""
+    """Raise SettingError unless ``agents_per_proxy`` and ``second_agents`` are multiples of the number of
+    implementations that take turns."""
     search, agent = settings.proxy, settings.run.agent
     if not (search.common_random_numbers and search.agents_take_turns == "seeds"):
         return

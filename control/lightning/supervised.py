@@ -23,7 +23,7 @@ from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
 _NUM_AGENTS = 2  # recorded agents; more agents would each learn for less time, and reach fewer ends in Acrobot
-_HELD_OUT_SHARE = 0.1  # of the transitions
+_HELD_OUT_FRACTION = 0.1  # of the transitions
 _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
 
@@ -31,8 +31,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
     """A synthetic environment whose networks are fitted to transitions (`Fit`) instead of evolved.
 
     It holds out a tenth of the transitions, at most 20,000. The run has ``generations`` epochs (20 by default), which
-    divide its ``fit_updates`` equally. After each epoch, every network of the mean gets the new weights if they have
-    the lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
+    divide its ``fit_updates`` equally. After each epoch, the mean takes over the new weights of each network whose
+    held-out loss is the lowest so far. Transitions depend only on the seed, so a resumed run records them again.
     """
 
     unit = "epoch"
@@ -68,8 +68,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         loop = InnerLoop(self.config, run.agent, self.settings.agent, run.gamename, run.num_threads)
         transitions = record_transitions(loop, run.seed)
         self.real_steps = len(transitions.obs)
-        share = min(_HELD_OUT_SHARE, _MOST_HELD_OUT / self.real_steps)
-        self.learned, self.held_out = transitions.split(share, Streams.from_name([run.seed], "held-out transitions"))
+        fraction = min(_HELD_OUT_FRACTION, _MOST_HELD_OUT / self.real_steps)
+        self.learned, self.held_out = transitions.split(fraction, Streams.from_name([run.seed], "held-out transitions"))
         self.fit = Fit(self.networks, self.learned)
 
     def train_epoch(self) -> None:
@@ -137,10 +137,10 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Record steps of two agents on the real environment, ``loop.config.transitions`` in all, in equal parts. They
-    learn; if the setting ``transitions_from`` is "random", they act at random instead. They are of the first
-    implementation in ``loop.kinds``. Raises SettingError for agents without a replay buffer."""
-    loop = loop.alone(loop.kinds[0])
+    """Record ``loop.config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn
+    or, if the setting ``transitions_from`` is "random", act at random. Both have the first implementation in
+    ``loop.kinds``. Raises SettingError for an implementation without a replay buffer."""
+    loop = loop.copy_for_kind(loop.kinds[0])
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
@@ -156,7 +156,7 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     parts = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):
         step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
-        loop.finish(step_loop)
+        loop.train_to_end(step_loop)
         parts.append(_transitions_of(step_loop.agent))
     transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
     return transitions.at(torch.arange(config.transitions))

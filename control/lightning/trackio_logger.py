@@ -6,7 +6,7 @@ from pytorch_lightning.loggers import Logger
 
 
 class TrackioLogger(Logger):
-    """Log metrics to a new run of a ``project`` of Trackio or, if ``resume``, to the run of this ``name``."""
+    """Logs metrics to the run ``name`` in a ``project`` of Trackio. The run is new unless ``resume``."""
 
     name, version = "trackio", ""
 

@@ -25,9 +25,8 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
-    """Build the loop of a run, with open environments. Raises SettingError if agent, environment, command (the goals
-    of a command-conditioned agent) and machine do not fit together. Without ``for_training``, no machine code is
-    loaded."""
+    """Build the loop of a run, with open environments. Without ``for_training``, load no machine code. Raises
+    SettingError if agent, environment, command (the goals of a command-conditioned agent) and machine do not fit."""
     run = settings.run
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
@@ -70,22 +69,24 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     mismatch = _mismatch(agent_type, spaces)
     if mismatch is None:
         return
-    has, takes = mismatch
-    line = f"gamename is {run.gamename!r}, {has}; {inner_agent or run.implementation} takes {takes}"
+    problem, requirement = mismatch
+    line = f"gamename is {run.gamename!r}, {problem}; {inner_agent or run.implementation} takes {requirement}"
     if not inner_agent:
         capable = [name for name in ("PPO", "DDQN", "SAC") if _mismatch(agent_class(name), spaces) is None]
         line += f"; try {' or '.join(capable)}" if capable else ""
     elif not isinstance(spaces.actions, agent_type.action_kinds):
         actions = type(spaces.actions).__name__.lower()
         capable_agents = ", ".join(name for name in inner_agents() if _mismatch(agent_class(name), spaces) is None)
-        line = f"agent is {run.agent!r}, but {inner_agent} takes {takes}, and those of {run.gamename} are {actions}"
+        line = (
+            f"agent is {run.agent!r}, but {inner_agent} takes {requirement}, and those of {run.gamename} are {actions}"
+        )
         raise SettingError(f"{line}; allowed: {capable_agents}", "agent")
     raise SettingError(line)
 
 
 def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
-    """Compare ``spaces`` with the needs of agents of this class. Return None if they can play. Otherwise return two
-    clauses for an error: the unsuitable property of the spaces, and the kind that the agents take."""
+    """Return None if agents of class ``agent_type`` can play in ``spaces``. Otherwise return two parts of an error: the
+    unsuitable property of the spaces, and the actions or observations that the agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
         return f"whose actions are {type(spaces.actions).__name__.lower()}", f"{supported} actions"
@@ -106,9 +107,9 @@ def with_lacks(settings: Settings, spaces: Spaces) -> Settings:
 
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """Return the result of `with_lacks`. Raises SettingError if the user chose a value other than the default for a
-    setting that has no effect in this environment. These settings follow from ``spaces``, and ``reasons`` (name ->
-    reason) adds others. Settings that have no effect in any environment raise nothing here."""
+    """Return the result of `with_lacks`. Raises SettingError if the user changed a setting from its default although
+    it has no effect in this environment. ``spaces`` determine which settings have no effect. ``reasons`` adds others,
+    as setting -> reason. Settings that have no effect in any environment are not checked here."""
     settings_here = with_lacks(settings, spaces)
     reasons_here = ineffective(settings_here) | dict(reasons or {})
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
@@ -147,16 +148,16 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
 
 
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
-    """Return whether agents train in machine code: unless ``compiled`` is off, if ``is_supported`` returns True for
-    their settings and its cache can be kept. Print a note if Numba or the cache is missing. Raises SettingError if the
-    user, or the run to resume, requires machine code and it is impossible. ``agent`` is the agents' implementation."""
+    """Return whether agents of the implementation ``agent`` train in machine code: if ``compiled`` is on,
+    ``is_supported()`` returns True, and its cache can be written or the user requires it. Print a note if Numba or the
+    cache is missing. Raises SettingError if the user, or the run to resume, requires it and it is impossible."""
     requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
     if not requested:
         if not (HAS_NUMBA or is_required):
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
     if not (HAS_NUMBA and is_supported()):
-        if is_required or not HAS_NUMBA:  # without Numba it is off by default
+        if is_required or not HAS_NUMBA:  # without Numba, ``compiled`` is off by default
             reason = f"{agent} with these settings has no machine code" if HAS_NUMBA else "Numba is not installed"
             raise SettingError(f"compiled is true, but {reason}; allowed: false", "compiled")
         return False
@@ -186,9 +187,9 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
 
 
 def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
-    """Build the loop of an agent that learns step by step, with open environments. Members form groups, each with
-    networks of one shape; every group gets an equal part of ``num_workers``. Raises SettingError if the agent needs
-    the environment's dynamics and these are not available, or machine code that it does not have. Without
+    """Build the loop of an agent that learns step by step, with open environments. The members of a group have
+    networks of one shape, and the groups divide ``num_workers`` equally. Raises SettingError if the agent needs the
+    environment's dynamics and these are not available, or if machine code is required and impossible. Without
     ``for_training``, no machine code is loaded."""
     run, config, schedule = settings.run, settings.agent, settings.schedule
     game, device = run.gamename, torch.device("cuda" if run.accelerator == "gpu" else "cpu")

@@ -24,7 +24,7 @@ _STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after wh
 
 class EpisodeLoop(Loop):
     """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
-    command (the goals that it pursues, if any). ``evaluation`` is an environment for evaluations (None: the same)."""
+    command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations (None: the same)."""
 
     evaluation_modes = ("greedy", "sampled")
     state_names = (*Loop.state_names, "stuck", "best_mean")
@@ -91,8 +91,8 @@ class EpisodeLoop(Loop):
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
-        """Play the epoch's episodes, store them, and add their statistics to ``row``. Without episodes, count the steps
-        of minibatches."""
+        """Play the epoch's episodes, store them, and add their statistics to ``row``. If the schedule has no episodes,
+        only count the steps in the minibatches of the epoch."""
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
             row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
@@ -115,8 +115,7 @@ class EpisodeLoop(Loop):
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
-        """Play ``count`` training episodes of every member, and count their steps. Raises EnvironmentFault if a return
-        is not finite."""
+        """Play ``count`` training episodes of every member, check their returns, and count their steps."""
         trajectory = rollout(policy, self.environment, self.streams.episode_seeds(count))
         self._check_returns(trajectory.returns.isfinite())
         self.env_steps = self.env_steps + trajectory.lengths.sum(1)

@@ -31,15 +31,16 @@ class Loop(ABC):
 
     evaluation_modes: tuple[str, ...]  # some of "greedy" and "sampled"
     eval_envs: int  # environments per member in an evaluation
-    order: slice | Tensor = slice(None)  # [M], puts the members of all agents, concatenated, into the run's order
-    state_names: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes in the state, beside streams
+    # Indices [M] that put the members of all agents, one agent after another, into the order of ``seeds``.
+    member_order: slice | Tensor = slice(None)
+    state_names: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes that `state_dict` saves
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
-    steps_on = "environment"  # kind of `env_steps`
+    steps_on = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     compiled = False  # whether agents train in machine code
     target: float | None = None  # score that ends the run, if the agent's settings define one
-    watch: Watch | None = None  # called with the finished share of an epoch, if an epoch takes many steps
+    watch: Watch | None = None  # called with the finished fraction of an epoch, if an epoch takes many steps
     action_log: list[Tensor] | None = None  # collects the first member's actions during an evaluation
     actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
     trajectories: list[Trajectory] | None = None  # collects the episodes of evaluations
@@ -100,7 +101,7 @@ class Loop(ABC):
     def _play_policy(
         self, policy: Policy, environment: Environment, seeds: Tensor, action_log: list[Tensor] | None
     ) -> Episodes:
-        """Play evaluation episodes from ``seeds [M, E]``, and add them to ``trajectories`` if those are collected."""
+        """Play evaluation episodes from ``seeds [M, E]``. Add the trajectory to ``trajectories`` if that is a list."""
         if self.trajectories is None:
             return rollout(policy, environment, seeds, keep=False, action_log=action_log)
         trajectory = rollout(policy, environment, seeds)
@@ -122,7 +123,7 @@ class Loop(ABC):
 
     @contextlib.contextmanager
     def restored_streams(self) -> Iterator[None]:
-        """Restore all random streams at the end of the block, so that its evaluations do not affect later ones."""
+        """Context manager that restores all random streams, so that evaluations in it do not affect later ones."""
         saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
         try:
             yield
@@ -145,25 +146,18 @@ class Loop(ABC):
         return False
 
     def _check_returns(self, finite: Tensor) -> None:
-        """Raise EnvironmentFault unless all returns are finite, of which ``finite`` is the mask."""
+        """Raise EnvironmentFault unless the mask ``finite`` of finite returns is true everywhere."""
         if not finite.all():
             text = "the rewards of an episode add up to nan or to more than a float holds; every reward must be finite"
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
     def _check_members(self, loss: Tensor, learned: Tensor | None = None) -> None:
-        """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses count only for members that
-        ``learned [M]`` bool (None: all). Raises UserError if no member has finite weights."""
+        """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses are checked only where
+        ``learned [M]`` is true (None: everywhere). Sets ``finite_members [M]``. Raises UserError if all are false."""
         for member, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
             if (learned is None or learned[member]) and not math.isfinite(value):
                 self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
-        masks = []
-        for agent in self.agents:
-            mask = torch.ones(agent.members, dtype=torch.bool)
-            for weights in agent.parameters():
-                sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
-                mask &= sums.isfinite().cpu()
-            masks.append(mask)
-        self.finite_members = torch.cat(masks)[self.order]
+        self.finite_members = torch.cat([_finite_members(agent) for agent in self.agents])[self.member_order]
         for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not is_finite:
                 self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
@@ -181,10 +175,20 @@ class Loop(ABC):
             warning(text)
 
 
+def _finite_members(agent: Agent) -> Tensor:
+    """Return whether all weights of each of the agent's members are finite, ``[members]`` bool."""
+    mask = torch.ones(agent.members, dtype=torch.bool)
+    for weights in agent.parameters():
+        sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
+        mask &= sums.isfinite().cpu()
+    return mask
+
+
 def as_observations(
     observations: ArrayLike | Tensor, shape: Sequence[int], device: torch.device | None = None
 ) -> Tensor:
-    """Return observations ``[B, *O]``, or one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for others."""
+    """Return observations ``[B, *O]``, or a single one ``[*O]``, as a tensor. ``shape`` is O. Raises SettingError for
+    another shape, and for values that are no numbers."""
     obs_shape = list(shape)
     allowed = f"allowed: {obs_shape}, or [B, {', '.join(map(str, shape))}] for B of them"
     try:
@@ -207,5 +211,5 @@ def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
 
 
 def rounds(episodes: int, envs: int) -> list[int]:
-    """Split a number of ``episodes`` into rounds of at most ``envs``; return the size of each."""
+    """Split ``episodes`` episodes into rounds of at most ``envs`` parallel ones. Return the size of each round."""
     return [min(envs, episodes - first) for first in range(0, episodes, envs)]

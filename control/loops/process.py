@@ -24,8 +24,8 @@ def configure_torch(threads: int = 1, matmul_precision: str = "highest") -> None
 
 @functools.cache
 def _keep_memory() -> None:
-    """Make glibc keep freed memory. It returns large blocks to the system, and their page faults took a fifth of an
-    update of thirty members. No effect without glibc."""
+    """Make glibc keep freed memory. By default it returns large blocks to the system, and the page faults of new blocks
+    took a fifth of the time of an update of thirty members. No effect without glibc."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL("libc.so.6")
         # The trim threshold alone would do harm, because setting it stops glibc from raising the mmap threshold.

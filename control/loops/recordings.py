@@ -18,12 +18,12 @@ from models.trajectory import Trajectory
 
 PREFIX = "minari:"
 _CHUNK = 64  # episodes read at a time
-_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")  # of a `Trajectory`, by step
+_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")  # fields of `Trajectory` with steps
 
 
 class Recording:
-    """The episodes of a Minari dataset: ``source`` is ``minari:ID``, downloaded if it is not on this machine, or a
-    folder. Raises SettingError if there is no such dataset, or if its spaces differ from ``spaces`` of ``game``."""
+    """The episodes of a Minari dataset. ``source`` is a folder or ``minari:ID``, which is downloaded if it is not on
+    this machine. Raises SettingError if there is no such dataset, or if it does not fit the ``spaces`` of ``game``."""
 
     def __init__(self, source: str, game: str, spaces: Spaces):
         self.source, self.spaces = source, spaces
@@ -99,7 +99,7 @@ class Recording:
 
     def _columns(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
-        Raises SettingError if they are not what the spaces promise."""
+        Raises SettingError if they do not fit the spaces."""
         try:
             obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
             values = np.asarray(episode.actions)
@@ -151,43 +151,17 @@ def check_new(name: str) -> None:
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
     """Write all episodes of all members as the new dataset ``name``, and return its folder. Observations are the
-    vectors that the agent receives, or numbers of cells. The dataset names the environment if Gymnasium's id alone
-    makes it."""
+    vectors that the agent receives, or numbers of cells. The dataset names the environment if its Gymnasium id, without
+    options or wrappers, is enough to make it."""
     import minari
-    from minari.data_collector import EpisodeBuffer
 
-    actions: Discrete | Continuous = spaces.actions
-    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
-    if spaces.one_hot:
-        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
-    elif spaces.is_image:
-        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
-    action_space: gym.Space
-    if isinstance(actions, Discrete):
-        action_space = gym.spaces.Discrete(actions.n)
-    else:
-        action_space = gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
-    buffers: list[EpisodeBuffer] = []
-    for trajectory in trajectories:
-        for m, member_lengths in enumerate(trajectory.lengths.tolist()):
-            for e, length in enumerate(member_lengths):
-                obs = torch.cat([trajectory.obs[:length, m, e], trajectory.final_obs[m, e].unsqueeze(0)])
-                buffers.append(
-                    EpisodeBuffer(
-                        id=len(buffers),
-                        observations=(obs.argmax(1) if spaces.one_hot else obs).numpy(),
-                        actions=trajectory.action[:length, m, e].numpy(),
-                        rewards=trajectory.reward[:length, m, e].tolist(),
-                        terminations=trajectory.terminated[:length, m, e].tolist(),
-                        truncations=trajectory.truncated[:length, m, e].tolist(),
-                    )
-                )
+    obs_space, action_space = _gym_spaces(spaces)
     has_plain_id = game.gym_id and not (":" in game.gym_id or game.kwargs or game.wrappers)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of fields that are left out, such as an author
+        warnings.simplefilter("ignore")  # about omitted fields, such as an author
         dataset = minari.create_dataset_from_buffers(
             name,
-            buffers,
+            _episode_buffers(trajectories, spaces.one_hot),
             env=gym.spec(game.gym_id) if has_plain_id else None,
             observation_space=obs_space,
             action_space=action_space,
@@ -197,8 +171,43 @@ def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Ga
     return Path(dataset.storage.data_path).parent
 
 
+def _gym_spaces(spaces: Spaces) -> tuple[gym.Space, gym.Space]:
+    """Return the spaces of observations and of actions as spaces of Gymnasium."""
+    actions: Discrete | Continuous = spaces.actions
+    obs_space: gym.Space = gym.spaces.Box(-np.inf, np.inf, spaces.obs_shape, np.float32)
+    if spaces.one_hot:
+        obs_space = gym.spaces.Discrete(spaces.obs_shape[0])
+    elif spaces.is_image:
+        obs_space = gym.spaces.Box(0, 255, spaces.obs_shape, np.uint8)
+    if isinstance(actions, Discrete):
+        return obs_space, gym.spaces.Discrete(actions.n)
+    return obs_space, gym.spaces.Box(np.asarray(actions.low, np.float32), np.asarray(actions.high, np.float32))
+
+
+def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[Any]:
+    """Return an `EpisodeBuffer` of Minari for each episode. If observations are ``one_hot``, it has their indices."""
+    from minari.data_collector import EpisodeBuffer
+
+    buffers: list[EpisodeBuffer] = []
+    for trajectory in trajectories:
+        for m, member_lengths in enumerate(trajectory.lengths.tolist()):
+            for e, length in enumerate(member_lengths):
+                obs = torch.cat([trajectory.obs[:length, m, e], trajectory.final_obs[m, e].unsqueeze(0)])
+                buffers.append(
+                    EpisodeBuffer(
+                        id=len(buffers),
+                        observations=(obs.argmax(1) if one_hot else obs).numpy(),
+                        actions=trajectory.action[:length, m, e].numpy(),
+                        rewards=trajectory.reward[:length, m, e].tolist(),
+                        terminations=trajectory.terminated[:length, m, e].tolist(),
+                        truncations=trajectory.truncated[:length, m, e].tolist(),
+                    )
+                )
+    return buffers
+
+
 def _actions(space: gym.Space) -> Discrete | Continuous | None:
-    """Return a space of actions in the form of `Spaces`. None for a kind that no agent has."""
+    """Return Gymnasium's ``space`` of actions in the form of `Spaces`, None for a kind that no agent supports."""
     if isinstance(space, gym.spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, gym.spaces.Box):
@@ -207,7 +216,7 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
 
 
 def _is_flat(space: gym.Space) -> bool:
-    """Return whether `_flat` knows this kind of space."""
+    """Return whether `_flat` supports this kind of space."""
     if isinstance(space, gym.spaces.Dict):
         return all(map(_is_flat, space.spaces.values()))
     if isinstance(space, gym.spaces.Tuple):

@@ -18,7 +18,7 @@ LONG = 10_000  # steps after which a note says that an episode has no time limit
 
 @dataclass
 class Episodes:
-    """Returns and lengths of finished episodes, ``[M, E]``, when only they matter."""
+    """Returns and lengths of finished episodes, ``[M, E]`` each, without the steps of the episodes."""
 
     returns: Tensor
     lengths: Tensor
@@ -30,8 +30,7 @@ class Episodes:
 
 
 class FunctionPolicy(Policy):
-    """Policy of one member that computes actions by a function from observations ``[N, *O]`` to ``[N]`` or ``[N,
-    A]``."""
+    """Policy of one member. Its ``function`` computes actions ``[N]`` or ``[N, A]`` from observations ``[N, *O]``."""
 
     members = 1
 

@@ -34,8 +34,8 @@ class Ended:
 
 
 class Starts(Blocks):
-    """Blocks of episode ``seeds [M, BLOCK, E]`` and their initial states ``starts [M, BLOCK, E, ...]``, for episodes
-    that may begin at any step."""
+    """Blocks of random numbers for ``BLOCK`` steps each: the ``seeds [M, BLOCK, E]`` of the episodes that may begin at
+    these steps, and the initial states ``starts [M, BLOCK, E, ...]`` of the episodes."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
@@ -50,15 +50,15 @@ class Starts(Blocks):
 class StepLoop:
     """Repeats ``act, observe, learn`` for all members. Environments restart as soon as an episode ends.
 
-    ``streams`` sample the seeds of episodes: one for every environment and step, used or not. So the start of an
-    episode does not depend on the lengths of other episodes.
+    ``streams`` sample a seed of an episode for every environment and step, whether an episode begins there or not. So
+    the start of an episode does not depend on the lengths of other episodes.
     """
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
-        # `control.loops.compiled.use_machine_code` sets the next three: to train an epoch, to play episodes, and to
-        # compile both before.
+        # `control.loops.compiled.use_machine_code` sets the next three attributes. They train an epoch, play episodes,
+        # and compile the code for both ahead of time.
         self.machine_code: Any = None
         self.play: Any = None
         self.compile_ahead: Any = None
@@ -104,9 +104,9 @@ class StepLoop:
         return ended
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps. Return a dictionary, ``[M]`` each: means ``loss``, ``return`` and ``length`` (NaN
-        without data), the number of steps with updates ``updated``, the number of ``updates``, whether returns are
-        ``finite``, and the agent's `metrics` and `status`, by tag."""
+        """Train for ``steps`` steps. Return a dictionary of tensors ``[M]``: the means ``loss``, ``return`` and
+        ``length``, NaN without data; ``updated``, the number of steps with updates; ``updates``, the number of updates;
+        ``finite``, whether returns are finite; and the agent's `metrics` and `status` by tag."""
         if self.machine_code is not None:
             return self.machine_code.epoch(self, steps, watch)  # type: ignore[no-any-return]
         return self.epoch_by_steps(steps, watch)
@@ -136,8 +136,8 @@ class StepLoop:
     def _row(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the result of `epoch`, from the losses ``[M, T]`` of its steps, the number of steps before a member
-        could learn, and the number of finished episodes with the sums of their returns and lengths, ``[M]`` each."""
+        """Return the result of `epoch` from the ``losses [M, T]`` of its steps and, ``[M]`` each: the number of steps
+        before a member could learn, the number of finished episodes, and the sums of their returns and lengths."""
         steps = losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
@@ -154,11 +154,11 @@ class StepLoop:
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps, at least of the members in ``running [M]`` bool, and yield episodes that ended.
+        """Make ``count`` steps of the members in the mask ``running [M]``, and perhaps of others. Yield ended episodes.
 
         With ``pause``, a member that ended an episode makes no further step before that episode is yielded. So the
-        caller can stop the member by changing ``running``. Without ``pause``, episodes may not be yielded. This method,
-        which machine code may replace, yields after every step of all members, with or without ``pause``.
+        caller can stop the member by changing ``running``. Without ``pause``, an implementation may leave out episodes.
+        Machine code may replace this method, which ignores ``pause`` and yields after every step of all members.
         """
         for _ in range(count):
             if not running.any():
@@ -167,8 +167,8 @@ class StepLoop:
                 yield ended
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return seeds ``[M, T, E]`` of episodes that may begin after each of the next T = ``count`` steps, and their
-        initial states ``[M, T, E, ...]``. The current block of random numbers becomes the last step's."""
+        """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
+        their initial states ``[M, T, E, ...]``. Afterwards, the current block is the block of the last step."""
         seeds, starts = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
@@ -181,7 +181,7 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
-        """Sample the random numbers for the time after the next ``steps`` steps; another thread may do so meanwhile."""
+        """Sample the random numbers for the time after the next ``steps`` steps. May run in a thread meanwhile."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:
@@ -191,15 +191,15 @@ class StepLoop:
                 self._starts.prepare()
 
     def _start(self, where: Tensor | None) -> Tensor:
-        """Start the episodes of the current step in the environments ``where [M, E]`` bool (None: all). Return the
-        observations of all environments."""
+        """Start the episodes of the current step in the environments of the mask ``where [M, E]`` (None: all). Return
+        the observations of all environments."""
         row = self._starts_at(self.steps).row(self.steps % BLOCK)
         seeds = row["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
         return self.environment.reset_prepared(row["starts"].contiguous(), where)  # not contiguous after `select`
 
     def _starts_at(self, step: int) -> Starts:
-        """Move `_starts` to the block that contains ``step``, never back, and return `_starts`."""
+        """Move `_starts` forward to the block that contains ``step``, and return `_starts`."""
         while self._starts.number < step // BLOCK:
             self._starts.next_block()
         return self._starts
@@ -244,7 +244,8 @@ class StepLoop:
 
 @dataclass
 class Group:
-    """Members that share one tensor program; ``members [m]`` are their indices among the run's members."""
+    """Members that share one tensor program. ``members [m]`` are their indices among the run's members. They train in
+    ``loop``, and are evaluated in the environment ``evaluation``."""
 
     members: Tensor
     loop: StepLoop
@@ -267,7 +268,7 @@ class StepGroups(Loop):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
-        self.order = torch.cat([group.members for group in groups]).argsort()
+        self.member_order = torch.cat([group.members for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # steps of all environments per epoch
         self.budget = epochs * self.steps * self.envs
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
@@ -292,9 +293,9 @@ class StepGroups(Loop):
         for group in self.groups:
             group.loop.agent.budget = self.budget
         rows = []
-        share = 1 / len(self.groups)  # of the epoch's progress, for each group
+        fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
-            rows.append(group.loop.epoch(self.steps, part(self.watch, i * share, share)))
+            rows.append(group.loop.epoch(self.steps, part(self.watch, i * fraction, fraction)))
         metrics = self._gather(rows)
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
@@ -313,7 +314,7 @@ class StepGroups(Loop):
 
     def _gather(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Join the rows ``[m, ...]`` of all groups into ``[M, ...]``, in the order of the run's members."""
-        return {name: torch.cat([row[name] for row in rows])[self.order] for name in rows[0]}
+        return {name: torch.cat([row[name] for row in rows])[self.member_order] for name in rows[0]}
 
     def _play_round(self, count: int, sample: bool) -> Episodes:
         """Play greedy evaluation episodes; ``sample`` must be False."""
@@ -349,7 +350,7 @@ class StepGroups(Loop):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a `state_dict` with ``resumable``, including its ``budget``. Warn if the run was made longer, but its
+        """Restore a `state_dict` with ``resumable``, including its ``budget``. Warn if the run is now longer, but its
         learning rate is annealed to 0 by the former end."""
         new_budget = self.budget
         super().load_state_dict(state)

@@ -29,7 +29,7 @@ class RunningWindow(PerMember):
         first = torch.searchsorted(members, members)  # [N], index of the first new value of the same member
         order = torch.arange(len(members)) - first  # [N], 0, 1, ... among the member's new values
         columns = (self.counts[members] + order) % size
-        is_latest = order >= new_counts[members] - size  # older ones would be overwritten
+        is_latest = order >= new_counts[members] - size  # older values would be overwritten
         self.values[members[is_latest], columns[is_latest]] = new_values[is_latest].double()
         self.counts += new_counts
 
@@ -38,14 +38,14 @@ class RunningWindow(PerMember):
         [N]``: ``mean(m, 0, 10)`` is the mean of the latest ten. NaN without entries."""
         offsets = torch.arange(first, last)
         index = self.counts[members].unsqueeze(1) - 1 - offsets  # [N, last - first], in the order of adding
-        valid = index >= 0  # others do not exist yet
+        valid = index >= 0  # entries with negative indices do not exist yet
         entries = self.values[members].gather(1, index % self.values.shape[1])
         return (entries * valid).sum(1) / valid.sum(1)
 
 
 class Rule(PerMember, ABC):
-    """Base class of rules that end the training of members, by the ``latest`` at most ``size`` numbers of each. They
-    compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
+    """Base class of rules that end the training of members. ``latest`` holds up to ``size`` returns or scores of each
+    member, and rules compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
 
     per_member = ("latest",)
 
@@ -58,9 +58,9 @@ class Rule(PerMember, ABC):
 
 
 class Plateau(Rule):
-    """A member is done if its mean return over the latest ``number`` episodes differs from the mean over the ``number``
-    before by less than ``difference``, relatively. It needs more than ``initial + number`` episodes and at least
-    ``floor`` steps.
+    """A member is done if its mean return over the latest ``number`` episodes is close to the mean over the ``number``
+    episodes before them. The difference, divided by the earlier mean, must be below ``difference``. The member also
+    needs more than ``initial + number`` episodes and at least ``floor`` steps.
 
     Source: Ferreira et al. 2022, section 3; the minimum number of episodes is from the public code.
     """

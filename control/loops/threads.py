@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 
 Memory = TypeVar("Memory")
-MOST_PER_CALL = 16  # members
+MOST_PER_CALL = 16  # maximum number of members in a call of ``work``
 
 
 @functools.cache
@@ -30,12 +30,12 @@ def for_members(
     background_task: Callable[[], object] | None = None,
     max_members: int = MOST_PER_CALL,
 ) -> None:
-    """Call ``work(memory, first, last)`` for all members, in pieces from ``first`` to ``last - 1`` of at most
-    ``max_members`` members, so that signals are handled between pieces. There is one thread per item of ``memories``,
-    which is its ``memory``; the current thread has the first. Another thread first runs ``background_task``; a single
-    thread runs it last.
+    """Call ``work(memory, first, last)`` for all members, in pieces of at most ``max_members`` members, ``first`` to
+    ``last - 1``. Signals are handled between pieces.
 
-    All threads have finished or stopped when it returns or raises.
+    There is one thread for each item of ``memories``, and it passes this item as ``memory``. The current thread has the
+    first item. Another thread begins with ``background_task``; if there is only one thread, it runs the task last. All
+    threads have finished or stopped when this function returns or raises.
     """
     threads = len(memories)
     # Several pieces for each of several threads, so that all threads end at about the same time.
@@ -45,19 +45,19 @@ def for_members(
         for first in range(0, members, size)
     )
     if background_task is not None:
-        jobs.append(lambda memory: background_task())  # other threads take jobs from this end
+        jobs.append(lambda memory: background_task())  # the other threads take jobs from the end of the queue
 
     def run_jobs(memory: Memory, take_job: Callable[[], Callable[[Memory], object]]) -> None:
         while True:
             try:
                 job = take_job()
-            except IndexError:  # none is left
+            except IndexError:  # the queue is empty
                 return
             job(memory)
 
     tasks = [_pool(threads - 1).submit(run_jobs, memory, jobs.pop) for memory in memories[1:]]
     try:
-        run_jobs(memories[0], jobs.popleft)  # from opposite ends, so that a core finds its members in its cache
+        run_jobs(memories[0], jobs.popleft)  # from the other end, so that a core finds its members in its cache
     finally:
         jobs.clear()
         wait(tasks)

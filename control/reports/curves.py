@@ -154,10 +154,10 @@ def draw_levels(
     axis_name: str = "y",
     game: str = "",
 ) -> None:
-    """Draw a line for each level, and extend the axis to it. Lines are grey, or in the colour that ``colours`` has for
-    their implementation. ``labels`` selects the text in the legend: True for name and value, False for the name only,
-    with the value of grey lines beside the y axis, and None for no text. A level more than two heights of the panel
-    beyond the y axis is only listed in the legend, with ``game`` as its environment."""
+    """Draw a line for each level, and extend the axis to it. The line has the colour that ``colours`` has for the
+    level's implementation, or is grey. ``labels`` selects the text in the legend: True for name and value, None for no
+    text, and False for the name, with the values of grey lines beside the y axis. A level that is more than two heights
+    of the panel beyond the y axis is only listed in the legend, with ``game`` as its environment."""
     is_y = axis_name == "y"
     get_limits, set_limits = (axis.get_ylim, axis.set_ylim) if is_y else (axis.get_xlim, axis.set_xlim)
     draw_line = axis.axhline if is_y else axis.axvline
@@ -183,14 +183,13 @@ def draw_levels(
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 GRID_POINTS = 200
-SMOOTH = 0.02  # width of the moving average as a share of a curve's points
+SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
 SMOOTHED = "curves are centred moving averages over 2 % of their points"
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
-    """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``. N is the number of runs that
-    have logged the tag. The grid ends with the shortest run, and values are interpolated linearly. Both arrays are
-    empty if N is 0."""
+    """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged
+    the tag. The grid ends with the shortest run, and values are interpolated linearly. If N is 0, both are empty."""
     curves = [run.points(tag, x) for run in runs]
     curves = [(xs, values) for xs, values in curves if len(xs)]
     if not curves:
@@ -221,9 +220,9 @@ def draw_curves(
     with_band: bool = True,
     with_iqm: bool = True,
 ) -> None:
-    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. Fewer
-    than three seeds have a line each, unless the band is turned off. ``with_seeds`` adds thin lines of the seeds. A
-    single point is a dot."""
+    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. A single
+    point is a dot. ``with_seeds`` adds thin lines of the seeds. Fewer than three seeds have only a line each, unless
+    the band is turned off."""
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
@@ -262,7 +261,7 @@ def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
 
 # -- panels ------------------------------------------------------------------------------------------------------------
 
-_MAX_HIDDEN = 0.02  # largest share of a panel's values that may be below the axis
+_MAX_HIDDEN = 0.02  # maximum fraction of a panel's values that may be below the axis
 _MIN_VALUES = 10  # an axis of fewer values includes all
 
 
@@ -287,8 +286,8 @@ def scale(axis: Any, log: bool = False) -> None:
 
 
 def clip_below(axis: Any, values: Array) -> None:
-    """End the y axis above the 2 % lowest ``values`` if they would take two thirds of it. So one collapsed evaluation
-    in a hundred does not hide the others. `note_hidden` mentions it."""
+    """End the y axis above the lowest 2 % of ``values`` if they would take two thirds of it. So one collapsed
+    evaluation in a hundred does not hide the others. `note_hidden` writes the lowest hidden value below the panel."""
     values = np.sort(values[np.isfinite(values)])
     if len(values) < _MIN_VALUES or axis.get_yscale() == "log":
         return
@@ -302,7 +301,7 @@ def clip_below(axis: Any, values: Array) -> None:
 
 
 def note_hidden(axis: Any, values: Array) -> None:
-    """Write below a panel with final limits how far ``values`` reach below its y axis."""
+    """Write below a panel how far ``values`` extend below its y axis. Call this after the limits are final."""
     lowest = values[np.isfinite(values)].min(initial=math.inf)
     if lowest >= axis.get_ylim()[0]:
         return

@@ -1,7 +1,7 @@
 """Obedience of agents that follow commanded returns: sweep, statistics, table and figure of `--obedience`.
 
-A sweep commands C returns in E episodes of each of M seeds. A command is inside if it is within the range of returns in
-the training of the seed. Commands outside of it require extrapolation.
+A sweep commands C returns in E episodes of each of M seeds. A command is inside if it is between the smallest and the
+largest training return of the seed. Commands outside of this range require extrapolation.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from models.streams import Streams
 from models.trajectory import discounted_returns
 
 EPISODES = 20  # per command, by default
-BEYOND = 0.25  # margin of a sweep at each end of the training range, as a share of it
+BEYOND = 0.25  # margin of a sweep at each end of the training range, as a fraction of the range
 COMMANDS = 15
 REGIONS = ("inside", "outside", "all")
 NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute error"}
@@ -37,7 +37,8 @@ NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as comma
 
 def grid(low: ArrayLike, high: ArrayLike) -> Array:
     """Return the commands ``[C]``, from a quarter of the range below its lower end to a quarter above its upper end.
-    ``low`` and ``high [M]`` are the ranges of the seeds. A range of one return counts as large as it, at least 1."""
+    ``low`` and ``high [M]`` are the ranges of the seeds. If all training returns are equal, the range counts as large
+    as the absolute return, at least 1."""
     lowest, highest = float(np.min(low)), float(np.max(high))
     size = highest - lowest or max(1.0, abs(highest))
     return np.linspace(lowest - BEYOND * size, highest + BEYOND * size, COMMANDS)
@@ -69,11 +70,11 @@ _STATISTICS: dict[str, Callable[[Array, Array], float]] = {
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
     """Return statistics of ``returns [M, C, E]`` of M seeds and E episodes under C commands, as data for JSON. ``low``
-    and ``high [M]`` are the range of returns in the training of each seed. ``regions`` has for each of `REGIONS` the
-    numbers of ``commands`` and ``episodes``, and by the keys of `NAMES` each statistic with its interval, or None if a
-    seed has fewer than two commands in the region. Episode e starts equally under all commands, so it gives one
-    statistic over the commands; the result is the mean over episodes and seeds. Bootstraps are over seeds, or over
-    episodes with fewer than three seeds."""
+    and ``high [M]`` are the range of returns in the training of each seed. For each of `REGIONS`, ``regions`` has the
+    numbers of ``commands`` and ``episodes``, and each statistic of `NAMES` with its interval. A statistic is None if a
+    seed has fewer than two commands in the region. Episode e has the same start under all commands, so it gives one
+    value of a statistic; the result is the mean over episodes and seeds. Bootstraps are over seeds or, with fewer than
+    three seeds, over episodes."""
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
@@ -167,9 +168,9 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play ``episodes`` under each of the commanded returns ``commands``, and return their returns ``[M, C, E]``,
-    discounted if commands are. ``seed`` selects the episodes, which start equally under all commands. ``fixed_command``
-    has the other parts of commands."""
+    """Play ``episodes`` episodes under each of the commanded returns ``commands``. Return their returns ``[M, C, E]``,
+    discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts under all commands.
+    ``fixed_command`` has the other parts of commands."""
     config = loop.agent.config
     discount = config.return_discount
     returns = []
@@ -182,7 +183,7 @@ def sweep(
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
                 trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
                 discounted = discounted_returns(trajectory.reward, trajectory.valid, discount)[0]
-                parts.append(trajectory.returns if discount == 1 else discounted)  # which are rounded otherwise
+                parts.append(trajectory.returns if discount == 1 else discounted)  # these round differently
             returns.append(torch.cat(parts, dim=1))  # [M, E]
             if watch:
                 watch((number + 1) / len(commands))
@@ -190,8 +191,8 @@ def sweep(
 
 
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
-    """Return the smallest and the largest training return of each seed up to the checkpoint, two lists. Raises
-    SettingError if the run's metrics.csv is missing or lacks them."""
+    """Return two lists, the smallest and the largest training return of each seed up to the checkpoint. Raises
+    SettingError if the run's metrics.csv is missing or lacks these returns."""
     columns = read_metrics(home(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     tag_pairs = [(SMALLEST_SEEN, LARGEST_SEEN)]

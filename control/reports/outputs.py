@@ -29,7 +29,7 @@ _NETWORKS = {
     "agents.0.model.following": "model.next",
     "agents.0.model.decoder": "model.obs",
 }
-"""Names of networks here and in ``NAME.params``."""
+"""Names of networks in ``NAME.params``, by their names in this program."""
 
 
 def paths(run: RunConfig) -> list[Path]:

@@ -51,8 +51,8 @@ from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
 
 MAX_FILMS = 12  # on a page
-_MAX_COMMANDS = 12  # of a group
-_SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts, which only their module explains
+_MAX_COMMANDS = 12  # shown for a group
+_SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts, which only the module of the setting explains
 _FIGURES = {
     "": "Curves over steps",
     "losses": "Losses over steps",
@@ -67,7 +67,7 @@ _HELD_OUT = {
     "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
     "worst": "worst", "solved": "share solved", "steps": "training steps",
 }  # fmt: skip
-# Results that judge runs, the first that they have.
+# Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
@@ -89,8 +89,7 @@ class Folder:
     left_out: dict[Path, None] = field(default_factory=dict)
 
     def file(self, *names: str) -> Path | None:
-        """Return a file in the folder, None if it is missing or no regular file inside it. The latter is added to
-        ``left_out``."""
+        """Return a file in the folder, or None. A path that is no regular file inside it is added to ``left_out``."""
         path = self.path.joinpath(*names)
         if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
@@ -146,13 +145,13 @@ class Folder:
         return {}  # the file is malformed
 
     def filmed(self, film: Path) -> str:
-        """Return the seed of a film and its returns, if these are stored."""
+        """Return the seed and the returns of a film as text, or only the seed if they are not stored."""
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
     def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with so many epochs and steps was interrupted or continues, as far as its settings tell.
-        One that may end early, at a return, counts as finished."""
+        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
+        settings. A run that may end early because of a return counts as finished."""
         settings = self.settings
         if settings is None or settings.run.target_return is not None:
             return False
@@ -187,8 +186,7 @@ class Subject:
 
     @cached_property
     def tag(self) -> str:
-        """Tag of the result by which the runs are judged, the first of `_RESULTS` that all of them have. Empty if no
-        return was logged."""
+        """Tag of the result by which the runs are judged, the first of `_RESULTS` that all have; empty without any."""
         names = self.summary["over_seeds"]
         counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
         of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
@@ -241,7 +239,7 @@ class Subject:
         return texts
 
     def setting(self, name: str) -> str:
-        """Return the text of a setting, with all values if they differ between runs."""
+        """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
         values = dict.fromkeys(folder.texts.get(name, "-") for folder in self.folders)
         if name == "seed" and all(value.isdigit() for value in values):
             return _ranges([run.seed for run in self.group.runs])
@@ -319,15 +317,16 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
 
 
 def _title(subjects: Sequence[Subject]) -> str:
-    """Return a title such as ``UDRL, RCP-R and RCP-A on lunarlander``."""
+    """Return a title such as ``UDRL and PPO on pendulum``. With one game and one implementation, the labels follow."""
     all_names = [subject.group.names for subject in subjects]
-    if any(len(names) < 3 for names in all_names):  # a copied folder has only its name
+    # A folder copied out of its tree has only its own name, so game and implementation are unknown.
+    if any(len(names) < 3 for names in all_names):
         return _enumeration(list(dict.fromkeys("/".join(names) for names in all_names)))
     games = list(dict.fromkeys(game for game, *_ in all_names))
-    kinds = list(dict.fromkeys(implementation for _, _, implementation, *_ in all_names))
-    differ_otherwise = len(subjects) > 1 and len(games) == len(kinds) == 1
+    implementation_names = list(dict.fromkeys(implementation for _, _, implementation, *_ in all_names))
+    differ_otherwise = len(subjects) > 1 and len(games) == len(implementation_names) == 1
     labels = f": {_enumeration([subject.label for subject in subjects])}" if differ_otherwise else ""
-    return f"{_enumeration(kinds)} on {_enumeration(games)}{labels}"
+    return f"{_enumeration(implementation_names)} on {_enumeration(games)}{labels}"
 
 
 def _steps(subjects: Sequence[Subject]) -> str:
@@ -365,8 +364,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
 
 
 def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
-    """Return the figures of `--plot`, each as a wide and a narrow SVG, a caption and a note. None if nothing was logged
-    yet."""
+    """Return the figures of `--plot`, if any: for each a list of a wide and a narrow SVG, a caption, and a note."""
     groups = [subject.group for subject in subjects]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         try:
@@ -391,7 +389,7 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
 
 
 def _recoloured(svg: str) -> str:
-    """Return a figure of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
+    """Return an SVG of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
     text = svg[svg.find("<svg") :]  # without the XML declaration
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
@@ -401,8 +399,7 @@ def _recoloured(svg: str) -> str:
 
 
 def _inline(svg: str, prefix: str, alt: str) -> Markup:
-    """Return a figure of matplotlib as part of the page, with ids that ``prefix`` makes unique. ``alt`` is its
-    description."""
+    """Return an SVG of matplotlib as part of the page. ``prefix`` makes its ids unique. ``alt`` is its description."""
     text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", _recoloured(svg))  # ids and references to them
     size = "".join(re.findall(r'viewBox="[^"]*"', text)[:1])
     description = f'role="img" aria-label="{escape(alt)}"'
@@ -411,8 +408,8 @@ def _inline(svg: str, prefix: str, alt: str) -> Markup:
 
 
 def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Any, ...]]]]:
-    """Yield of each search: label, table of the held-out evaluation (None without one), and pictures. These are a file,
-    a narrow file for telephones or None, and a caption."""
+    """Yield, for each search, its label, the table of the held-out evaluation (None without one) and its pictures. A
+    picture has a file, a narrow file for telephones or None, and a caption."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
@@ -437,15 +434,15 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return tables of all settings (``table``) and of ``changes``; None without a config.yaml. Changes are settings
-    that differ between the groups or from the defaults; the table is None if there are none. ``known`` is False if the
-    defaults are unknown."""
+    """Return the tables of all settings (``table``) and of ``changes``, and whether the defaults are ``known``. Changes
+    are settings that differ between the groups or from the defaults; their table is None if there are none. Returns
+    None if no run has a config.yaml."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
     flags: dict[str, Flag] = {}  # with the defaults of the preset
-    meanings: dict[str, dict[str, None]] = {}  # different ones of families, in order
+    meanings: dict[str, dict[str, None]] = {}  # the help texts of a setting, which may differ between families
     changed_names = set[str]()
     for folder in folders:
         if folder.settings is not None:
@@ -468,7 +465,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
     else:
         changed_names |= {name for name in names if len({*values[name]} - {"-"}) > 1}
-        changed_names -= {"seed"}  # which differs on purpose
+        changed_names -= {"seed"}  # seeds are meant to differ
     changed = [[name, *values[name], meaning.get(name, "")] for name in names if name in changed_names]
     changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
     return {"changes": changes, "known": bool(flags), "table": table}
@@ -491,8 +488,8 @@ def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
             columns[subject.label] += entries
             is_incomplete |= not entries
     names = dict.fromkeys(name for entries in columns.values() for entry in entries for name in entry if name != "from")
-    if len(entries_of := [*columns.values()]) > 1 and all(entries == entries_of[0] for entries in entries_of):
-        columns = {"all runs": entries_of[0]}
+    if len(all_entries := [*columns.values()]) > 1 and all(entries == all_entries[0] for entries in all_entries):
+        columns = {"all runs": all_entries[0]}
     rows = []
     for name in names:
         values = ([entry[name] for entry in entries if name in entry] for entries in columns.values())

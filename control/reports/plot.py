@@ -27,8 +27,8 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 @dataclass
 class Arm:
     """Curves and scores of a group of runs with ``seeds`` seeds. ``curves`` maps a tag to steps ``[G]`` and values
-    ``[N, G]``; ``scores`` maps the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs.
-    ``label`` is the name in the legend, and ``game`` the environment in figures of several."""
+    ``[N, G]``. ``scores`` maps the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs.
+    ``label`` is the name in the legend. ``game`` is the environment if the figure has several, otherwise empty."""
 
     label: str
     names: tuple[str, ...]
@@ -94,11 +94,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     sheets.check_writable("plot_out", *([target] if redrawn else [target, numbers_path]))
     tag, tasks = _tasks(arms)
     if not tasks and not any(arm.curves for arm in arms):
-        problem = f"{title or 'these runs'}: neither returns nor losses were logged yet"
-        if any(arm.scores for arm in arms):  # only in a JSON without curves
-            problem = f"plot is '{redrawn}', which holds no curves and fewer than two groups of three seeds"
-            problem += ": there is nothing to draw; allowed: run folders too"
-        raise SettingError(problem)
+        raise _nothing_to_draw(arms, title, redrawn)
     text = summary_text(title, summary)
     numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
     if tasks:
@@ -114,11 +110,19 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     return 0
 
 
+def _nothing_to_draw(arms: Sequence[Arm], title: str, redrawn: Path | None) -> SettingError:
+    """Return the error for arms without curves and tasks. ``redrawn`` is the JSON that they are from, if any."""
+    if any(arm.scores for arm in arms):  # only in a JSON without curves
+        problem = f"plot is '{redrawn}', which holds no curves and fewer than two groups of three seeds"
+        return SettingError(f"{problem}: there is nothing to draw; allowed: run folders too")
+    return SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
+
+
 # -- arms and their names ----------------------------------------------------------------------------------------------
 
 
 def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]:
-    """Return the common names of groups as a title, their numbers by label (as in the JSON), and their arms."""
+    """Return the names common to all groups as a title, the groups' numbers by label (as in the JSON), and the arms."""
     labels, title = distinct_labels([group.names for group in groups])
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
@@ -198,8 +202,8 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
 
 def _shorten_labels(arms: Sequence[Arm]) -> str:
     """Shorten the labels of ``arms`` in place. If there are several environments, ``game`` becomes the environment, and
-    the label names only the rest. Then a prefix that all labels have, up to a - or _, is removed and returned. It stays
-    if a label without it had no letter, such as ``256``. Returns an empty text if nothing was removed."""
+    the label loses its name. Then a prefix that all labels have, up to a - or _, is removed and returned. It remains if
+    a label without it had no letter, such as ``256``. Returns an empty text if nothing was removed."""
     if len(_environments(arms)) > 1:
         new_labels, _ = distinct_labels([arm.names[1:] for arm in arms])
         for arm, label in zip(arms, new_labels, strict=True):
@@ -286,8 +290,8 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
-    """Return the reference levels of the arms of one environment. The implementation of a level becomes the label of
-    the arm with it, whose colour it gets. A level is omitted if several arms have its implementation."""
+    """Return the reference levels of the arms of one environment. The ``implementation`` of a level becomes the label
+    of the arm with it, so that both have one colour. A level is omitted if several arms have its implementation."""
     names = {name for arm in arms for name in arm.names if name in implementations()}
     folder = arms[0].names[0]
     game = folder.replace("_", ",", 1) if "=" in folder else folder  # procmaze_grid_size=3: procmaze,grid_size=3
@@ -316,17 +320,10 @@ def _draw_page(
 ) -> None:
     """Draw a sheet with rows of panels. Panels of returns of one environment share their limits."""
     panels = [panel for row in page for panel in row]
-    games = list(dict.fromkeys(panel.game for panel in panels))
     arms = [arm for panel in panels for arm in panel.arms]
-    seeds = [arm.seeds for arm in arms]
-    notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
-    notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
-    if any(TAGS[panel.tag].kind == "return" for panel in panels):
-        notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
-    note = "; ".join(filter(None, notes))
-    several = any(arm.game for arm in arms)
+    several = any(arm.game for arm in arms)  # environments
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
-    cells = sheets.rows(*map(len, page))
+    cells, note = sheets.rows(*map(len, page)), _page_note(panels, reference_levels)
     with book.sheet(cells, size, name=name, title=_heading(arms, title), note=note) as axes:
         for label, colour in colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
@@ -350,7 +347,7 @@ def _draw_page(
                 is_loss = not is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
                 curves.finish_panel(axis, panel.tag, panel.label, is_loss or book.look.log, values.get(axis))
                 axis.yaxis.label.set_visible(is_labelled)
-        for game in games:
+        for game in dict.fromkeys(panel.game for panel in panels):
             return_axes: dict[Any, str] = {}  # axis -> label of its steps
             for panel, axis in zip(panels, axes, strict=True):
                 if panel.game == game and curves.episode_returns([panel.tag]):
@@ -364,6 +361,17 @@ def _draw_page(
             curves.share_limits([*return_axes])  # the levels may have changed them
         for axis, panel_values in values.items():
             curves.note_hidden(axis, panel_values)
+
+
+def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[curves.Level]]) -> str:
+    """Return the note of a sheet with these panels."""
+    seeds = [arm.seeds for panel in panels for arm in panel.arms]
+    notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
+    notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
+    if any(TAGS[panel.tag].kind == "return" for panel in panels):
+        games = dict.fromkeys(panel.game for panel in panels)
+        notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
+    return "; ".join(filter(None, notes))
 
 
 def _draw_scores(

@@ -18,7 +18,7 @@ from models.proxies.files import Proxy
 from models.proxies.reward.networks import Phi
 from understudy.rewards import shaped
 
-_POINTS = 81  # on a side of a slice
+_POINTS = 81  # points on each axis of a slice
 # Marks on a colour map, which is equal in light and dark pages. Pages replace pure black, pure white and `GREY`.
 _BLACK, _WHITE, _DIM = "#010101", "#fefefe", "#6a6a6a"
 
@@ -61,9 +61,9 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder``. It has phi and the best moves for each cell of a map, phi on planes through
-    the states for games in `SLICES`, and phi during random play for other games. For networks that see the info of a
-    step (or nothing, in mode 0), it has weights instead."""
+    """Draw ``reward.png`` in ``folder``. It shows phi, the potential of the learned reward: with the best moves for
+    each cell of a map, on planes through the states for games in `SLICES`, and during random play for other games. If
+    the network has the info of a step as input, or no input (mode 0), the figure shows its weights instead."""
     networks: Any = proxy.networks
     game, (look, narrow) = proxy.game, stored_looks(look_of(settings.run))
     path = look.path(folder, "reward")
@@ -131,8 +131,8 @@ class Invariance(NamedTuple):
 
 
 def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
-    """Compare the best policies of a map under the real and a learned reward, by value iteration. With ``zero_at_end``,
-    phi of terminal states counts as 0."""
+    """Compare the best policies of a map under the real and a learned reward, which value iteration finds. With
+    ``zero_at_end``, phi of terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
     next_cells = dynamics.next_cell.view(cells, moves)

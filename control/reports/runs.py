@@ -25,7 +25,7 @@ from envs.names import resolve
 from models.settings import SettingError, UserError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
-FOREIGN = ("monitor.csv", "evaluations.npz")  # ends of names of files that stable-baselines3 writes
+FOREIGN = ("monitor.csv", "evaluations.npz")  # files of stable-baselines3 have names that end like this
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)  # raised by damaged files
 _NUMBER = re.compile(r"[_-](\d+)$")
 _MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
@@ -33,7 +33,7 @@ _MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no a
 
 @dataclass
 class Run:
-    """Metrics of one seed. Each column has the shape ``[rows]``, with NaN for missing values."""
+    """Metrics of one seed, from the file ``source``. Each column has the shape ``[rows]``, NaN for missing values."""
 
     seed: int
     source: Path
@@ -63,8 +63,8 @@ class Run:
 
 @dataclass
 class Group:
-    """Seeds of one environment, experiment and implementation, its ``names``. Each training of a seed is a version with
-    a separate folder. ``older_versions`` maps the folder of a run to the folders of its unused older versions."""
+    """Runs of several seeds with the same ``names``: environment, experiment and implementation. Each training of a
+    seed is a version in a separate folder. ``older_versions`` maps the folder of a run to unused older folders."""
 
     names: tuple[str, ...]
     runs: list[Run]
@@ -72,8 +72,8 @@ class Group:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Read the runs in a metrics.csv, sorted by seed, or the run of stable-baselines3 in the folder of ``path``. An
-    incomplete last line is ignored. Raises SettingError for a file that cannot be read or is no table of numbers."""
+    """Read the runs in the metrics.csv ``path``, sorted by seed. For a file of stable-baselines3, read the run in its
+    folder. An incomplete last line is ignored. Raises SettingError if the file is no readable table of numbers."""
     columns: dict[str, Any] = _foreign_columns(path) if path.name.endswith(FOREIGN) else read_columns(path)
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
@@ -88,9 +88,8 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def _foreign_columns(path: Path) -> dict[str, Array]:
-    """Read the run of stable-baselines3 in the folder of ``path``: monitor files, one for each environment, with a row
-    for each episode, and evaluations. Steps are of all environments together. A number at the end of the folder's name
-    is the seed."""
+    """Read the run of stable-baselines3 in the folder of ``path``: evaluations, and a monitor file for each environment
+    with a row for each episode. Steps are of all environments. A number at the end of the folder's name is the seed."""
     folder, steps = path.parent.resolve(), 0.0
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
@@ -116,7 +115,7 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
         raise SettingError(f"{str(path)!r} has no episode and no evaluation yet")
     table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
     seed = int(number[1]) if (number := _NUMBER.search(folder.name)) else 0
-    # `Run.last` is about the last tenth of the epochs, here of the steps.
+    # Steps take the place of epochs, so `Run.last` averages over the last tenth of the steps.
     columns = dict(zip(("env_steps", TRAINING, GREEDY), table.T, strict=True))
     return columns | {"epoch": table[:, 0], "seed": np.full(len(table), seed)}
 
@@ -142,7 +141,7 @@ def _evaluation_rows(file: Path) -> list[tuple[float, ...]]:
 
 
 def _foreign_names(path: Path) -> tuple[str, ...]:
-    """Return environment (only a monitor file knows it), folder above and folder of a file of stable-baselines3."""
+    """Return the names of a run of stable-baselines3: environment (only from a monitor file), parent and folder."""
     folder, game = path.parent.resolve(), ""
     with contextlib.suppress(*_DAMAGED, UserError, ImportError):
         with path.open(encoding="utf-8") as opened:
@@ -152,30 +151,17 @@ def _foreign_names(path: Path) -> tuple[str, ...]:
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
-    """Find all runs in the given folders, grouped by environment, experiment and implementation. A checkpoint,
-    metrics.csv or config.yaml selects its run. If a group has several versions of a seed (trainings in separate
-    folders), a version among ``run_dirs`` is used, otherwise the newest. Two versions among ``run_dirs`` are separate
-    groups. --plot also finds runs of stable-baselines3. Raises SettingError about the ``setting`` for a missing
-    folder, a folder without metrics.csv, and any other file."""
+    """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation. A checkpoint, metrics.csv
+    or config.yaml selects its run. If there are several versions of a seed (trainings in separate folders), a version
+    among ``run_dirs`` is used, otherwise the newest. Two versions of a seed among ``run_dirs`` are in separate groups.
+    Raises SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other file."""
     groups: dict[tuple[str, ...], Group] = {}
     folders = [_folder(Path(path), setting) for path in run_dirs]
     chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder.
     separate_versions = len({folder.parent for folder in chosen_runs}) < len(chosen_runs)
-    # Folders are resolved, but not files: a metrics.csv that is a link stays in the folder of its run.
-    files: dict[Path, None] = {}
-    for folder in folders:
-        paths = sorted(folder.rglob("metrics.csv"))
-        if setting == "plot":  # one file for each folder of stable-baselines3
-            foreign = (file for end in FOREIGN[::-1] for file in sorted(folder.rglob(f"*{end}")))
-            paths += {file.parent: file for file in foreign}.values()
-        if not paths:
-            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
-            allowed = "run folders, or any folder above them"
-            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
-        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
     candidates: list[tuple[tuple[bool, int, float], Path, tuple[str, ...]]] = []  # priority, file and names
-    for path in files:
+    for path in _metrics_files(folders, setting):
         names, version = _names_and_version(path)
         candidates.append(((path.parent in chosen_runs, version, path.stat().st_mtime), path, names))
     # Folders that the user chose come first, then the newest versions.
@@ -198,6 +184,24 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
     return [groups[names] for names in sorted(groups)]
+
+
+def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
+    """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3.
+    Raises SettingError for a folder without such files."""
+    files: dict[Path, None] = {}
+    for folder in folders:
+        paths = sorted(folder.rglob("metrics.csv"))
+        if setting == "plot":  # one file for each folder of stable-baselines3
+            foreign = (file for end in FOREIGN[::-1] for file in sorted(folder.rglob(f"*{end}")))
+            paths += {file.parent: file for file in foreign}.values()
+        if not paths:
+            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
+            allowed = "run folders, or any folder above them"
+            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
+        # The folder is resolved, but not the file, so that a metrics.csv that is a link belongs to its run's folder.
+        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
+    return list(files)
 
 
 def _folder(path: Path, setting: str) -> Path:
@@ -247,7 +251,7 @@ def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag:
 
 
 def note_version(path: str, used_path: Path, flag: str) -> None:
-    """Print a note if ``path``, the value of a flag, has other versions than the one of ``used_path``."""
+    """Print a note if ``path``, the value of a flag, has further versions besides the version of ``used_path``."""
     newest_first = version_folders(Path(path))[::-1]
     used = next((folder for folder in newest_first if folder in used_path.parents), None)
     if used and len(newest_first) > 1:
@@ -255,8 +259,8 @@ def note_version(path: str, used_path: Path, flag: str) -> None:
 
 
 def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) -> None:
-    """Print a note about the first of ``older_versions`` (used run folder -> unused ones), if there are any, and the
-    number of the others. ``command`` is the command in which the user can name an older version instead."""
+    """Print a note about ``older_versions`` (used run folder -> unused folders), if there are any. It names the first
+    and counts the others. ``command`` is the command in which the user can name an older version instead."""
     if not older_versions:
         return
     used, unused = next(iter(older_versions.items()))

@@ -49,8 +49,8 @@ def _scores_of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
 
 def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
     """Return the comparison as data for JSON. ``profiles`` has, for each task, ``levels`` of the score and ``above``,
-    the share of each algorithm's seeds with a higher score. ``improvement`` has the probability over all tasks for each
-    ordered pair of algorithms. Both have intervals."""
+    the fraction of each algorithm's seeds with a higher score. ``improvement`` has the probability over all tasks for
+    each ordered pair of algorithms. Both have intervals."""
     profiles, improvements = {}, {}
     for name, task in tasks.items():
         levels = _levels(task)
@@ -74,8 +74,8 @@ def _levels(task: Task) -> Array:
 
 
 def comparison_text(compared: Mapping[str, Any], score: str) -> str:
-    """Return the numbers of `compare` as text, for ``score`` as the name of the scores. Of each pair of algorithms only
-    the probability of at least 0.5 is listed."""
+    """Return the numbers of `compare` as text, with ``score`` as the name of the scores. For each pair of algorithms,
+    only the order with a probability of at least 0.5 is listed."""
     lines = []
     for name, task in compared["profiles"].items():
         heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
@@ -115,8 +115,8 @@ def draw(
     note: str,
     other_scores: Mapping[str, Task] | None = None,
 ) -> None:
-    """Draw a sheet with scores of seeds and profiles for each task, and probabilities of improvement over all tasks.
-    ``other_scores`` of a single task have further panels, labelled by their keys, in a separate row with the scores."""
+    """Draw a sheet with scores of seeds and profiles for each task, and probabilities of improvement over all tasks. If
+    there is a single task, ``other_scores`` (axis label -> scores) have further panels in the first row."""
     algorithms = common(tasks)
     several = len(tasks) > 1
     other_scores = {} if several else other_scores or {}
@@ -194,14 +194,14 @@ def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     margin = 0.04 * (all_scores.max() - all_scores.min() or 1)  # 1 for equal scores
     levels = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
     for label in ranked(task):
-        share, bounds = profile([task[label]], levels)
-        axis.plot(levels, share, color=colours[label], linewidth=1.4)
+        fractions, bounds = profile([task[label]], levels)
+        axis.plot(levels, fractions, color=colours[label], linewidth=1.4)
         if bounds and len(task) <= BANDS:
             axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
 
 
 def _draw_improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw the probability that the first of ``labels`` is better than each other; 0.5 is no difference."""
+    """Draw the probability that the first of ``labels`` is better than each of the others; 0.5 is no difference."""
     best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
     for row, other in enumerate(rivals):

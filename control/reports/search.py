@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """Return statistics of the mean returns and the training steps of N agents, as data for JSON. The interquartile
-    mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and not in statistics
-    of returns. If agents are tested in training and a return counts as solved, `speed_text` describes the first three
-    numbers."""
+    mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and are left out of the
+    statistics of returns. ``first``, ``stays`` and ``staying`` (`speed_text`) need tests and a solved return."""
     from control.evolution.objectives import first, first_stable, stays_solved
 
     solved = config.solved_reward
@@ -67,9 +66,8 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
     """Return lower quartile, median, upper quartile and maximum of ``tests [N]``, in training steps. ``tests`` has the
-    index of a test of each agent, among the T tests of ``curve [N, T]``. A value is None for index T, which stands for
-    no test."""
-    indices = [float(np.quantile(tests.double().numpy(), share, method="higher")) for share in (0.25, 0.5, 0.75, 1.0)]
+    index of a test of each agent, among the T tests of ``curve [N, T]``. Index T, for no test, becomes None."""
+    indices = [float(np.quantile(tests.double().numpy(), level, method="higher")) for level in (0.25, 0.5, 0.75, 1.0)]
     return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
 
 
@@ -94,7 +92,7 @@ def iqm_text(summary: dict[str, Any]) -> str:
 
 
 def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
-    """Draw ``curve.png`` of a fitted model: losses on held-out and training transitions, and shares of wrong ends."""
+    """Draw ``curve.png`` of a fitted model: losses on held-out and training transitions, and rates of wrong ends."""
     (run,) = read_runs(folder / "metrics.csv")
     path = look.path(folder, "curve")
     updates = run.columns[GRADIENT_STEPS]
@@ -102,8 +100,8 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
         for tag, label, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
             axes[0].plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
             axes[0].plot(updates, run.columns[tag.replace("model/", f"{HELD_OUT}_")], color=colour, label=label)
-        shares = {"ends_missed": "ends missed", "ends_false": "ends false", "rollout_ends": "rollouts that end wrongly"}
-        for (name, label), colour in zip(shares.items(), COLOURS[3:], strict=False):
+        rates = {"ends_missed": "ends missed", "ends_false": "ends false", "rollout_ends": "rollouts that end wrongly"}
+        for (name, label), colour in zip(rates.items(), COLOURS[3:], strict=False):
             axes[1].plot(updates, run.columns[f"{HELD_OUT}_{name}"], color=colour, label=label)
         axes[0].set(xlabel="gradient steps", ylabel="loss", yscale="log")
         axes[1].set(xlabel="gradient steps", ylabel="share")
@@ -115,15 +113,15 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
 TRIALS = "trials.json"  # in the folder of a search
 FEWEST = 10  # trials
 _MAX_BYTES = 30_000_000  # of `TRIALS`
-_BEST = 0.2  # share of the trials that count as the best
+_BEST = 0.2  # fraction of the trials that count as the best
 _RESAMPLES = 100
 _PANELS = 4  # hyperparameters with a panel of scores
 
 
 def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first. ``space`` and ``trials``
-    are as in `TRIALS`: ``kind`` and ``values`` of each hyperparameter (choices, or the ends of a range); values
-    (``raw``) and score (in ``best``) of each trial."""
+    are as in `TRIALS`. ``space`` has the ``kind`` and the ``values`` (choices, or the ends of a range) of each
+    hyperparameter. A trial has its values in ``raw`` and its score in ``best``."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -136,8 +134,8 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 
 
 def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return trials of Optuna, which count as failed if they have no score. Raises ValueError if a value of a trial is
-    not in the space, and further errors if the data are not as in `TRIALS`."""
+    """Return ``trials`` as trials of Optuna, failed ones if they have no score. Raises ValueError if a value of a trial
+    is not in the space, and other exceptions if the data are not as in `TRIALS`."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
 
@@ -202,25 +200,23 @@ def importance_figure(
     have intervals over resampled trials. ``content`` is the content of `TRIALS`, from ``numbers_file``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
     trials = [trial for trial in content["trials"] if trial["best"]]  # with scores
-    shares = importances(space, trials)  # the largest first
+    importance = importances(space, trials)  # the largest first
     generator = np.random.default_rng(0)
     resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
-    bounds = {name: np.percentile([sample_shares[name] for sample_shares in resampled], [2.5, 97.5]) for name in shares}
-    top = list(shares)[:_PANELS]
+    bounds = {name: np.percentile([sample[name] for sample in resampled], [2.5, 97.5]) for name in importance}
+    top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
     # Panel 0 spans two rows on the left. The first row continues with panels 1 and 3, the second with 2 and 4. An empty
     # cell (-1) makes the rows equally long.
     cells = [[0, *range(first, len(top) + 1, 2)] for first in (1, 2) if first <= len(top)]
     columns = max(map(len, cells))
     cells = [row + [-1] * (columns - len(row)) for row in cells]
-    with sheet(target, cells, (WIDTH, max(2.9, 0.17 * len(shares) + 1.2)), look, numbers_file, note=note) as (
-        bars,
-        *panels,
-    ):
-        for position, (name, share) in enumerate(shares.items()):
-            bars.barh(position, share, color=COLOURS[0] if name in top else GREY, alpha=0.7)
+    size = (WIDTH, max(2.9, 0.17 * len(importance) + 1.2))
+    with sheet(target, cells, size, look, numbers_file, note=note) as (bars, *panels):
+        for position, (name, value) in enumerate(importance.items()):
+            bars.barh(position, value, color=COLOURS[0] if name in top else GREY, alpha=0.7)
             bars.plot(bounds[name], [position, position], color=INK, linewidth=1)
-        bars.set(yticks=range(len(shares)), yticklabels=list(shares), xlabel="importance")
+        bars.set(yticks=range(len(importance)), yticklabels=list(importance), xlabel="importance")
         bars.invert_yaxis()
         bars.grid(axis="y", visible=False)
         for axis, name in zip(panels, top, strict=True):
@@ -232,7 +228,7 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
     kind = entry["kind"]
     values = [trial["raw"][name] for trial in trials]
     scores = np.array([trial["best"]["score"] for trial in trials])
-    label = f"1 - {name}" if kind == "log1m" else name  # whose raw values are 1 - the hyperparameter
+    label = f"1 - {name}" if kind == "log1m" else name  # raw values of log1m are 1 - the hyperparameter
     if kind == "choice":
         choices = list(map(str, entry["values"]))
         jitter = np.random.default_rng(0).uniform(-0.2, 0.2, len(values))  # so that equal choices do not overlap

@@ -1,7 +1,7 @@
 """Figures as sheets of panels: page width, colours, fonts, files, and the title, legend and note of a sheet.
 
-Every figure of the project is a sheet. Axes are matplotlib's, which is imported on first use: it takes half a second
-that `--help` and errors of flags must not pay.
+Every figure of the project is a sheet. Axes are matplotlib's. It is imported on first use, because the import takes
+half a second, too long for `--help` and errors of flags.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ DPI = 200
 # Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
 COLOURS = tuple(f"C{i}" for i in range(12))
 INK = "C6"
-GREY = "C12"  # for lines that are no measurement
+GREY = "C12"  # for lines that show no measurement
 # Palette of Okabe and Ito, safe for all common kinds of colour blindness. Two of its colours are replaced: yellow, too
 # faint on white, and blue, too faint on black. Five colours of Tol's muted palette follow, then grey.
 CYCLES = {
@@ -53,9 +53,9 @@ _TITLE_LINE = 0.192
 
 @dataclass(frozen=True)
 class Look:
-    """Appearance of a figure. Users set the theme, the formats and the scale. Without ``formats`` the suffix of the
-    file decides. ``log`` asks for a logarithmic axis of returns. Panels of a ``narrow`` figure, for telephones, are
-    below each other. Without ``texts`` a figure has no title, and its note only in the metadata of an SVG."""
+    """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
+    logarithmic axis of returns. A ``narrow`` figure, for telephones, has all panels in one column. A figure without
+    ``texts`` has no title, and its note is only in the metadata of an SVG."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ def look_of(run: Any) -> Look:
 
 
 def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
-    """Return the appearances of a picture that pages show: ``look`` and an SVG, and a narrow SVG."""
+    """Return two appearances of a picture that pages show: ``look`` with SVG as a further format, and a narrow SVG."""
     formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
     return replace(look, formats=formats), replace(look, formats=("svg",), narrow=True)
 
@@ -105,9 +105,8 @@ def write_numbers(path: Path, numbers: Any) -> None:
 
 
 def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Path:
-    """Return the file of a figure: ``out`` itself, or `plot.png` if it is a folder. If ``look`` names formats and the
-    suffix is none of them, the first one replaces it. Raises SettingError about the ``setting`` for a suffix that is
-    not in `FORMATS`."""
+    """Return the file of a figure: ``out``, or `plot.png` in it if it is a folder. If ``look`` has formats without the
+    suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in `FORMATS`."""
     if out.is_dir() or not (out.suffix or out.is_file()):
         out = out / "plot.png"
     file_format = out.suffix.removeprefix(".").lower()
@@ -170,9 +169,8 @@ def balanced(panels: int, max_columns: int = 3) -> list[int]:
 
 class Book:
     """Sheets of one figure, written to ``target`` in every format of ``look``. A PDF has a page for each sheet. Other
-    formats have a file for each sheet, and the names of all but the first file end with the name of the sheet.
-    ``files`` lists the files that are written. ``numbers`` is the file of the data: a PNG stores its SHA-256 as the
-    text ``Numbers``."""
+    formats have a file for each sheet, and the names of all files after the first end with the name of the sheet.
+    ``files`` lists the written files. A PNG stores the SHA-256 of the data in file ``numbers`` as text ``Numbers``."""
 
     def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
         self.look, self.target, self.files = look, target, list[Path]()
@@ -306,8 +304,8 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
 def _frame(
     figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
 ) -> None:
-    """Add title, legend and note around the panels, which keep their ``size`` in inches. The figure becomes higher. The
-    legend is omitted for fewer labels than ``min_labels``."""
+    """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
+    in inches. The legend is omitted for fewer labels than ``min_labels``."""
     width, panel_height = size
     title_text = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
     note_text = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""

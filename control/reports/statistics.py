@@ -42,15 +42,15 @@ Scores = Sequence[ArrayLike]
 
 
 def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Array] | None]:
-    """Return the performance profile and its 95 % interval. The profile ``[L]`` is the share of all runs on all tasks
-    with a score above each of the ``levels [L]``. The interval is None if a task has fewer than three runs."""
+    """Return the performance profile and its 95 % interval. The profile ``[L]`` is, for each of the ``levels [L]``, the
+    fraction of the runs on all tasks with a higher score. The interval is None if a task has fewer than three runs."""
     exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
-    share = np.concatenate(exceeds).mean(0)
+    fractions = np.concatenate(exceeds).mean(0)
     if min(map(len, exceeds)) < LEAST:
-        return share, None
+        return fractions, None
     resampled = [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)]
     all_runs = np.concatenate(resampled, axis=1)  # [RESAMPLES, runs of all tasks, L]
-    return share, _bounds(all_runs.mean(1))
+    return fractions, _bounds(all_runs.mean(1))
 
 
 def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None]:
@@ -58,17 +58,17 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     probability is the mean over tasks. Equal scores count half, as in the Mann-Whitney statistic. The interval is None
     if a task has fewer than three runs."""
     tasks = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(x, y, strict=True)]  # [N] and [K] of each
-    probability = float(np.mean([_share_larger(a[None], b[None]) for a, b in tasks]))
+    probability = float(np.mean([_fraction_larger(a[None], b[None]) for a, b in tasks]))
     if min(len(scores) for pair in tasks for scores in pair) < LEAST:
         return probability, None
     indices = zip(_resample_indices(x), _resample_indices(y, seed=1), strict=True)
-    resampled = [_share_larger(a[i], b[j]) for (a, b), (i, j) in zip(tasks, indices, strict=True)]
+    resampled = [_fraction_larger(a[i], b[j]) for (a, b), (i, j) in zip(tasks, indices, strict=True)]
     low, high = _bounds(np.mean(resampled, axis=0))  # the mean over tasks of [RESAMPLES]
     return probability, (float(low), float(high))
 
 
-def _share_larger(a: Array, b: Array) -> Array:
-    """Return the share ``[R]`` of pairs of ``a [R, N]`` and ``b [R, K]`` with a larger a. Equal pairs count half."""
+def _fraction_larger(a: Array, b: Array) -> Array:
+    """Return the fraction ``[R]`` of pairs of ``a [R, N]`` and ``b [R, K]`` with a larger a. Equal pairs count half."""
     signs = np.sign(a[:, :, None] - b[:, None, :])  # [R, N, K]
     return np.asarray((signs.mean((1, 2)) + 1) / 2)
 

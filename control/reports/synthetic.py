@@ -21,40 +21,36 @@ from models.proxies.synthetic.networks import Networks, unscale_states
 from models.spaces import Discrete
 from models.trajectory import Trajectory
 
-_AGENTS, _EPISODES, BINS = 10, 10, 60
-_REWARD_BINS, _ACTIONS, _MAX_PANELS = 25, 41, 9
+_AGENTS, _EPISODES, BINS = 10, 10, 60  # agents, episodes of each agent, bins of a histogram
+_REWARD_BINS, _ACTIONS, _MAX_PANELS = 25, 41, 9  # of `draw_rewards`: bins of a state, values of an action, panels
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022. "synthetic":
-    next states (for a bandit, states) and rewards in the training of ten agents, or in greedy episodes after training
-    if the agents have no replay buffer. Trainings that end early leave the samples of the last agents. "real": next
-    states and rewards in ten greedy episodes of each agent on the real environment. "synthetic on real": outputs of the
-    synthetic environment for the states and actions of these episodes."""
-    # All agents have one shape, so that one program trains them. Trainings that may end early run in torch, whose
+    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022.
+
+    "synthetic" has next states (for a bandit, states) and rewards from the training of ten agents. If trainings may end
+    early, they are from the agents that trained longest. If agents have no replay buffer, they are from greedy episodes
+    after training. "real" has next states and rewards from ten greedy episodes of each agent on the real environment.
+    "synthetic on real" has the outputs of the synthetic environment for the states and actions of these episodes.
+    """
+    # All agents have one shape, so that one program trains them. Trainings that may end early run in torch, where
     # agents leave the program at their end.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
-    loop = loop.alone(loop.kinds[0])
+    loop = loop.copy_for_kind(loop.kinds[0])
     parameters = proxy.parameters.expand(_AGENTS, -1)
     interaction = loop.begin(parameters, list(range(_AGENTS)))
-    trained = loop.finish(interaction)
+    trained = loop.train_to_end(interaction)
     agent: Any = interaction.agent
     networks = Networks(proxy.config, loop.stages.spaces)
-    obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     if hasattr(agent, "replay_buffer"):
-        columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
-        if obs_key not in columns:  # agents of continuous actions store observation and action together
-            columns[obs_key] = columns["pair"][..., : loop.stages.spaces.obs_shape[0]]
-        train_states, train_rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
-        if networks.scales_obs:
-            train_states = unscale_states(train_states[None], networks.fixed(proxy.parameters[None]))[0]
+        train_states, train_rewards = _replayed_samples(agent, proxy, networks)
     else:
         unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
         training = _play(trained.policy, unscaled.stage(parameters, agent))
-        states = training.obs if obs_key == "obs" else _next_states(training)
+        states = _next_states(training) if proxy.config.proxy == "mdp" else training.obs
         train_states, train_rewards = states[training.valid], training.reward[training.valid]
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(trained.policy, real)
@@ -70,6 +66,18 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
         "synthetic on real": (answer_states[valid], answer_rewards[valid]),
     }
     return {name: torch.cat([states, rewards[:, None]], 1).numpy() for name, (states, rewards) in samples.items()}
+
+
+def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> tuple[Tensor, Tensor]:
+    """Return the next states (for a bandit, states) ``[N, S]`` and rewards ``[N]`` in the replay buffers of agents."""
+    obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
+    columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
+    if obs_key not in columns:  # agents of continuous actions store observation and action together
+        columns[obs_key] = columns["pair"][..., : agent.spaces.obs_shape[0]]
+    states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
+    if networks.scales_obs:
+        states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]
+    return states, rewards
 
 
 def _play(policy: Policy, environment: Environment) -> Trajectory:
@@ -133,9 +141,9 @@ def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit
 
 
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Return the shares of ``samples`` (kind -> ``[N, S + 1]``) in 60 bins, with a panel for each number of the state
-    and for the reward. Each panel has ``name``, ``edges``, and the shares of each kind. A bandit has no next state, so
-    its states on the real environment are omitted."""
+    """Return the fractions of ``samples`` (kind -> ``[N, S + 1]``) in 60 bins, with a panel for each number of the
+    state and for the reward. Each panel has ``name``, ``edges``, and the fractions of each kind. A bandit has no next
+    state, so its states on the real environment are omitted."""
     size = samples["real"].shape[1] - 1
     panels = []
     for column, name in enumerate([*names_of(game, size), "reward"]):
@@ -149,7 +157,7 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
         panel: dict[str, Any] = {"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]}
         for kind, array in values.items():
             counts, _ = np.histogram(array, edges)
-            panel[kind] = [float(f"{share:.4g}") for share in counts / len(array)]
+            panel[kind] = [float(f"{fraction:.4g}") for fraction in counts / len(array)]
         panels.append(panel)
     return panels
 
@@ -157,7 +165,7 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
 def draw_histograms(
     path: Path, panels: list[dict[str, Any]], labels: dict[str, str], look: Look, note: str, numbers: Path | None = None
 ) -> None:
-    """Draw panels of `histograms` on the same logarithmic axis of shares, with ``labels`` by kind of samples."""
+    """Draw panels of `histograms` with the same logarithmic y axis, and with ``labels`` by kind of samples."""
     lengths = balanced(len(panels))
     with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, numbers, note=note) as axes:
         for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
@@ -187,8 +195,8 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the edges of bins of ``values [N]``, without 0.5 % at both ends, and the mean reward in each bin. Edges
-    are ``[_REWARD_BINS + 1]``. Means of ``reward [K, N]`` are ``[K, _REWARD_BINS]``, NaN for an empty bin."""
+    """Divide ``values [N]``, without 0.5 % at both ends, into bins. Return the edges ``[_REWARD_BINS + 1]`` of the bins
+    and the means ``[K, _REWARD_BINS]`` of ``reward [K, N]`` in each bin, NaN for an empty bin."""
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
     edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)
     bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N]

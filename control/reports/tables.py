@@ -19,7 +19,7 @@ AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 @dataclass
 class Table:
-    """Table of texts, whose first row is the header and whose first column is the heading of each row. ``caption`` and
+    """Table of texts. The first row is the header, and the first column has the headings of the rows. ``caption`` and
     ``numeric`` (cells aligned to the right) are for HTML. Jinja2 renders a table by `__html__`."""
 
     rows: Sequence[Sequence[str]]
@@ -77,9 +77,9 @@ def solved_verdict(score: float, solved: float) -> str:
 
 
 def summarise(group: Group) -> dict[str, Any]:
-    """Return the numbers of a group, as data for JSON. ``seeds`` has for each seed the number of epochs and steps, and
-    for the tag of each return its mean over the last tenth of the epochs (``last``) and its ``best`` epoch. By tag,
-    ``over_seeds`` has statistics of ``last``, and ``best_over_seeds`` statistics of the best running mean."""
+    """Return the numbers of a group, as data for JSON. ``seeds`` has the numbers of epochs and steps of each seed and,
+    for the tag of each return, its mean over the last tenth of the epochs (``last``) and its ``best`` value.
+    ``over_seeds`` has statistics of ``last`` by tag, and ``best_over_seeds`` statistics of the best running mean."""
     returns = return_tags(group.runs)
     seeds = {
         str(run.seed): {
@@ -142,8 +142,7 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return texts for the numbers of `over_seeds`, by row of `AGGREGATES`. ``best`` are more such numbers, whose texts
-    follow in brackets."""
+    """Return the numbers of `over_seeds` as texts, by row of `AGGREGATES`; further numbers ``best`` are in brackets."""
     bounds = summary["iqm_interval"]
     if bounds:
         interval_text = f"{number_text(bounds[0])} to {number_text(bounds[1])}"

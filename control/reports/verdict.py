@@ -1,5 +1,5 @@
-"""The verdict about fresh agents: what random play, the best constant action and a teacher return on the real
-environment, and one sentence that compares the agents with them.
+"""The verdict about fresh agents: the returns of random play, the best constant action and a teacher on the real
+environment, and one sentence that compares the agents with these baselines.
 
 The episodes of these baselines are not counted as steps of a search. Their number is in the result.
 """
@@ -32,7 +32,7 @@ Act = Callable[[Tensor], Tensor]
 """A function from observations ``[N, *O]`` to actions, ``[N]`` or ``[N, A]``."""
 
 SCORES = "scores.json"  # in the run folder of a search
-EPISODES, CHOICE_EPISODES = 32, 8  # of each baseline, and of each constant action to choose the best one
+EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
 MOST_STEPS = 50_000  # real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # constant actions that are tried
 
@@ -77,8 +77,8 @@ class Score:
 
 @dataclass(frozen=True)
 class Baselines:
-    """Scores on the real environment of ``random`` play, of the best constant action (``constant``, whose name is
-    ``action``) and of a ``teacher``. ``real_steps`` counts the steps of all episodes."""
+    """Scores on the real environment: of ``random`` play, of the best constant action (``constant``), and of a
+    ``teacher``. ``action`` is the name of the best constant action, and ``real_steps`` the steps of all episodes."""
 
     random: Score
     constant: Score
@@ -99,13 +99,13 @@ class Baselines:
         constants = constant_actions(spaces.actions)
         policies: dict[str, Act] = {"": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
         policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
-        steps_of_all = len(policies) * (spaces.max_episode_steps or LONG)  # at most, of an episode of each policy
-        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * steps_of_all)))
+        max_steps = len(policies) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
+        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))
         real_steps = 0
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
 
             def play(names: list[str], count: int, most_steps: int) -> dict[str, list[float]]:
-                """Return the returns of about ``count`` episodes of each policy, of fewer after ``most_steps``."""
+                """Return the returns of about ``count`` episodes of each policy, or of fewer after ``most_steps``."""
                 nonlocal real_steps
                 starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
                 returns: dict[str, list[float]] = {name: [] for name in names}
@@ -126,7 +126,7 @@ class Baselines:
         return cls(scores[""], scores[best], best, scores.get("teacher"), real_steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
-        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are further fields of it."""
+        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`."""
         return Verdict(agents=Score.of(returns), **vars(self) | details)
 
 
@@ -134,9 +134,9 @@ class Baselines:
 class Verdict(Baselines):
     """A comparison of fresh ``agents`` on the real environment with the baselines.
 
-    ``goal`` is a return with which a constant action may be as good, such as the environment's largest return.
-    ``progress`` are the fitness in a search's first generation, and the winner's in the same units. ``advice`` says
-    what to try after a failure.
+    Agents that reach the return ``goal``, such as the environment's largest return, need not exceed the best constant
+    action. ``progress`` has the fitness in a search's first generation, and the fitness of its winner. ``advice`` names
+    changes to try after a failure.
     """
 
     agents: Score
@@ -146,14 +146,14 @@ class Verdict(Baselines):
 
     @property
     def passed(self) -> bool:
-        """Whether the agents are better than random play and than the best constant action by two standard errors,
-        and the winner of a search than its first generation. The agents may equal the best constant action if they
-        reach ``goal``, or if the teacher equals it too."""
+        """Whether the agents are better than random play and the best constant action by two standard errors, and the
+        winner of a search is better than its first generation. The agents may be only as good as the best constant
+        action if they reach ``goal``, or if the teacher is no better either."""
         return not self.failure
 
     @property
     def share(self) -> float:
-        """The share of the way from random play (0) to the teacher (1)."""
+        """The mean return of the agents on a scale from random play (0) to the teacher (1)."""
         assert self.teacher is not None
         return (self.agents.mean - self.random.mean) / (self.teacher.mean - self.random.mean)
 
@@ -198,7 +198,7 @@ class Verdict(Baselines):
 
     @property
     def doubt(self) -> str:
-        """A doubt about the success: a teacher that does not exceed the best constant action. "" if it does."""
+        """A doubt about the success, because the teacher does not exceed the best constant action. "" if it does."""
         teacher, constant = self.teacher, self.constant
         if teacher is None or teacher.exceeds(constant):
             return ""
@@ -211,8 +211,8 @@ class Verdict(Baselines):
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` has one with a teacher for each
-    kind by its name. The joint verdict passes if most kinds pass. Its sentence names every kind."""
+    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` has a verdict with a teacher for
+    each kind, by the kind's name. The joint verdict passes if most kinds pass. Its sentence names every kind."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))
@@ -235,16 +235,16 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
-    """Return at most `MOST_CONSTANTS` actions by their names: numbers of discrete actions, or the lowest, the middle
-    and the highest value of continuous ones, in all combinations for one or two dimensions and jointly for more."""
+    """Return at most `MOST_CONSTANTS` actions by their names. Discrete actions are evenly spaced. Continuous actions
+    have the lowest, middle and highest values, in all combinations for one or two dimensions, else jointly."""
     if isinstance(actions, Discrete):
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}
     low, high = np.array(actions.low), np.array(actions.high)
     levels = [0.0, 0.5, 1.0]
     joint = [(level,) * actions.size for level in levels]
-    shares = list(itertools.product(levels, repeat=actions.size)) if actions.size <= 2 else joint
-    values = [low + (high - low) * np.array(share) for share in shares]
+    combinations = list(itertools.product(levels, repeat=actions.size)) if actions.size <= 2 else joint
+    values = [low + (high - low) * np.array(combination) for combination in combinations]
     names = [" ".join(f"{number:g}" for number in (value if len(set(value)) > 1 else value[:1])) for value in values]
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(names, values, strict=True)}
 

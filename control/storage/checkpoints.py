@@ -101,9 +101,9 @@ def _read(file: Path) -> Checkpoint:
 
 @contextlib.contextmanager
 def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
-    """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. Its message names the
-    run's other checkpoint if that is sound; ``resume`` changes only this hint. Errors of the machine, for example a
-    lack of memory, are raised unchanged."""
+    """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. If the run's other
+    checkpoint can be read, the message names it, with a hint that depends on ``resume``. Errors of the machine, for
+    example a lack of memory, are raised unchanged."""
     try:
         yield
     except Exception as error:  # a damaged file can cause any exception
@@ -126,8 +126,7 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return ``best.ckpt`` or, without it, ``last.ckpt`` of the first of these folders that has one of them. None if no
-    folder has."""
+    """Return the checkpoint in the first of ``folders`` with one, None if none has one; ``best.ckpt`` comes first."""
     paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
     return next((path for path in paths if path.is_file()), None)
 
@@ -149,4 +148,5 @@ def _no_checkpoint_in(folder: Path) -> NoReturn:
 
 
 def _error(path: Any, problem: str) -> CheckpointError:
+    """Return the error for the checkpoint ``path``. ``problem`` follows its name in the message."""
     return CheckpointError(f"checkpoint {str(path)!r} {problem}")

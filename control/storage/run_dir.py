@@ -26,8 +26,8 @@ _VERSION = re.compile(r"version_(\d+)")
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
-    """Return the folder of all versions of a run, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25``;
-    ``seed_25-29`` if the run trains five members from seed 25; ``tune`` for a hyperparameter ``search``."""
+    """Return the folder of all versions of a run, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25``
+    for one member, ``seed_25-29`` for five members, and ``tune`` for a hyperparameter ``search``."""
     last_seed = run.seed + run.num_seeds - 1
     seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last_seed}"
     name = "tune" if search else seeds
@@ -113,9 +113,9 @@ def _version_number(path: Path) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, new: bool = False) -> Iterator[None]:
-    """Context manager that locks a run's folder for this process and removes half-written files. The system releases
-    the lock however the process ends. If the folder is ``new``, wait for the lock, because another process can hold it
-    only for a moment.
+    """Context manager that locks a run's folder for this process and removes incomplete files. The system releases the
+    lock however the process ends. If the folder is ``new``, wait for the lock, because another process can hold it only
+    for a moment.
 
     Raises SettingError if another process is writing there, or if a file of the run is a folder or the reverse. Raises
     UserError if the disk is full or fails during the block.
@@ -136,7 +136,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
             raise SettingError(f"resume: {problem}; wait for it or stop it") from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
-            leftover.unlink()  # half a file from a killed process
+            leftover.unlink()  # an incomplete file from a killed process
         try:
             yield
         except OSError as error:
@@ -150,8 +150,8 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary file beside ``path``, and renames it to ``path`` if the block ends
-    without an exception. Whatever happens (an exception, SIGKILL, a full disk), ``path`` is the whole old or the whole
-    new file.
+    without an exception. Even after an exception, SIGKILL or with a full disk, ``path`` is the complete old or the
+    complete new file.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     remove = functools.partial(temporary.unlink, missing_ok=True)
@@ -167,7 +167,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8 so that ``path`` never holds half of it."""
+    """Write ``text`` as UTF-8. At any time, ``path`` is the complete old or the complete new file."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -184,8 +184,8 @@ def synced(path: Path) -> None:
 
 class MetricsFile:
     """A CSV file with one row per (epoch, seed): `KEYS`, then one column per TensorBoard tag, with empty cells for
-    missing measurements. An existing file is continued: it keeps its columns, and new tags are added after them. Raises
-    SettingError if the file is not a table of this form."""
+    missing measurements. An existing file is continued: it keeps its columns, and new tags become columns after them.
+    Raises SettingError if the file is not a table of this form."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -194,8 +194,8 @@ class MetricsFile:
         self._rewrite()  # removes an incomplete last line, if the run was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
-        """Append rows, each with `KEYS` and any tags. They are written to the file, not buffered, before the return.
-        Tags without a column get one, for which the file is written again."""
+        """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
+        column yet, the file is written again with a new column."""
         tags = dict.fromkeys(tag for row in rows for tag in row)  # in order, each once
         new_columns = [tag for tag in tags if tag not in self.columns]
         if new_columns:
@@ -212,13 +212,13 @@ class MetricsFile:
         each seed, in the order of members, with `KEYS` only."""
         member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
         last_epoch = checkpoint_rows[0]["epoch"]
-        kept: list[tuple[int, int, str]] = []  # epoch, member and line; text needs a fifth of the memory of lists
+        lines: list[tuple[int, int, str]] = []  # epoch, member and text; text needs a fifth of the memory of lists
         for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):
             if epoch <= last_epoch:
-                kept.append((int(epoch), member_of_seed.get(int(seed), 0), ",".join(cells)))
-        kept.sort(key=lambda line: line[:2])
-        self._write(text.split(",") for _, _, text in kept)
-        logged = {member for epoch, member, _ in kept if epoch == last_epoch}
+                lines.append((int(epoch), member_of_seed.get(int(seed), 0), ",".join(cells)))
+        lines.sort(key=lambda line: line[:2])
+        self._write(text.split(",") for _, _, text in lines)
+        logged = {member for epoch, member, _ in lines if epoch == last_epoch}
         self.append(*(row for member, row in enumerate(checkpoint_rows) if member not in logged))
 
     def _rewrite(self) -> None:
@@ -226,8 +226,7 @@ class MetricsFile:
         self._write(cells for cells, _ in itertools.islice(_rows(self.path), 1, None))  # without the header
 
     def _write(self, rows: Iterable[list[str]]) -> None:
-        """Replace the file by ``rows``, which may be read from it meanwhile. Rows with too few cells get empty
-        cells."""
+        """Replace the file by ``rows``, which may be read from the old file. Short rows are filled with empty cells."""
         with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)

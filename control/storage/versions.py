@@ -34,8 +34,8 @@ def versions() -> dict[str, str]:
 
 
 def write_versions(folder: Path, epoch: int) -> None:
-    """Add an entry with the versions of this process to a run's file, valid from ``epoch`` on. It replaces entries of
-    this epoch or later, unless the versions equal the last earlier entry's."""
+    """Store in a run's file that the versions of this process are valid from ``epoch`` on. Entries of this epoch or
+    later are removed. A new entry is added, unless its versions equal the versions of the last remaining entry."""
     old_entries = read_versions(folder)
     entries = [entry for entry in old_entries if int(entry["from"]) < epoch]
     new_entry = {"from": str(epoch)} | versions()

@@ -104,7 +104,7 @@ def trained_values(settings: Settings, steps: int) -> Potential:
     loop = InnerLoop(config, settings.run.agent, settings.agent, settings.run.gamename)
     seeds = fresh_seeds(0, "trained", 8)
     step_loop: StepLoop = loop.begin(None, seeds)
-    trained = loop.finish(step_loop)
+    trained = loop.train_to_end(step_loop)
     returns = loop.test(trained.policy, seeds).returns
     agent: Any = step_loop.agent
     best = int(returns.mean(1).argmax())

@@ -41,7 +41,7 @@ def train_policy(on_proxy: bool) -> Policy:
     )
     loop = InnerLoop(config, "DDQN", agent_settings(proxy, "DDQN", {}), proxy.game)
     training = loop.begin(proxy.parameters[None] if on_proxy else None, fresh_seeds(0, "evaluation", count=1))
-    return loop.finish(training).policy
+    return loop.train_to_end(training).policy
 
 
 class Half:
