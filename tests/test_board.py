@@ -58,7 +58,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     hparams = logged_hyperparameters(folder)
     assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
-    assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot", "discount"} & set(hparams)
+    assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"} & set(hparams)
     assert not {tag for tag in events.Tags()["scalars"] if tag.startswith("summary/")}
     results = load_events(folder / "hparams")
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
@@ -72,7 +72,8 @@ def test_events_equal_metrics(finished: Finished) -> None:
 
 def test_hyperparameters_are_non_default_settings() -> None:
     base_settings = from_dict({"implementation": "CPG", "gamename": "cartpole"})
-    assert hyperparameters(base_settings) == {"implementation": "CPG", "gamename": "cartpole", "seed": 25}
+    common = {"lr": base_settings.agent.lr, "discount": base_settings.agent.discount}
+    assert hyperparameters(base_settings) == {"implementation": "CPG", "gamename": "cartpole", "seed": 25} | common
     quiet = base_settings.replace(logdir="/elsewhere", print_statements=1, record=True, checkpoint_every=3)
     assert hyperparameters(quiet) == hyperparameters(base_settings)
     other = base_settings.replace(lr=0.5, seed=7, time_limit=90)
@@ -80,7 +81,8 @@ def test_hyperparameters_are_non_default_settings() -> None:
     commanded = from_dict({"implementation": "UDRL", "command": {"return": 9.0}})
     assert hyperparameters(commanded)["command.return"] == 9.0
     search = from_dict({"implementation": "SE", "gamename": "cartpole", "population": 6, "agent": "TD3Discrete"})
-    assert hyperparameters(search).keys() == {"implementation", "gamename", "seed", "agent", "population"}
+    identity = {"implementation", "gamename", "seed", "agent"}
+    assert hyperparameters(search).keys() == identity | {"population", "lr", "discount", "batch_size"}
 
 
 def test_histograms(tmp_path: Path) -> None:

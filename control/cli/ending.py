@@ -13,6 +13,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, and a terminal that is closed
 INTERRUPTED = 130
+OVER_BAR = "\r\033[K"  # erases the bar and "^C" on a terminal
 REACTION_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running code does not react
 
 
@@ -76,7 +77,7 @@ class Ending:
     def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""
         if self.status == INTERRUPTED:
-            print_on_stderr("interrupted")
+            print_on_stderr(OVER_BAR * sys.stderr.isatty() + "interrupted")
 
 
 ending = Ending()

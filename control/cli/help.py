@@ -283,7 +283,7 @@ def first_commands() -> str:
     """Return some commands to begin with, for calls without flags. Their times are measured on one core."""
     examples = [f"{aim} ({time}):\n  python trainer.py {words}" for words, aim, time in FIRST_COMMANDS]
     heading = "Without flags nothing is trained. Some commands to begin with:"
-    return _with_broken_commands("\n".join([heading, *examples, "All flags: --help"]))
+    return _with_broken_commands("\n\n".join([heading, *examples, "All flags: --help"]))
 
 
 def _with_broken_commands(page: str) -> str:

@@ -201,7 +201,7 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
         score = f"{solved_verdict(summary['mean'], solved)}: {score}"
     diverged = f"; {summary['failed']} of them diverged and count in nothing" if summary["failed"] else ""
     place = "in machine code" if module.settings.proxy.compiled else "in torch"
-    yield "its score", f"{score} of {summary['agents']} fresh agents, trained {place}{diverged}"
+    yield "score", f"{score} of {summary['agents']} fresh agents, trained {place}{diverged}"
     if "each" in summary:
         yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in summary["each"].items())
     if "stays" in summary:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import shlex
 import shutil
 import sys
 import time
@@ -28,14 +29,15 @@ from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
-from control.cli.progress import Watch, part, progress
+from control.cli.progress import Watch, part, progress, time_in_words
 from control.cli.run_settings import LearnConfig
 from control.cli.settings import Settings
+from control.cli.words import word
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.process import prepare
 from control.commands.run import Run
-from control.commands.summary import command, show_next
+from control.commands.summary import command, path_text, show_next
 from control.commands.train import train
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first
@@ -141,14 +143,17 @@ class Learned:
 def learn(settings: Settings) -> int:
     """Run the stages of ``--learn``, print their results, and write the page. Return 0 if no stage failed, else 1."""
     prepare(settings.run)
+    started = time.monotonic()
     learned = learn_in_folder(settings)
     folder = learned.folder
     has_gain = learned.results.get("race", {}).get("gain", True)
     proxies = [BANDIT, REWARD] if has_gain else [BANDIT]
     commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
-    lines = [(Path(name).stem, folder / name) for name in (PAGE, TEACHER, BANDIT, REWARD)]
-    lines.append(("results", folder / RESULTS))
-    show_next([line for line in lines if line[1].exists()], commands)
+    files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
+    notes = {"page": " (open it in a browser)"}
+    lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(time.monotonic() - started))]
+    lines += [(name, file + notes.get(name, "")) for name, file in files.items() if (folder / file).exists()]
+    show_next(lines, commands, folder)
     return 0 if learned.passed else 1
 
 
@@ -201,6 +206,14 @@ def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settin
     return settings.replace(**values)
 
 
+def _command_text(settings: Settings) -> str:
+    """Return the command that repeats the stages."""
+    values = dataclasses.asdict(settings.subcommand) | {"seed": settings.run.seed}
+    names = sorted(settings.explicit_names & values.keys() - {"learn", "only"})
+    flags = (f"--{name} {shlex.quote(word(values[name]))}" for name in names)
+    return " ".join([f"python trainer.py --learn {shlex.quote(str(values['learn']))}", *flags])
+
+
 def _run_stages(task: Task, verbose: bool) -> bool:
     """Run the stages that have no results. Return whether no stage failed."""
     only = task.options.only
@@ -220,14 +233,15 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             estimates = _estimates(task)
             seconds = sum(estimates[other] for other in names if other not in task.results)
             duration = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
-            time_left = f"; about {duration} left" if seconds >= 1 else ""
+            about = "about" if "teacher" in task.results else "at most"  # a teacher may reach its best return early
+            time_left = f"; {about} {duration} left" if seconds >= 1 else ""
             print_named(name, f"{task.results[name]['text']}{time_left}", 9)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
-    write_page(task.folder, task.game, task.results)
+    write_page(task.folder, task.game, task.results, _command_text(task.settings))
     judged = [task.results[name] for name in names if name in task.results]
     if verbose and (sentence := _last_sentence(judged)):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))

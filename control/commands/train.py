@@ -102,6 +102,10 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
         module.close()  # because Ray may not end at the exit of the interpreter
         if (folder / run_dir.LAST).exists():
             print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
+        else:
+            print_on_stderr(
+                "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
+            )
         raise KeyboardInterrupt from None
     finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
     if finished:
@@ -279,7 +283,10 @@ def _best_score_text(module: AgentModule, folder: Path) -> str:
         text += f", {solved_verdict(module.best, solved)}"
     elif len(scores) > seeds:
         start = sum(scores[:seeds]) / seeds
-        text += f", {'better' if module.best > start else 'no better'} than the first ({start:.1f})"
+        comparison = (
+            "as good as" if module.best == start else "better than" if module.best > start else "no better than"
+        )
+        text += f", {comparison} the first ({start:.1f})"
     is_best_test = tag == GREEDY or not tests or seeds > 1
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 
@@ -306,7 +313,7 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
     settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
-        commands.append(("tensorboard", "--logdir", settings.run.logdir))
+        commands.append(("tensorboard", "--logdir", folder.parents[2]))  # of the experiment
     if checkpoint_path if isinstance(module, AgentModule) else (folder / IN_RUN).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
     return commands

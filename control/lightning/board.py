@@ -17,11 +17,12 @@ from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import word
 from control.lightning.module import RunModule
 from control.reports.runs import Run
-from control.reports.tags import GREEDY, HELD_OUT_RETURN, MEAN_RETURN, RUNNING_MEAN, TRAINING, of_search
+from control.reports.tags import GREEDY, HELD_OUT_RETURN, MEAN_RETURN, RUNNING_MEAN, TAGS, TRAINING, of_search
 from models.settings import names_with
 
 _HPARAMS, _RETURN = "hparams", "summary/return"  # folder and first column of TensorBoard's page HPARAMS
 _RETURNS = (GREEDY, RUNNING_MEAN, TRAINING, MEAN_RETURN)  # the page shows the first of them that a run has
+_COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
 _MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
 
 
@@ -34,12 +35,24 @@ class Board:
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
+        self._described: set[str] = set()  # tags
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add ``values`` by tag, without NaN."""
         for tag, value in values.items():
-            if not math.isnan(value):
+            if tag in TAGS and tag not in self._described and not math.isnan(value):
+                self._describe(tag, value, steps)
+            elif not math.isnan(value):
                 self.writer.add_scalar(tag, value, steps)
+
+    def _describe(self, tag: str, value: float, steps: int) -> None:
+        """Add the first ``value`` of a tag with its description."""
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+
+        metadata = SummaryMetadata(summary_description=TAGS[tag].text)
+        scalar = Summary.Value(tag=tag, simple_value=value, metadata=metadata)
+        self.writer._get_file_writer().add_summary(Summary(value=[scalar]), steps)
+        self._described.add(tag)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold."""
@@ -87,8 +100,9 @@ class Board:
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
-    """Return the settings that distinguish a run: agent, environment, seed, and settings that affect learning, if the
-    user set them or they differ from the default of this agent in this environment. Parts of a command, such as the
+    """Return the settings that distinguish a run: agent, environment, seed, the settings in `_COMMON`, and other
+    settings that affect learning, if the user set them or they differ from the default of this agent in this
+    environment. Parts of a command, such as the
     return that an agent pursues, have the names ``command.NAME``."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
@@ -100,7 +114,8 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     changed_settings = {
         name: value
         for name, value in values.items()
-        if name in affect_learning and (name in settings.explicit_names or value != defaults.get(name))
+        if name in _COMMON
+        or (name in affect_learning and (name in settings.explicit_names or value != defaults.get(name)))
     }
     return identity | {"seed": run.seed} | changed_settings | command
 

@@ -18,7 +18,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
 from control.cli.colour import paint, wrap_text
-from control.cli.ending import SIGNALS, ending, print_on_stderr
+from control.cli.ending import OVER_BAR, SIGNALS, ending, print_on_stderr
 from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
 from control.films.recording import film
 from control.lightning.agent import AgentModule
@@ -269,8 +269,9 @@ class StopOnSignal(Callback):
             ending.handled.set()
             raise StopNow
         self.stop_requested = True
-        over_bar = "\r\033[K" if sys.stderr.isatty() else ""  # erases the bar and "^C"
-        print_on_stderr(f"{over_bar}stopping after this {self.unit}; once more to stop at once")
+        limit = " or in a second" if number == signal.SIGINT else ""
+        line = f"stopping after this {self.unit}{limit}; once more to stop at once"
+        print_on_stderr(OVER_BAR * sys.stderr.isatty() + line)
         if number == signal.SIGINT:  # a person waits
             self._timer.start()
 

@@ -68,7 +68,10 @@ class ProxyModule(RunModule):
         self.real_steps = 0
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.legend = "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-        self.legend += f"{self.steps_on}: steps of all agents; left: with last tests{' and film' * settings.run.record}"
+        real = "tests: theirs" if self.steps_on == "training" else "real: steps of tests"
+        self.legend += (
+            f"{self.steps_on}: steps of all agents, {real}; left: with last tests{' and film' * settings.run.record}"
+        )
         self.kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
 
@@ -269,8 +272,7 @@ class ProxyModule(RunModule):
         if num_failed := int((~self.fitness.isfinite()).sum()):
             columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
         # Agents with learned rewards also train on the real environment; their `real_steps` are only the tests.
-        kind_of_real_steps = "test" if self.steps_on == "training" else "real"
-        return columns | {f"{kind_of_real_steps} steps": f"{self.real_steps:10,}"}
+        return columns | {"tests" if self.steps_on == "training" else "real": f"{self.real_steps:10,}"}
 
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
