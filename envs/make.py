@@ -145,7 +145,7 @@ class Stages:
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return the parameters ``flat [D]`` of a proxy with its initial states replaced by states from episodes of its
         target policy, if the settings ask for that. If ``scaled``, the target's inputs are also scaled to mean 0 and
-        variance 1 on these states.
+        variance 1 on these states. The default returns ``flat`` as it is.
 
         ``get_obs(act, count, limit)`` returns observations ``[count, S]`` from episodes of the policy ``act``, a
         function from observations ``[N, S]`` to actions. Episodes restart after ``limit`` steps, or after the

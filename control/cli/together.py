@@ -38,7 +38,8 @@ def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each path in a config that does not exist and is no other word for the setting."""
+    """Yield an error for each path in a config that neither exists nor is a word that the setting accepts in place of
+    a path."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
         for path in (value,) if isinstance(value, str) else dict.fromkeys(value):

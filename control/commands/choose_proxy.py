@@ -112,6 +112,7 @@ def _scores_and_origin(
     if not rows:  # a clone of a teacher
         origin = f"made from {module.config.start_from}"
     else:
+        # The last generation moves the mean once more, which gives it the next number.
         origin = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
     scores = {"generation": generation, "generations": module.epoch, "report": summary, "second_test": rows}
     steps = {"search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps}

@@ -438,9 +438,9 @@ def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward
 
 
 def held_out_score(module: ProxyModule) -> float:
-    """Return the mean return of fresh agents that train on the best mean of a search. With ``test_every`` it is a mean
-    over all tests during training, otherwise over the tests at the end. Diverged agents count as the worst of the
-    others. Raises TrialFailed if all diverged."""
+    """Return the average return of fresh agents that train on the best proxy of a search, a mean of its distribution.
+    With ``test_every`` the average is over all tests during training, otherwise over the tests at the end. Diverged
+    agents count as the worst of the others. Raises TrialFailed if all diverged."""
     config, count = module.config, module.config.report_agents
     mean = module.mean.detach()[0]
     if module.archive.entries:

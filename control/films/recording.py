@@ -142,10 +142,10 @@ def record(
                 for stage in stages:
                     stage.start(seed, heading)
                 add_frame(side_by_side([stage.picture() for stage in stages]))
-                remaining_frames = max(1, round(_PAUSE_SECONDS * frame_rate))  # after the last step
-                while remaining_frames:
+                pause_frames_left = max(1, round(_PAUSE_SECONDS * frame_rate))  # counts down once all agents are done
+                while pause_frames_left:
                     if all(stage.done for stage in stages):
-                        remaining_frames -= 1
+                        pause_frames_left -= 1
                     for stage in stages:
                         stage.advance()
                     add_frame(side_by_side([stage.picture() for stage in stages]))

@@ -87,7 +87,8 @@ class Board:
         plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, end_summary = hparams(plain, {})
-        returns = next((curve for tag in _RETURNS if len(curve := run.points(tag)[1])), np.empty(0))
+        curves = [run.points(tag)[1] for tag in _RETURNS]
+        returns = next((curve for curve in curves if len(curve)), np.empty(0))
         steps = int(run.columns["env_steps"][-1])
         # The page has a column for every scalar of a folder with hyperparameters, so they have a separate folder.
         with SummaryWriter(str(self.folder / _HPARAMS)) as writer:

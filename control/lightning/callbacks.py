@@ -104,7 +104,7 @@ class Progress(Callback):
             tqdm.write(paint(reason, "green", sys.stdout))
 
     def _print_row(self, module: RunModule, columns: dict[str, str]) -> None:
-        """Print the epoch, the ``columns``, the speed since the last row, and the time left."""
+        """Print the epoch, the ``columns``, the speed of a seed since the last row, and the time left."""
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._line_steps) / (now - self._line_time)
         self._line_steps, self._line_time = steps, now

@@ -246,7 +246,7 @@ def draw_curves(
 
 
 def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
-    """Return the parts of a note on `draw_curves`, for groups with these numbers of ``seeds``."""
+    """Return the parts of a note on `draw_curves`. ``seeds`` has the number of seeds of each group."""
     texts = []
     if max(seeds) >= LEAST:
         texts.append("line: mean over seeds; band: its 95 % bootstrap interval")

@@ -201,9 +201,9 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
 
 
 def _shorten_labels(arms: Sequence[Arm]) -> str:
-    """Shorten the labels of ``arms`` in place. If there are several environments, ``game`` becomes the environment, and
-    the label loses its name. Then a prefix that all labels have, up to a - or _, is removed and returned. It remains if
-    a label without it had no letter, such as ``256``. Returns an empty text if nothing was removed."""
+    """Shorten the labels of ``arms`` in place. With several environments, ``game`` becomes the environment, and its
+    name leaves the label. Then a prefix that all labels share, up to a - or _, is removed and returned, unless that
+    would leave a label without letters, such as ``256``. Returns an empty text if nothing was removed."""
     if len(_environments(arms)) > 1:
         new_labels, _ = distinct_labels([arm.names[1:] for arm in arms])
         for arm, label in zip(arms, new_labels, strict=True):

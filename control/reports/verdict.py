@@ -211,8 +211,9 @@ class Verdict(Baselines):
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` has a verdict with a teacher for
-    each kind, by the kind's name. The joint verdict passes if most kinds pass. Its sentence names every kind."""
+    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` maps the name of each kind to its
+    verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. Its sentence names every
+    kind."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))

@@ -358,7 +358,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        # A search from a policy has the states that this policy visits. Like a clone's, they are close to each other.
+        # A search that starts from a policy uses the states that it visits. They lie close to each other, as a clone's
+        # states do, so such a search gets the defaults of a clone.
         has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
         has_cells = values.get("first_states") == "cells"
         defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
