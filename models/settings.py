@@ -261,13 +261,13 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
 
 
-def choice_error(name: str, value: Any, choices: Iterable[str], where: str = "", guess: Any = None) -> SettingError:
+def choice_error(name: str, value: Any, choices: Iterable[str], scope: str = "", guess: Any = None) -> SettingError:
     """Return the SettingError about a ``value`` of setting ``name`` that is not in ``choices``. It suggests the choice
-    nearest to ``guess``, by default ``value``. The text ``where``, such as " for PPO", follows the word "allowed"."""
+    nearest to ``guess``, by default ``value``. The text ``scope``, such as " for PPO", follows the word "allowed"."""
     names = list(choices)
     guess = value if guess is None else guess
     hint = nearest(guess, names) if isinstance(guess, str) else ""
-    return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, ', '.join(names), where)}", name)
+    return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, ', '.join(names), scope)}", name)
 
 
 def parse_value(item: type, text: str) -> Any:
@@ -316,13 +316,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean '{close}'?" if close else ""
 
 
-def allowed_clause(hint: str, allowed_text: str, where: str = "") -> str:
+def allowed_clause(hint: str, allowed_text: str, scope: str = "") -> str:
     """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the word "allowed",
-    the text ``where``, such as " for PPO", and the allowed values. After a suggestion, a list of more than `MAX_ITEMS`
+    the text ``scope``, such as " for PPO", and the allowed values. After a suggestion, a list of more than `MAX_ITEMS`
     values is left out."""
     if hint and allowed_text.count(",") >= MAX_ITEMS:
-        return f"{hint} All{where}: --help"
-    return f"{hint} Allowed{where}: {allowed_text}" if hint else f"; allowed{where}: {allowed_text}"
+        return f"{hint} All{scope}: --help"
+    return f"{hint} Allowed{scope}: {allowed_text}" if hint else f"; allowed{scope}: {allowed_text}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:

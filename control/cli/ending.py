@@ -13,7 +13,6 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # Ctrl-C, kill, and a terminal that is closed
 INTERRUPTED = 130
-OVER_BAR = "\r\033[K"  # erases the bar and "^C" on a terminal
 REACTION_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running code does not react
 
 
@@ -77,7 +76,7 @@ class Ending:
     def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""
         if self.status == INTERRUPTED:
-            print_on_stderr(OVER_BAR * sys.stderr.isatty() + "interrupted")
+            print_over_bar("interrupted")
 
 
 ending = Ending()
@@ -90,6 +89,12 @@ def print_on_stderr(text: str) -> None:
     except (OSError, RuntimeError):
         with contextlib.suppress(OSError):
             os.write(2, f"{text}\n".encode())  # 2 is stderr
+
+
+def print_over_bar(text: str) -> None:
+    """Print a line on stderr, on a terminal in place of the progress bar and ``^C``. Also works in a signal handler."""
+    erase_line = "\r\033[K" if sys.stderr.isatty() else ""
+    print_on_stderr(f"{erase_line}{text}")
 
 
 def begin() -> None:

@@ -267,10 +267,8 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
     parts = [f"default: {word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
     without_null = allowed_values.removesuffix("; or null")
-    metavar_says_so = without_null in OBVIOUS_VALUES or allowed_values.startswith(
-        "text, "
-    )  # length limits are left out
-    if not metavar_says_so:
+    is_text = allowed_values.startswith("text, ")  # its maximum length is left out
+    if not (without_null in OBVIOUS_VALUES or is_text):
         parts.append(f"allowed: {allowed_values}")
     if flag.default is True:
         parts.append(f"off: --no_{flag.name}")

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import shlex
 import shutil
 import sys
 import time
@@ -32,7 +31,6 @@ from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, part, progress, time_in_words
 from control.cli.run_settings import LearnConfig
 from control.cli.settings import Settings
-from control.cli.words import word
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.process import prepare
@@ -206,14 +204,6 @@ def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settin
     return settings.replace(**values)
 
 
-def _command_text(settings: Settings) -> str:
-    """Return the command that repeats the stages."""
-    values = dataclasses.asdict(settings.subcommand) | {"seed": settings.run.seed}
-    names = sorted(settings.explicit_names & values.keys() - {"learn", "only"})
-    flags = (f"--{name} {shlex.quote(word(values[name]))}" for name in names)
-    return " ".join([f"python trainer.py --learn {shlex.quote(str(values['learn']))}", *flags])
-
-
 def _run_stages(task: Task, verbose: bool) -> bool:
     """Run the stages that have no results. Return whether no stage failed."""
     only = task.options.only
@@ -241,7 +231,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
-    write_page(task.folder, task.game, task.results, _command_text(task.settings))
+    write_page(task.folder, task.game, task.results, _command_text(task))
     judged = [task.results[name] for name in names if name in task.results]
     if verbose and (sentence := _last_sentence(judged)):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
@@ -497,13 +487,17 @@ def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores
     """Write the proxy ``flat [D]`` with its settings and scores, and with the command that repeats the stages."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
+    write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=_command_text(task))
+
+
+def _command_text(task: Task) -> str:
+    """Return the command that repeats the stages."""
     explicit_names = task.settings.explicit_names - {"learn", "only"}
     values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
-    if "implementation" in task.results["teacher"]:  # else it depends on the speed of the machine
-        values["implementation"] = task.results["teacher"]["implementation"]
+    if implementation := task.results.get("teacher", {}).get("implementation"):  # else the machine's speed selects it
+        values["implementation"] = implementation
     flags = (f"--{flag} {value}" for flag, value in values.items())
-    text = " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
-    write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=text)
+    return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
 
 
 def _estimates(task: Task) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
@@ -40,19 +41,14 @@ class Board:
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add ``values`` by tag, without NaN."""
         for tag, value in values.items():
-            if tag in TAGS and tag not in self._described and not math.isnan(value):
-                self._describe(tag, value, steps)
-            elif not math.isnan(value):
+            if math.isnan(value):
+                continue
+            if tag in TAGS and tag not in self._described:  # the first value of a tag carries its description
+                self._described.add(tag)
+                metadata = SummaryMetadata(summary_description=TAGS[tag].text)
+                _add_value(self.writer, Summary.Value(tag=tag, simple_value=value, metadata=metadata), steps)
+            else:
                 self.writer.add_scalar(tag, value, steps)
-
-    def _describe(self, tag: str, value: float, steps: int) -> None:
-        """Add the first ``value`` of a tag with its description."""
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-
-        metadata = SummaryMetadata(summary_description=TAGS[tag].text)
-        scalar = Summary.Value(tag=tag, simple_value=value, metadata=metadata)
-        self.writer._get_file_writer().add_summary(Summary(value=[scalar]), steps)
-        self._described.add(tag)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold."""
@@ -103,8 +99,7 @@ class Board:
 def hyperparameters(settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a run: agent, environment, seed, the settings in `_COMMON`, and other
     settings that affect learning, if the user set them or they differ from the default of this agent in this
-    environment. Parts of a command, such as the
-    return that an agent pursues, have the names ``command.NAME``."""
+    environment. Parts of a command, such as the return that an agent pursues, have the names ``command.NAME``."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
@@ -141,12 +136,16 @@ def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
 def add_image(writer: SummaryWriter, tag: str, path: Path, steps: int) -> None:
     """Add a picture or an animated GIF to the images of ``tag``."""
     from PIL import Image
-    from tensorboard.compat.proto.summary_pb2 import Summary
 
     with Image.open(path) as picture:
         width, height = picture.size
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), steps)
+    _add_value(writer, Summary.Value(tag=tag, image=image), steps)
+
+
+def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:
+    """Add a value that `SummaryWriter` has no method for."""
+    writer._get_file_writer().add_summary(Summary(value=[value]), steps)
 
 
 def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:

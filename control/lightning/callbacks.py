@@ -18,7 +18,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from tqdm import tqdm
 
 from control.cli.colour import paint, wrap_text
-from control.cli.ending import OVER_BAR, SIGNALS, ending, print_on_stderr
+from control.cli.ending import SIGNALS, ending, print_over_bar
 from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
 from control.films.recording import film
 from control.lightning.agent import AgentModule
@@ -270,8 +270,7 @@ class StopOnSignal(Callback):
             raise StopNow
         self.stop_requested = True
         limit = " or in a second" if number == signal.SIGINT else ""
-        line = f"stopping after this {self.unit}{limit}; once more to stop at once"
-        print_on_stderr(OVER_BAR * sys.stderr.isatty() + line)
+        print_over_bar(f"stopping after this {self.unit}{limit}; once more to stop at once")
         if number == signal.SIGINT:  # a person waits
             self._timer.start()
 

@@ -277,9 +277,10 @@ class ProxyModule(RunModule):
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
         distances. If possible, these include the generations that test the mean."""
-        every = self.config.at(self.epoch).eval_every
-        epochs = self.epochs or 5 * every
-        spacing = next(n for n in range(every, 0, -1) if every % n == 0 and (n == 1 or epochs >= 5 * n))
+        interval = self.config.at(self.epoch).eval_every
+        epochs = self.epochs or 5 * interval
+        divisors = (n for n in range(interval, 0, -1) if interval % n == 0)
+        spacing = next(n for n in divisors if n == 1 or epochs >= 5 * n)
         spacing *= -(-epochs // (20 * spacing))
         return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
 
