@@ -37,7 +37,7 @@ def test_page_lists_all_tags() -> None:
 
 def logged_hyperparameters(folder: Path) -> dict[str, Any]:
     """Hyperparameters of a run in TensorBoard."""
-    content = load_events(folder / "hparams").SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    content = load_events(folder).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     hparams = HParamsPluginData.FromString(content).session_start_info.hparams
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in hparams.items()}
 
@@ -59,15 +59,9 @@ def test_events_equal_metrics(finished: Finished) -> None:
     hparams = logged_hyperparameters(folder)
     assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
     assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"} & set(hparams)
-    assert not {tag for tag in events.Tags()["scalars"] if tag.startswith("summary/")}
-    results = load_events(folder / "hparams")
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
-        results.SummaryMetadata("_hparams_/experiment")
-    greedy = metrics["eval/return_greedy"]
-    expected = {"return": greedy[3], "return_best": max(greedy[1], greedy[3]), "steps": metrics["env_steps"][-1]}
-    for tag, value in expected.items():
-        (scalar,) = results.Scalars(f"summary/{tag}")
-        assert (scalar.step, scalar.value) == (metrics["env_steps"][-1], pytest.approx(value)), tag
+        events.SummaryMetadata("_hparams_/experiment")
+    assert {file.parent for file in folder.rglob("events.out.tfevents.*")} == {folder}  # so that it is listed once
 
 
 def test_hyperparameters_are_non_default_settings() -> None:

@@ -183,7 +183,8 @@ SEARCH = """(u, seed, count, resultOf) => {
 def test_a_search_climbs(script: Path) -> None:
     climb = f"(u) => ({SEARCH})(u, 3, 6, ([vector]) => -vector.reduce((sum, value) => sum + (value - 0.1) ** 2, 0))"
     phases, reports, solved = run(script, climb)
-    assert phases[31] == ["Random network 32 of 32", 16] and phases[32][0] == "Generation 1" and not solved
+    assert phases[31] == ["Trying random network 32 of 32", 16] and not solved
+    assert phases[32] == ["Generation 1: testing 32 variants", 32]
     assert [report["generation"] for report in reports] == [5, 10, 15, 20, 25, 30]
     scores = [report["score"] for report in reports]
     assert scores == sorted(scores) and scores[-1] > 0.8 * scores[0]
@@ -191,15 +192,16 @@ def test_a_search_climbs(script: Path) -> None:
     assert len(reports[-1]["vector"]) == 549
 
 
-def test_a_search_ends_after_two_good_exams(script: Path) -> None:
-    """Exams are the jobs with 1,000 updates; here the second one of generation 5 fails."""
-    exams = f"""(u) => {{
-      let exams = 0;
-      return ({SEARCH})(u, 0, 9, (job) => (job[2] === 1000 ? (exams++ < 16 || exams > 48 ? 480 : 400) : 300));
+def test_a_search_ends_after_two_good_tests(script: Path) -> None:
+    """Tests are the jobs with 1,000 updates; here the second one of generation 5 fails."""
+    tests = f"""(u) => {{
+      let tests = 0;
+      return ({SEARCH})(u, 0, 9, (job) => (job[2] === 1000 ? (tests++ < 16 || tests > 48 ? 480 : 400) : 300));
     }}"""
-    phases, reports, solved = run(script, exams)
+    phases, reports, solved = run(script, tests)
     assert solved and [report["score"] for report in reports] == [480, 480]
-    assert [phase for phase in phases if "xam" in phase[0]] == 2 * [["Exam", 16], ["Exam", 0], ["Second exam", 32]]
+    first, second = "Testing the best network with 16 new agents", "Repeating the test with 32 new agents"
+    assert [phase for phase in phases if phase[0] in (first, second)] == 2 * [[first, 16], [first, 0], [second, 32]]
 
 
 def test_a_member_trains_an_agent(script: Path) -> None:

@@ -157,7 +157,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
         default_root_dir=folder,
     )
     trainer.fit(module, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
-    log.finish(module)
+    log.finish()
 
 
 def _loggers(run: RunConfig, folder: Path) -> list[Logger]:

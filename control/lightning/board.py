@@ -17,12 +17,9 @@ from torch.utils.tensorboard import SummaryWriter
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import word
 from control.lightning.module import RunModule
-from control.reports.runs import Run
-from control.reports.tags import GREEDY, HELD_OUT_RETURN, MEAN_RETURN, RUNNING_MEAN, TAGS, TRAINING, of_search
+from control.reports.tags import HELD_OUT_RETURN, TAGS
 from models.settings import names_with
 
-_HPARAMS, _RETURN = "hparams", "summary/return"  # folder and first column of TensorBoard's page HPARAMS
-_RETURNS = (GREEDY, RUNNING_MEAN, TRAINING, MEAN_RETURN)  # the page shows the first of them that a run has
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
 _MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
 
@@ -51,13 +48,22 @@ class Board:
                 self.writer.add_scalar(tag, value, steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold."""
-        highlighted = set(hyperparameters(settings))
+        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold, and
+        the hyperparameters to the page HPARAMS, which takes the metrics from the scalars."""
+        from torch.utils.tensorboard.summary import hparams
+
+        highlighted = hyperparameters(settings) | {"seed": seed}
         items = (effective_values(settings) | {"seed": seed}).items()
         values = sorted(items, key=lambda item: item[0] not in highlighted)
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
         lines = [f"| {names[name]} | `{word(value, ',')}` |" for name, value in values]
         self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
+        plain = {
+            name: value if isinstance(value, int | float | str) else str(value) for name, value in highlighted.items()
+        }
+        # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
+        _, start_summary, _ = hparams(plain, {})
+        self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of the finite ``numbers``. At most `_MOST_NUMBERS` of them are used, evenly spaced. If they
@@ -73,27 +79,6 @@ class Board:
         else:
             edges = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)  # up to the maximum + 0.5
             self.writer.add_histogram(tag, values, steps, bins=edges)  # type: ignore[arg-type]  # torch accepts edges
-
-    def add_hyperparameters(self, settings: Settings, run: Run) -> None:
-        """Add a row for ``run``, the member's metrics, to TensorBoard's page HPARAMS. It has the hyperparameters, the
-        latest and the best return, and the steps. `show_held_out` adds the return of a search."""
-        from torch.utils.tensorboard.summary import hparams
-
-        values = hyperparameters(settings) | {"seed": run.seed}
-        plain = {name: value if isinstance(value, int | float | str) else str(value) for name, value in values.items()}
-        # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
-        _, start_summary, end_summary = hparams(plain, {})
-        curves = [run.points(tag)[1] for tag in _RETURNS]
-        returns = next((curve for curve in curves if len(curve)), np.empty(0))
-        steps = int(run.columns["env_steps"][-1])
-        # The page has a column for every scalar of a folder with hyperparameters, so they have a separate folder.
-        with SummaryWriter(str(self.folder / _HPARAMS)) as writer:
-            for summary in (start_summary, end_summary):
-                writer._get_file_writer().add_summary(summary)
-            if len(returns) and not of_search(run.columns):
-                writer.add_scalar(_RETURN, returns[-1], steps)
-                writer.add_scalar("summary/return_best", returns.max(), steps)
-            writer.add_scalar("summary/steps", steps, steps)
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
@@ -117,16 +102,17 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 
 
 def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
-    """Add the ``mean_return`` of a search's held-out agents to TensorBoard, also to its page HPARAMS."""
-    if module.settings.run.logger != "tensorboard":
-        return
-    for tag, place in ((HELD_OUT_RETURN, folder), (_RETURN, folder / _HPARAMS)):
-        with SummaryWriter(str(place)) as writer:
-            writer.add_scalar(tag, mean_return, int(module.env_steps[0]))
+    """Add the ``mean_return`` of a search's held-out agents to TensorBoard."""
+    if module.settings.run.logger == "tensorboard":
+        with SummaryWriter(str(folder)) as writer:
+            writer.add_scalar(HELD_OUT_RETURN, mean_return, int(module.env_steps[0]))
 
 
 def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
-    """Add a picture or a GIF of the finished run in ``folder`` to TensorBoard. Other files are left out."""
+    """Add a picture or a GIF of the finished run in ``folder`` to TensorBoard, in its narrow form if there is one,
+    because cards are small. Other files are left out."""
+    narrow = path.with_name(f"{path.stem}_narrow.png")
+    path = narrow if narrow.exists() else path
     if module.settings.run.logger != "tensorboard" or path.suffix not in (".gif", ".png") or not path.exists():
         return
     with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:

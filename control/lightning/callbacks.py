@@ -24,7 +24,6 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
-from control.reports.runs import read_runs
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, synced
@@ -179,16 +178,11 @@ class RunLog(Callback):
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self.finish()
+
+    def finish(self) -> None:
         """Close the event files, so that no thread writes into a folder that is being removed."""
         for board in self.boards:
-            board.writer.close()
-
-    def finish(self, module: RunModule) -> None:
-        """Write the rows of TensorBoard's HPARAMS page, and close the event files."""
-        runs = {run.seed: run for run in read_runs(self.metrics.path)} if self.boards else {}
-        for seed, board in zip(self.seeds, self.boards, strict=False):
-            if seed in runs:  # not interrupted in its first epoch
-                board.add_hyperparameters(module.settings, runs[seed])
             board.writer.close()
 
 

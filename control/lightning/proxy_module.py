@@ -178,7 +178,7 @@ class ProxyModule(RunModule):
         finite = self.fitness[self.fitness.isfinite()]
         if not len(finite):
             finite = torch.tensor([torch.nan])
-        return {
+        metrics = {
             FITNESS: finite.mean(),
             BEST_FITNESS: finite.max(),
             "search/fitness_worst": finite.min(),
@@ -186,8 +186,10 @@ class ProxyModule(RunModule):
             "search/real_steps": torch.tensor(float(self.real_steps)),
             "search/synthetic_steps": self.env_steps[0].float(),
             "search/steps_per_agent": outcome.steps.float().mean(),
-            "search/episode_length": outcome.steps.sum() / outcome.episodes.sum().clamp(min=1),
         }
+        if self.settings.proxy.proxy != "bandit":  # whose episodes have one step
+            metrics["search/episode_length"] = outcome.steps.sum() / outcome.episodes.sum().clamp(min=1)
+        return metrics
 
     def _evaluate_mean(self, scores: Tensor, returns: Tensor) -> dict[str, Tensor]:
         """Set the fitness and returns of the mean, from the objective ``scores [N]`` and the test ``returns [N]`` of

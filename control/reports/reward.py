@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli.settings import Settings
 from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_looks
-from envs.gridmaps import GOAL, HOLE, WALL, CellTable
+from envs.gridmaps import GOAL, HOLE, MAPS, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
 from models.proxies.files import Proxy
@@ -84,13 +84,19 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
         for name, mask in (("going on", ~terminated), ("at an end", terminated)):
             if mask.any():
                 axis.hist(values[mask].numpy(), 50, density=True, histtype="step", label=name)
-        axis.set(xlabel="phi along random play", ylabel="density (1 / phi)")
+        quantity = _quantity(phi)
+        axis.set(xlabel=f"{quantity} along random play", ylabel=f"density (1 / {quantity})")
     return path
+
+
+def _quantity(phi: Phi) -> str:
+    """Return the name of the network's output phi: the reward is its difference between two states, or phi itself."""
+    return "potential" if phi.networks.mode.potential else "learned reward"
 
 
 def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
     """Draw phi on planes through the states."""
-    note = "white lines join states of equal phi; what no axis shows is 0"
+    note = f"white lines join states of equal {_quantity(phi)}; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
     with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
         for axis, plane in zip(axes, slices, strict=True):
@@ -101,7 +107,7 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
             axis.contour(values, 8, extent=extent, colors=_WHITE, linewidths=0.6, linestyles="solid")
             axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
             axis.grid(False)
-            axis.figure.colorbar(image, ax=axis, label="phi")
+            axis.figure.colorbar(image, ax=axis, label=_quantity(phi))
     return path
 
 
@@ -157,12 +163,15 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
 
 
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
+_CLIFF = MAPS["cliff"]  # its holes are the cliff
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
     """Draw phi of each cell of a map, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
+    marks = _MARKS | ({HOLE: "cliff"} if dynamics.rows == _CLIFF else {})
+    quantity = _quantity(phi)
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
@@ -170,7 +179,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "
     note += "its way have only moves that are best under the real reward; "
     note += "grey arrows are other moves; " if (comparison.learned & ~comparison.real)[has_arrows].any() else ""
-    note += "numbers: phi"
+    note += f"numbers: {quantity}"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     font_size = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
@@ -181,7 +190,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
             ink = _BLACK if 0.1 < float(image.norm(value)) < 0.9 else _WHITE  # both ends of the colour map are dark
             axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
             if kind in _MARKS:
-                axis.text(column, row + 0.15, _MARKS[kind], ha="center", fontsize=1.2 * font_size, color=ink)
+                axis.text(column, row + 0.15, marks[kind], ha="center", fontsize=1.2 * font_size, color=ink)
                 continue
             for number, move in enumerate(dynamics.actions):
                 if comparison.learned[cell, number]:
@@ -190,7 +199,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
                     axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1), arrowprops=properties)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
-        bar = axis.figure.colorbar(image, ax=axis, label="phi", shrink=0.8)
+        bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
         if phi.uses_symexp:  # a tick for each power of ten would overlap the next
             exponent = round(math.log10(values.abs().max().clamp(min=10)))
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]

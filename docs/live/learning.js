@@ -374,7 +374,7 @@ function createUnderstudy(weights) {
   of the project's pairs and twice its noise are each as good and cheaper (docs/synthetic_environments.md). */
   const SEARCH = {
     draws: 32, drawMembers: 16, pairs: 16, noiseStd: 0.1, updates: 270, learningRate: 1e-3, testEpisodes: 8,
-    examEvery: 5, examAgents: 16, examUpdates: 1000, solved: 475,
+    testEvery: 5, testAgents: 16, testUpdates: 1000, solved: 475,
   };
 
   /* Return a CartPole bandit with the parameters `vector`. */
@@ -412,13 +412,14 @@ function createUnderstudy(weights) {
   }
 
   /* Evolve a CartPole bandit from nothing, until new agents solve the real task. Yields `jobs`, each with arguments of
-  `trainedReturn`, whose results the caller sends back. After an exam it yields the score, and the bandit's vector. */
+  `trainedReturn`, whose results the caller sends back. After a test of the best bandit so far it yields the score, and
+  the bandit's vector. */
   function* evolve(seed) {
     const random = new RandomStream(seed);
     const noiseLike = (vector) => vector.map(() => random.normal());
     const moved = (vector, noise, factor) => vector.map((value, i) => value + factor * SEARCH.noiseStd * noise[i]);
     const jobOf = (vector, updates) => [vector, random.below(2 ** 31), updates, SEARCH.learningRate];
-    const examOf = (vector, numAgents) => Array.from({ length: numAgents }, () => jobOf(vector, SEARCH.examUpdates));
+    const testOf = (vector, numAgents) => Array.from({ length: numAgents }, () => jobOf(vector, SEARCH.testUpdates));
 
     // Many random bandits teach nothing, and no search improves them, so it starts from the best of several.
     let [vector, best] = [null, -Infinity];
@@ -427,7 +428,7 @@ function createUnderstudy(weights) {
       const jobs = Array.from({ length: SEARCH.drawMembers }, () =>
         jobOf(moved(candidate, noiseLike(candidate), 1), SEARCH.updates),
       );
-      const score = average(yield { phase: `Random network ${draw} of ${SEARCH.draws}`, jobs });
+      const score = average(yield { phase: `Trying random network ${draw} of ${SEARCH.draws}`, jobs });
       if (score > best) [vector, best] = [candidate, score];
     }
 
@@ -438,15 +439,15 @@ function createUnderstudy(weights) {
       const noise = Array.from({ length: SEARCH.pairs }, () => noiseLike(vector));
       const members = noise.flatMap((row) => [moved(vector, row, 1), moved(vector, row, -1)]);
       const jobs = members.map((member) => [member, agentSeed, SEARCH.updates, learningRate]);
-      const utilities = utilitiesOf(yield { phase: `Generation ${generation}`, jobs });
+      const utilities = utilitiesOf(yield { phase: `Generation ${generation}: testing 32 variants`, jobs });
       noise.forEach((row, pair) => {
         vector = moved(vector, row, utilities[2 * pair] - utilities[2 * pair + 1]);
       });
-      if (generation % SEARCH.examEvery !== 0) continue;
-      const score = average(yield { phase: "Exam", jobs: examOf(vector, SEARCH.examAgents) });
-      yield { phase: "Exam", generation, score, vector, jobs: [] };
+      if (generation % SEARCH.testEvery !== 0) continue;
+      const score = average(yield { phase: "Testing the best network with 16 new agents", jobs: testOf(vector, SEARCH.testAgents) });
+      yield { phase: "Testing the best network with 16 new agents", generation, score, vector, jobs: [] };
       if (score < SEARCH.solved) continue;
-      if (average(yield { phase: "Second exam", jobs: examOf(vector, 2 * SEARCH.examAgents) }) >= SEARCH.solved) return;
+      if (average(yield { phase: "Repeating the test with 32 new agents", jobs: testOf(vector, 2 * SEARCH.testAgents) }) >= SEARCH.solved) return;
     }
   }
 

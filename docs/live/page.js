@@ -257,7 +257,10 @@ async function runSearch() {
   const timer = setTimeout(endSearch, SEARCH_SECONDS * 1000, "Time is up");
   const current = (search = { workers, timer, start: performance.now(), best: -Infinity, vector: null });
   searchCurve = [];
-  say("search-status", `Choosing the best of 32 random networks, then evolving it. (Seed ${seed})`);
+  const showTime = () => (element("progress").value = secondsOfSearch());
+  search.clock = setInterval(showTime, 500);
+  showTime();
+  say("search-status", `First the best of 32 random networks is chosen, then it evolves. (Seed ${seed})`);
   describe(element("search"), "No score yet");
   drawCharts();
   const steps = understudy.evolve(seed);
@@ -281,8 +284,7 @@ function resultsOf(jobs, workers) {
       worker.onerror = () => endSearch("This browser cannot run the search");
       worker.onmessage = (event) => {
         results[job] = event.data;
-        element("progress").value = ++finished / jobs.length;
-        if (finished === jobs.length) resolve(results);
+        if (++finished === jobs.length) resolve(results);
         startJob(worker);
       };
       worker.postMessage(jobs[job]);
@@ -295,7 +297,7 @@ function resultsOf(jobs, workers) {
 const secondsOfSearch = () => Math.round((performance.now() - search.start) / 1000);
 
 function showProgress({ phase, generation, score, vector }) {
-  say("progress-text", `${phase}, ${secondsOfSearch()} s`);
+  say("progress-text", `${phase}, ${secondsOfSearch()} of at most ${SEARCH_SECONDS} s`);
   if (!vector) return;
   if (score >= search.best) Object.assign(search, { best: score, vector });
   searchCurve.push([generation, score]);
@@ -311,6 +313,8 @@ function endSearch(reason) {
   if (!search) return;
   for (const worker of search.workers) worker.terminate();
   clearTimeout(search.timer);
+  clearInterval(search.clock);
+  element("progress").value = SEARCH_SECONDS;
   let text = `${reason} after ${secondsOfSearch()} s.`;
   if (search.vector) {
     const title = `CartPole, evolved here (${number(search.best)})`;

@@ -4,7 +4,8 @@
     python experiments/synthetic_environments/figure.py --numbers docs/results/synthetic_environments.json
 
 ``--runs`` is the folder of `cartpole/mdp`, `cartpole/bandit` and `acrobot/bandit`, from the README's commands.
-``--numbers`` is a JSON of earlier results, without curves of the searches.
+``--numbers`` is a JSON of earlier results, without curves of the searches. ``--trained_on bandit,real`` draws
+only the agents of stable-baselines3 on these environments, without PPO as in CleanRL.
 """
 
 import argparse
@@ -68,19 +69,21 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
     axis.set_xlabel("real return")
 
 
-def draw_transfer(axis: Any, results: dict[str, dict[str, Any]]) -> None:
-    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed."""
+def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -> None:
+    """Draw stable-baselines3's agents: a row per algorithm and training environment, a point per seed. The title may
+    have ``width`` inches."""
     for at, (name, row) in enumerate(results.items()):
         colour = COLOUR[name.split(" on ")[1]]
         axis.plot(
             row["returns"], np.full(len(row["returns"]), at + 0.15), "o", color=colour, markersize=3.2, alpha=0.6, mew=0
         )
         axis.plot(iqm(row["returns"]), at - 0.15, "D", color=colour, markersize=4)
+    axis.plot([], [], "D", color=INK, markersize=4, label="interquartile mean")
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
     set_row_labels(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
     draw_levels(axis, _level("cartpole"), {}, labels=False, axis_name="x")
     steps = next(iter(results.values()))["steps"]
-    set_title(axis, f"CartPole: SB3 after {steps:,} steps", 1.6)
+    set_title(axis, f"CartPole: SB3 after {steps:,} steps", width)
     axis.set_xlabel("real return")
 
 
@@ -98,18 +101,25 @@ def make(options: argparse.Namespace) -> None:
     )
     if not (search_folders or reports or results):
         raise SettingError("runs, numbers and transfer hold nothing to draw")
+    if options.trained_on:
+        chosen = options.trained_on.split(",")
+        results = {
+            name: row for name, row in results.items() if name.split(" on ")[1] in chosen and "as in" not in name
+        }
+        reports = {}
     games = list(dict.fromkeys(name.partition("/")[0] for name in reports))
     cells = rows(len(search_folders), len(games) + bool(results))
     notes = ["lines: new agents trained on the mean of the search distribution"] * bool(search_folders)
     held_out = "held-out: 64 new agents, 10 episodes each; line: 95 % bootstrap interval of the interquartile mean"
     notes += [held_out] * bool(reports)
+    notes += [SOLVED.replace(" PPO*: as in CleanRL;", "") if options.trained_on else SOLVED]
     height = 2.1 * bool(search_folders) + max(2.3, 0.22 * len(results)) * bool(games or results)
     with (
         Book(figure_to_write("out", options.out), look_of(options), options.numbers) as book,
-        book.sheet(cells, (WIDTH, height), note="; ".join([*notes, SOLVED])) as axes,
+        book.sheet(cells, (WIDTH, height), note="; ".join(notes)) as axes,
     ):
-        for kind, words in WORDS.items():
-            axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=words)
+        for kind in options.trained_on.split(",") if options.trained_on else WORDS:
+            axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=WORDS[kind])
         remaining_axes = iter(axes)
         for title, where in search_folders.items():
             draw_search(next(remaining_axes), title, options.runs / where, where)
@@ -119,7 +129,7 @@ def make(options: argparse.Namespace) -> None:
         for game in games:
             draw_winners(next(remaining_axes), reports, game)
         if results:
-            draw_transfer(next(remaining_axes), results)
+            draw_transfer(next(remaining_axes), results, 1.6 if reports else WIDTH)
     print("\n".join(map(str, book.files)))
 
 
@@ -128,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--runs", type=Path, help="folder of the searches")
     flags.add_argument("--transfer", type=Path, help="JSON of transfer.py")
     flags.add_argument("--numbers", type=Path, help="JSON of earlier results")
+    flags.add_argument("--trained_on", help="training environments of stable-baselines3's agents, such as bandit,real")
     flags.add_argument("--out", type=Path, default=Path("synthetic_environments.png"))
     add_look(flags)
     options = flags.parse_args(argv)
