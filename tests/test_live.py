@@ -200,7 +200,7 @@ def test_a_search_ends_after_two_good_tests(script: Path) -> None:
     }}"""
     phases, reports, solved = run(script, tests)
     assert solved and [report["score"] for report in reports] == [480, 480]
-    first, second = "Testing the best network with 16 new agents", "Repeating the test with 32 new agents"
+    first, second = "Testing the present network with 16 new agents", "Repeating the test with 32 new agents"
     assert [phase for phase in phases if phase[0] in (first, second)] == 2 * [[first, 16], [first, 0], [second, 32]]
 
 

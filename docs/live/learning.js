@@ -412,7 +412,7 @@ function createUnderstudy(weights) {
   }
 
   /* Evolve a CartPole bandit from nothing, until new agents solve the real task. Yields `jobs`, each with arguments of
-  `trainedReturn`, whose results the caller sends back. After a test of the best bandit so far it yields the score, and
+  `trainedReturn`, whose results the caller sends back. After a test of the present bandit it yields the score, and
   the bandit's vector. */
   function* evolve(seed) {
     const random = new RandomStream(seed);
@@ -444,8 +444,8 @@ function createUnderstudy(weights) {
         vector = moved(vector, row, utilities[2 * pair] - utilities[2 * pair + 1]);
       });
       if (generation % SEARCH.testEvery !== 0) continue;
-      const score = average(yield { phase: "Testing the best network with 16 new agents", jobs: testOf(vector, SEARCH.testAgents) });
-      yield { phase: "Testing the best network with 16 new agents", generation, score, vector, jobs: [] };
+      const score = average(yield { phase: "Testing the present network with 16 new agents", jobs: testOf(vector, SEARCH.testAgents) });
+      yield { phase: "Testing the present network with 16 new agents", generation, score, vector, jobs: [] };
       if (score < SEARCH.solved) continue;
       if (average(yield { phase: "Repeating the test with 32 new agents", jobs: testOf(vector, 2 * SEARCH.testAgents) }) >= SEARCH.solved) return;
     }
