@@ -69,7 +69,7 @@ def test_two_phases_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     capsys.readouterr()
     assert trainer.main(["--eval_agent", str(full_folder), "--num_agents", "3"]) in SEARCHED
     output = capsys.readouterr().out
-    assert "emptyroom33 by a reward network: " in output and output.count("\n  solved first ") == 2
+    assert "emptyroom33 by a reward network: " in output and output.count("\n  Steps to the first solved test: ") == 2
     rows = [line for line in output.splitlines() if line.startswith(("reward network ", "real reward "))]
     assert len(rows) == 2 and all(row.endswith(" 40") for row in rows)  # the same number of steps
 
