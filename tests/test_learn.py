@@ -127,7 +127,7 @@ def test_a_bandit_that_fails_its_exam(tmp_path: Path, capsys: pytest.CaptureFixt
     """The bandit is renamed, and the stages that do not need it still run."""
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right", "--exam_steps", "1")
     assert status == 1
-    assert re.search("QLearning: agents .*: try more --exam_steps", capsys.readouterr().out)
+    assert re.search("QLearning: agents are .*: try more --exam_steps", capsys.readouterr().out)
     assert {path.name for path in folder.glob("*.safetensors")} == {"rejected_bandit.safetensors", learn.REWARD}
     results = json.loads((folder / learn.RESULTS).read_text())
     assert results["exam"]["failed"] and results["race"]["arms"]

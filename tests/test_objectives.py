@@ -69,11 +69,12 @@ def test_summary_of_speed() -> None:
     assert summary["staying"] == pytest.approx(2 / 6) and summary["failed"] == 1 and summary["solved"] == 3 / 5
     text = speed_text(summary)
     assert text == (
-        "first after 75 steps (median; last agent never), for good never (median; last agent never); "
-        "33 % of agents at every test of the second half"
+        "Steps to the first solved test: median agent 75, slowest agent never. Steps until all later tests are "
+        "solved: median agent never, slowest agent never (33 % of agents solve all tests of the second half)."
     )
     text = speed_text(describe(outcome_of(CURVE[1:3]), config))
-    assert text.startswith("first after 75 steps (median; last agent 75), for good after 75 steps (median; last")
+    assert text.startswith("Steps to the first solved test: median agent 75, slowest agent 75. Steps until all later")
+    assert text.endswith("median agent 75, slowest agent 75 (100 % of agents solve all tests of the second half).")
     assert "first" not in describe(outcome_of(), SearchConfig(test_every=25))
     assert "first" not in describe(outcome_of(), SearchConfig(solved_reward=5.0))
 

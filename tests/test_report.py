@@ -128,10 +128,12 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert "RCP-R 75.5 75.5 74.5 to 76.5 not solved 200 greedy 77.0 3 (25-27) 40,000" in page.text
     assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
+    captions = [page.source.find(f"<figcaption>{name}") for name in ("Curves", "Comparison", "Losses")]
+    assert captions == sorted(captions) and captions[0] > 0
     assert "Interrupted, or still running: RCP-R, seed 25 (40 epochs), " in page.text
     assert page.source.count("<code>") > 3 and "`" not in page.text
     assert (
-        len(page.all("svg")) == 4
+        len(page.all("svg")) == 6  # curves, their comparison and losses, wide and narrow
         and page.source.count("var(--c0)") > 0
         and "#0072b2" not in page.source.partition("<main")[2]
     )
@@ -189,7 +191,7 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
         assert kind == "data:image/svg+xml;base64" and "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
     scores = json.loads((folder / "scores.json").read_text())
     assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
-    assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}.' in page.source
+    assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}' in page.source
     assert " share solved training steps 3 19.2 " in page.text and " 0 % " in page.text
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
 

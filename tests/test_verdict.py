@@ -31,51 +31,61 @@ def score(mean: float, error: float = 0.0) -> Score:
 CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "a teacher": (
         {"agents": score(233.6, 4.0), "teacher": score(242.0, 4.0)}, True,
-        "agents (233.6) reach 98 % of the way from random play (-180.0) to the teacher (242.0)",
+        "Agents come 98 % of the way from random play to the teacher. Mean returns: agents 233.6, teacher 242.0, "
+        "random play -180.0, best constant action (0) -140.0.",
     ),
     "no teacher": (
         {"agents": score(20.0, 4.0)}, True,
-        "agents (20.0) are better than random play (-180.0) by 200.0, and than the best constant action (0: -140.0)",
+        "Agents are better than random play and than the best constant action. Mean returns: agents 20.0, "
+        "random play -180.0, best constant action (0) -140.0.",
     ),
     "two standard errors": (
         {"agents": score(-129.9, 4.0)}, True,
-        "agents (-129.9) are better than random play (-180.0) by 50.1, and than the best constant action (0: -140.0)",
+        "Agents are better than random play and than the best constant action. Mean returns: agents -129.9, "
+        "random play -180.0, best constant action (0) -140.0.",
     ),
     "less than two standard errors": (
         {"agents": score(-130.1, 4.0), "advice": "--preset two_stage"}, False,
-        "agents (-130.1) are not clearly better than a constant action (0: -140.0): try --preset two_stage",
+        "Agents are not clearly better than the best constant action: try --preset two_stage. Mean returns: agents "
+        "-130.1, random play -180.0, best constant action (0) -140.0.",
     ),
     "no better than random play": (
-        {"agents": score(-171.0, 4.0)}, False, "agents (-171.0) are not clearly better than random play (-180.0)",
+        {"agents": score(-171.0, 4.0)}, False,
+        "Agents are not clearly better than random play. Mean returns: agents -171.0, random play -180.0, "
+        "best constant action (0) -140.0.",
     ),
     "a poor teacher": (
         {"agents": score(233.6), "teacher": score(-175.0, 4.0)}, False,
-        "the teacher (-175.0) is not clearly better than random play (-180.0)",
+        "The teacher is not clearly better than random play. Mean returns: agents 233.6, teacher -175.0, "
+        "random play -180.0, best constant action (0) -140.0.",
     ),
     "a teacher like the constant action": (
         {"agents": score(-139.0, 4.0), "teacher": score(-138.0, 4.0)}, True,
-        "agents (-139.0) reach 98 % of the way from random play (-180.0) to the teacher (-138.0)",
+        "Agents come 98 % of the way from random play to the teacher. Mean returns: agents -139.0, teacher -138.0, "
+        "random play -180.0, best constant action (0) -140.0.",
     ),
     "the goal, by a constant action": (
         {"agents": score(-140.0), "goal": -140.0}, True,
-        "agents (-140.0) are better than random play (-180.0) by 40.0, and no worse than the best constant action "
-        "(0: -140.0), which reaches the goal",
+        "Agents are better than random play, and as good as the best constant action, which reaches the goal. Mean "
+        "returns: agents -140.0, random play -180.0, best constant action (0) -140.0.",
     ),
     "no progress": (
         {"agents": score(20.0), "progress": (score(3.0, 0.5), score(3.9, 0.1)), "advice": "more --generations"}, False,
-        "the fitness of the winner (3.9) is not clearly better than in the first generation (3.0): "
-        "try more --generations",
+        "The winner of the search is not clearly better than its first generation: try more --generations. Fitness: "
+        "winner 3.9, first generation 3.0.",
     ),
     "diverged": (
-        {"agents": Score.of([np.nan, np.inf])}, False, "the weights of all agents are no longer finite",
+        {"agents": Score.of([np.nan, np.inf])}, False, "The weights of all agents are no longer finite.",
     ),
     "equal returns": (
         {name: score(7.0) for name in ("random", "constant", "agents")}, False,
-        "agents, random play and constant actions all return 7.0, which shows nothing to learn",
+        "Agents, random play and constant actions have the same return, which shows nothing to learn. Mean returns: "
+        "agents 7.0, random play 7.0, best constant action (0) 7.0.",
     ),
     "equal returns, random rewards": (
         {"random": score(7.0, 0.1), "constant": score(7.0), "agents": score(7.0, 0.1)}, False,
-        "agents (7.0) are no better than random play (7.0)",
+        "Agents are no better than random play. Mean returns: agents 7.0, random play 7.0, "
+        "best constant action (0) 7.0.",
     ),
 }  # fmt: skip
 
@@ -89,20 +99,26 @@ def test_sentences(case: str) -> None:
 
 
 def test_kinds_of_agents() -> None:
-    """Two of three kinds must pass, and the sentence names every kind."""
+    """Two of three kinds must pass, and the sentences name every kind."""
     fields: dict[str, Any] = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"}
     fields |= {"teacher": score(220.0, 4.0), "advice": "more"}
     good, poor, bad = (Verdict(agents=score(mean, 4.0), **fields) for mean in (220.0, 180.0, -150.0))
-    way = "of the way from random play (-180.0) to the teacher (220.0)"
-    failure = "agents (-150.0) are no better than a constant action (0: -140.0)"
+    way = "of the way from random play to the teacher"
+    failure = "agents are no better than the best constant action"
+    baselines = "teacher 220.0, random play -180.0, best constant action (0) -140.0."
     two = joint_verdict({"DDQN": good, "PPO": poor, "A2C": bad})
-    assert two["passed"] and two["sentence"] == f"agents reach 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}"
+    assert two["passed"] and two["sentence"] == (
+        f"Agents come 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}. "
+        f"Mean returns: DDQN 220.0, PPO 180.0, A2C -150.0, {baselines}"
+    )
     one = joint_verdict({"DDQN": good, "PPO": bad})
-    assert not one["passed"] and one["sentence"] == f"agents reach 100 % (DDQN) {way}; PPO: {failure}: try more"
-    assert joint_verdict({"PPO": bad})["sentence"] == f"PPO: {failure}: try more"
+    assert not one["passed"] and one["sentence"].startswith(
+        f"Agents come 100 % (DDQN) {way}; PPO: {failure}: try more."
+    )
+    assert joint_verdict({"PPO": bad})["sentence"].startswith(f"PPO: {failure}: try more. Mean returns: PPO -150.0")
     like_constant = Verdict(agents=score(-139.0, 4.0), **fields | {"teacher": score(-141.0, 4.0)})
-    doubt = "the teacher (-141.0) is no better than a constant action (0: -140.0)"
-    assert joint_verdict({"PPO": like_constant})["sentence"].endswith(f"; {doubt}")
+    doubt = "the teacher is no better than the best constant action"
+    assert f"; {doubt}. Mean returns: PPO -139.0" in joint_verdict({"PPO": like_constant})["sentence"]
 
 
 def test_scores() -> None:
@@ -182,17 +198,15 @@ def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert trainer.main(words) == 1
     output = capsys.readouterr().out
     assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
-    sentence = re.search(r"verdict +failed, so the exit status is 1: (.*)", output)
-    assert sentence and re.fullmatch(
-        r"agents \(.*\) are (no|not clearly) better than .*: try --proxy bandit.*", sentence[1]
-    )
+    sentence = re.search(r"verdict +Failed, so the exit status is 1. (.*)", output)
+    assert sentence and re.fullmatch(r"Agents are (no|not clearly) better than .*: try --proxy bandit.*", sentence[1])
     (scores,) = tmp_path.rglob("scores.json")
     run = trainer.load(scores.parent)
     assert run.verdict["sentence"] == sentence[1] and not run.verdict["passed"] and run.verdict["real_steps"] > 0
     assert understudy.load(scores.parent).description["scores"]["verdict"] == run.verdict
     assert trainer.main(["--eval_agent", str(scores.parent), "--num_agents", "4", "--no_real_baseline"]) == 1
     output = capsys.readouterr().out
-    assert output.splitlines()[-1].startswith("failed, so the exit status is 1: agents (") and "on each" not in output
+    assert output.splitlines()[-1].startswith("Failed, so the exit status is 1. Agents are") and "on each" not in output
 
 
 def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +214,10 @@ def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert trainer.main([*words, "--logdir", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "real steps: " not in output  # the settings for the cliff are known to suffice
-    assert "verdict     agents (-12.0) are better than random play (" in output
+    assert (
+        "verdict     Agents are better than random play and than the best constant action. Mean returns: agents -12.0"
+        in output
+    )
     (folder,) = (path.parent for path in tmp_path.rglob("scores.json"))
     first, winner = trainer.load(folder).verdict["progress"]
     assert first["mean"] < winner["mean"] and first["count"] == 32  # center_agents
@@ -219,7 +236,7 @@ def test_a_teacher(tmp_path: Path) -> None:
 
 def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main("--eval_agent cartpole-bandit --num_agents 3 --no_real_baseline --num_threads 1".split()) == 0
-    assert "agents (500.0) are better than random play" in capsys.readouterr().out
+    assert "returns: agents 500.0, random play" in capsys.readouterr().out
 
 
 def test_each_implementation_is_evaluated_as_if_alone(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:

@@ -38,8 +38,8 @@ def print_named(name: str, text: str, width: int) -> None:
 
 
 def verdict_text(sentence: str, passed: bool) -> str:
-    """Return the ``sentence`` of a verdict, with the exit status and in yellow unless it has ``passed``."""
-    return sentence if passed else paint(f"failed, so the exit status is 1: {sentence}", "yellow", sys.stdout)
+    """Return the sentences of a verdict, with the exit status and in yellow unless it has ``passed``."""
+    return sentence if passed else paint(f"Failed, so the exit status is 1. {sentence}", "yellow", sys.stdout)
 
 
 def note(text: str, kind: str = "note") -> None:

@@ -10,8 +10,9 @@ from tqdm import tqdm
 from control.cli.colour import paint
 from control.cli.ending import ending
 
-Watch = Callable[[float], object]
-"""A function that receives the fraction of the work that is done, from 0 to 1. Its result is ignored."""
+Watch = Callable[..., object]
+"""A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and `part`
+also take a text about what the work has reached, such as a return. Results are ignored."""
 
 LINE_SECONDS = 5.0  # between lines without a terminal
 BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
@@ -73,14 +74,20 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints lines (`Lines`). Raises
     KeyboardInterrupt if the command was interrupted before."""
     ending.raise_if_stopped()
-    if not enabled:
-        yield None
-    elif sys.stderr.isatty():
-        with new_bar(label) as bar:
-            yield lambda fraction: bar.update(fraction - bar.n)  # `update` takes the increase
-    else:
-        lines = Lines()
-        yield lambda fraction: lines.show(label, fraction)
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(new_bar(label)) if enabled and sys.stderr.isatty() else None
+        lines, text = Lines(), label
+
+        def show(fraction: float, result: str = "") -> None:
+            nonlocal text
+            text = f"{label}, {result}" if result else text
+            if bar is None:
+                lines.show(text, fraction)
+            else:
+                bar.desc = text
+                bar.update(fraction - bar.n)  # `update` takes the increase
+
+        yield show if enabled else None
 
 
 def time_in_words(seconds: float) -> str:
@@ -92,4 +99,4 @@ def time_in_words(seconds: float) -> str:
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:
     """Return a function that shows the progress of a part of the work. The part begins at ``first`` of the whole work
     and has the length ``size``, both as fractions of it. None if ``watch`` is None."""
-    return None if watch is None else lambda fraction: watch(first + size * fraction)
+    return None if watch is None else lambda fraction, *result: watch(first + size * fraction, *result)

@@ -20,6 +20,15 @@ from models.settings import allowed, kinds
 from models.vocabulary import aliases_of
 
 WIDTH = 120
+# Headings of an agent's settings, in the order of the page, and parts of the names below them; the first match counts.
+_HEADINGS = {
+    "network": "hidden|activation|conv|^network|orthogonal|^head|dueling|trunk|feature|^model$|scale_actions|gumbel",
+    "optimisation": "(^|_)lr|adam|(^|_)batch|grad|(weight|average)_decay|ppo_epochs|update|compile|_kl$|vf_coef",
+    "exploration": "^(eps_|epsilon|explor|noise)|action_(std|noise)|rand|ent_coef|entropy|temp|floor|bonus",
+    "data": "buffer|^fill|rollout|num_envs|(init|max)_episodes|dataset|online|normalize_[or]|_scale|steps|start_time",
+    "evaluation": "eval_|test_",
+    "learning rule": "",
+}
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 INTRODUCTION = """# Settings
 
@@ -127,13 +136,25 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the settings of a config below their headings, those without a heading first. ``without`` are left out."""
+    """Yield the settings of a config below their headings. ``without`` are left out."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
-    sections = dict.fromkeys(flag.section for flag in flags)
-    for section in sorted(sections, key=bool):  # the empty heading first, the others in order
-        if section:
+    sections: dict[str, list[Flag]] = {"": [], **{name: [] for name in _HEADINGS}}
+    for flag in flags:
+        sections.setdefault(_section(flag), []).append(flag)
+    for section, members in sections.items():
+        if section and members:
             yield f"### {section}\n"
-        yield from _lines([flag for flag in flags if flag.section == section], families)
+        if members:
+            yield from _lines(members, families)
+
+
+def _section(flag: Flag) -> str:
+    """Return the heading of a setting: the declared one, or for an agent its component, or a key of `_HEADINGS`. A
+    setting on which defaults of others depend comes before all headings."""
+    if flag.section or flag.meta["chooses"]:
+        return str(flag.section)
+    matches = (heading for heading, words in _HEADINGS.items() if re.search(words, flag.name))
+    return flag.meta["part"] or next(matches)
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:

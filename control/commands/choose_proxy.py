@@ -206,7 +206,7 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
     if "each" in summary:
         yield "of each", ", ".join(f"{kind} {mean:.1f}" for kind, mean in summary["each"].items())
     if "stays" in summary:
-        yield "speed", f"solved {speed_text(summary)}"
+        yield "speed", speed_text(summary)
 
 
 def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:

@@ -390,7 +390,7 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
     if row["failed"]:
         print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
     if "stays" in row:
-        print_wrapped(f"  solved {speed_text(row)}")
+        print_wrapped(f"  {speed_text(row)}")
 
 
 def _settings_for_real_environment(agent: Any) -> Any:

@@ -75,7 +75,7 @@ _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in number
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher or the clone
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
-_SECONDS = {"update": 6e-5, "fit": 12.0, "agent": 4.0}  # rough times of an update, a fit, and an agent's training
+_SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # times of an update, a fit and an agent's training, if slow
 
 
 @dataclass
@@ -220,12 +220,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             task.results[name] |= {key: round(value, 2) for key, value in spent.items()}
             task.save()
         if verbose:
-            estimates = _estimates(task)
-            seconds = sum(estimates[other] for other in names if other not in task.results)
-            duration = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
-            about = "about" if "teacher" in task.results else "at most"  # a teacher may reach its best return early
-            time_left = f"; {about} {duration} left" if seconds >= 1 else ""
-            print_named(name, f"{task.results[name]['text']}{time_left}", 9)
+            print_named(name, f"{task.results[name]['text']}{_time_left(task, names)}", 9)
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
@@ -375,6 +370,8 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
         outcome = loop.run(proxy.parameters.expand(count, -1), seeds, watch=part(watch, number * fraction, fraction))
         agents[name] = Score.of(outcome.scores)
+        if watch is not None:
+            watch((number + 1) * fraction, ", ".join(f"{name} {score}" for name, score in agents.items()))
     reference = names[0] if isinstance(task.spaces.actions, Discrete) else "PPO"
     loop = _inner_loop(task, proxy, reference, test_episodes=10)
     loop.agent_config = default_config(reference, task.game)
@@ -416,6 +413,8 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
         arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
         arms[reward_name]["curve"] = curve.mean(0).tolist()
+        if watch is not None:
+            watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     text, gain = _race_text(name, solved, steps, arms)
     return {"text": text, "agent": name, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
 
@@ -500,20 +499,28 @@ def _command_text(task: Task) -> str:
     return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
 
 
-def _estimates(task: Task) -> dict[str, float]:
-    """Return rough seconds of each stage, based on the speed that the stage `probe` measured."""
+def _time_left(task: Task, names: Iterable[str]) -> str:
+    """Return the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes left``. It is
+    empty if there are none. The lower end assumes that the teacher reaches its best return at once and that agents
+    train in machine code, and the upper end that neither is so. Both use the speed that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
     step = 1 / probe["steps_per_second"]
     length = probe["real_steps"] / max(1, probe["random"]["count"])
-    training = step + _SECONDS["update"]
+    teacher_steps = options.teacher_steps if options.teacher is None else 0
     judging = _JUDGING_EPISODES * length * step
     agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
     agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
-    return {
-        "probe": 0.0,
-        "teacher": (options.teacher_steps * training if options.teacher is None else 0.0) + judging,
-        "bandit": 41_000 * step + _SECONDS["fit"],
-        "exam": agents * (agent + 10 * length * step),
-        "reward": 60_000 * step + _SECONDS["fit"],
-        "race": 2 * options.race_agents * options.race_steps * training,
+    agent *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
+    race_steps = 2 * options.race_agents * options.race_steps
+    estimates = {
+        "teacher": (_PATIENCE * teacher_steps * step, teacher_steps * (step + _SECONDS["update"]) + judging),
+        "bandit": (_SECONDS["fit"] / 2, 41_000 * step + _SECONDS["fit"]),
+        "exam": (agents * agent / 4, agents * (agent + 10 * length * step)),
+        "reward": (_SECONDS["fit"] / 2, 60_000 * step + _SECONDS["fit"]),
+        "race": (race_steps * step / 5, race_steps * (step + _SECONDS["update"])),
     }
+    left = [estimates[name] for name in names if name not in task.results]
+    low, high = (sum(ends) for ends in zip(*left, strict=True)) if left else (0.0, 0.0)
+    divisor, unit = (60, "minutes") if high >= 90 else (1, "seconds")
+    ends = dict.fromkeys(f"{max(1, seconds / divisor):.0f}" for seconds in (low, high))
+    return f"; about {' to '.join(ends)} {unit} left" if high >= 1 else ""

@@ -302,7 +302,8 @@ class Recorder(Callback):
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a better one. ``watch`` gets the finished fraction."""
+    """Ends a training after ``patience`` evaluations without a better one. ``watch`` gets the finished fraction, and
+    the best return of an evaluation."""
 
     def __init__(self, patience: int, watch: Watch | None = None):
         super().__init__(GREEDY, mode="max", patience=patience)
@@ -311,4 +312,5 @@ class StopWhenFlat(EarlyStopping):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         super().on_train_epoch_end(trainer, module)
         if self.watch is not None:
-            self.watch(module.finished_fraction())
+            best = float(self.best_score)
+            self.watch(module.finished_fraction(), f"best return {best:.1f}" if math.isfinite(best) else "")

@@ -37,8 +37,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
-    # The three labels are in the race's panel. The sheet would show more than three above the panels.
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=4) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=False) as axes:
         learned = [name in (f"{agent} on the bandit" for agent in exam["agents"]) for name in rows]
         colours = [COLOURS[0] if is_learned else GREY for is_learned in learned]
         means = [row["mean"] for row in rows.values()]

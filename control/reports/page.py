@@ -55,9 +55,9 @@ _MAX_COMMANDS = 12  # shown for a group
 _SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts, which only the module of the setting explains
 _FIGURES = {
     "": "Curves over steps",
-    "losses": "Losses over steps",
     "scores": "Comparison of scores: performance profiles and probability of improvement",
-}
+    "losses": "Losses over steps",
+}  # in the order of the page
 _PICTURES = {
     "behaviour": "What the synthetic environment shows the agents that train on it, beside the real environment",
     "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
@@ -374,18 +374,23 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
         except SettingError:
             return []
         paths = sorted(wide.glob("*.svg"))
-        drawings = {path.stem: [(place / path.name).read_text("utf-8") for place in (wide, narrow)] for path in paths}
+        drawings = [(kind, path.name) for kind in _FIGURES for path in paths if _kind(path) == kind]
+        svgs_by_drawing = [[(place / name).read_text("utf-8") for place in (wide, narrow)] for _, name in drawings]
         numbers = json.loads((wide / "plot.json").read_text(encoding="utf-8"))
     compared_groups = numbers.get("compared", {}).get("groups", [])
     figures = []
-    for number, (stem, svgs) in enumerate(drawings.items()):
-        kind = stem.removeprefix("plot").strip("_0123456789")  # without the number of a page
+    for number, ((kind, _), svgs) in enumerate(zip(drawings, svgs_by_drawing, strict=True)):
         caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
         alt = f"{caption} The tables below have the numbers."
         note = re.search("<dc:description>(.*?)</dc:description>", svgs[0], flags=re.DOTALL)
-        inline = [_inline(svg, f"{kind}{number}", alt) for kind, svg in zip("fn", svgs, strict=True)]
+        inline = [_inline(svg, f"{letter}{number}", alt) for letter, svg in zip("fn", svgs, strict=True)]
         figures.append((inline, caption, unescape(note[1]) if note else ""))
     return figures
+
+
+def _kind(path: Path) -> str:
+    """Return the key in `_FIGURES` of a figure of `--plot`."""
+    return path.stem.removeprefix("plot").strip("_0123456789")  # without the number of a page
 
 
 def _recoloured(svg: str) -> str:

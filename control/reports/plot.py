@@ -248,14 +248,16 @@ def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
 
 
 def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[str, scores.Task]) -> None:
-    """Draw the sheets: returns, losses (for a single environment on the same sheets), and the comparison of scores."""
+    """Draw the sheets: returns, losses, and the comparison of scores. For a single environment, losses
+    are on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
     colour_of = _colours(sorted({arm.label for arm in arms}), arms)
     colours = {arm.label: colour_of[arm.label] for arm in arms}  # in the order of the legend
     games = {game: [arm for arm in arms if arm.game == game] for game in dict.fromkeys(arm.game for arm in arms)}
     returns = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "return")]
     losses = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "loss")]
     reference_levels = {game: _levels(game_arms) for game, game_arms in games.items()}
-    rows_of_sheets = {"": returns, "losses": losses} if len(games) > 1 else {"": returns + losses}
+    is_apart = len(games) > 1 or (tasks and not book.look.texts)
+    rows_of_sheets = {"": returns, "losses": losses} if is_apart else {"": returns + losses}
     for sheet_name, rows in rows_of_sheets.items():
         for first in range(0, len(rows), PAGE_ROWS):
             name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"

@@ -132,7 +132,14 @@ def draw(
     cells = rows(*lengths)
     widths = None if other_scores else [1.15, 1.0, 0.95][: len(cells[0])]
     with book.sheet(
-        cells, (WIDTH, sum(heights)), name="scores", title=title, note=note, widths=widths, heights=heights, legend=1
+        cells,
+        (WIDTH, sum(heights)),
+        name="scores",
+        title=title,
+        note=note,
+        widths=widths,
+        heights=heights,
+        lone_label=True,
     ) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():

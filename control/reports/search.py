@@ -72,17 +72,17 @@ def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float |
 
 
 def speed_text(summary: dict[str, Any]) -> str:
-    """Return how soon agents solve the game, from `describe`'s numbers. For example ``first after 225 steps (median;
-    last agent 400), for good never (median; last agent never); 97 % of agents at every test of the second half``."""
+    """Return how soon agents solve the game as two sentences, from `describe`'s numbers. For example ``Steps to the
+    first solved test: median agent 225, slowest agent 400. Steps until all later tests are solved: median agent 300,
+    slowest agent never (97 % of agents solve all tests of the second half).``"""
 
     def steps_text(key: str) -> str:
-        _, median, _, last = summary[key]
-        median_text = "never" if median is None else f"after {median:,.0f} steps"
-        last_text = "never" if last is None else f"{last:,.0f}"
-        return f"{median_text} (median; last agent {last_text})"
+        median, last = ("never" if steps is None else f"{steps:,.0f}" for steps in (summary[key][1], summary[key][3]))
+        return f"median agent {median}, slowest agent {last}"
 
-    share = f"{100 * summary['staying']:.0f} % of agents at every test of the second half"
-    return f"first {steps_text('first')}, for good {steps_text('stays')}; {share}"
+    share = f"{100 * summary['staying']:.0f} % of agents solve all tests of the second half"
+    text = f"Steps to the first solved test: {steps_text('first')}. Steps until all later tests are solved: "
+    return f"{text}{steps_text('stays')} ({share})."
 
 
 def iqm_text(summary: dict[str, Any]) -> str:

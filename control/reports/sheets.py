@@ -218,11 +218,12 @@ class Book:
         note: str = "",
         widths: Sequence[float] | None = None,
         heights: Sequence[float] | None = None,
-        legend: int = 2,
+        legend: bool = True,
+        lone_label: bool = False,
     ) -> Iterator[list[Any]]:
         """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
-        hidden if they have no data. One legend serves all panels, and is omitted for fewer labels than ``legend``."""
+        hidden if they have no data. One ``legend`` serves all panels. A single label needs ``lone_label``."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
@@ -244,7 +245,14 @@ class Book:
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
         renderer = FigureCanvasAgg(figure).get_renderer()
         self.metadata["svg"] |= {"Description": note}
-        _frame(figure, renderer, axes, size, *((title, note) if self.look.texts else ("", "")), legend)
+        _frame(
+            figure,
+            renderer,
+            axes,
+            size,
+            *((title, note) if self.look.texts else ("", "")),
+            1 + (not lone_label) if legend else math.inf,
+        )
         for text in figure.findobj(Text):
             _make_drawable(text)
         for form in self.formats:
@@ -303,7 +311,7 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
 
 
 def _frame(
-    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
+    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: float
 ) -> None:
     """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
     in inches. The legend is omitted for fewer labels than ``min_labels``."""
@@ -325,7 +333,7 @@ def _frame(
         figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
-def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: int) -> tuple[Any, float]:
+def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: float) -> tuple[Any, float]:
     """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
     None and 0 for fewer than ``min_labels`` labels."""
     handles: dict[str, Any] = {}

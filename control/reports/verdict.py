@@ -1,5 +1,5 @@
 """The verdict about fresh agents: the returns of random play, the best constant action and a teacher on the real
-environment, and one sentence that compares the agents with these baselines.
+environment, and two sentences that compare the agents with these baselines.
 
 The episodes of these baselines are not counted as steps of a search. Their number is in the result.
 """
@@ -35,6 +35,7 @@ SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
 MOST_STEPS = 50_000  # real steps after which no further episodes begin
 MOST_CONSTANTS = 9  # constant actions that are tried
+_WAY = "of the way from random play to the teacher"
 
 
 @dataclass(frozen=True)
@@ -159,42 +160,56 @@ class Verdict(Baselines):
 
     @property
     def sentence(self) -> str:
-        """One sentence about the agents, without a full stop."""
-        if failure := self.failure:
-            return f"{failure}: try {self.advice}" if self.advice else failure
+        """Two sentences: the result of the comparison, and the numbers that it compares."""
+        if not self.agents.count:
+            return _two_sentences(self.failure, self.advice)
+        if self.failure:
+            return _two_sentences(self.failure, self.advice, self.numbers)
         if self.teacher is not None:
-            way = f"of the way from random play ({self.random}) to the teacher ({self.teacher})"
-            return f"agents ({self.agents}) reach {100 * self.share:.0f} % {way}"
-        margin = number_text(self.agents.mean - self.random.mean)
-        text = f"agents ({self.agents}) are better than random play ({self.random}) by {margin}"
-        than_constant = f"than the best constant action ({self.action}: {self.constant})"
-        if self.agents.exceeds(self.constant):
-            return f"{text}, and {than_constant}"
-        return f"{text}, and no worse {than_constant}, which reaches the goal"
+            return _two_sentences(f"agents come {100 * self.share:.0f} % {_WAY}", "", self.numbers)
+        text = "agents are better than random play and than the best constant action"
+        if not self.agents.exceeds(self.constant):
+            text = "agents are better than random play, and as good as the best constant action, which reaches the goal"
+        return _two_sentences(text, "", self.numbers)
+
+    @property
+    def numbers(self) -> str:
+        """The mean returns of the agents and of all baselines or, after a search without progress, its fitness."""
+        if self.progress is not None and self._failure_of_returns == "" != self.failure:
+            return f"fitness: winner {self.progress[1]}, first generation {self.progress[0]}"
+        return f"mean returns: agents {self.agents}, {self._baseline_numbers}"
+
+    @property
+    def _baseline_numbers(self) -> str:
+        teacher = f"teacher {self.teacher}, " if self.teacher is not None else ""
+        return f"{teacher}random play {self.random}, best constant action ({self.action}) {self.constant}"
 
     @property
     def failure(self) -> str:
         """The reason why the agents fail, "" if they pass."""
+        if self._failure_of_returns or self.progress is None or self.progress[1].exceeds(self.progress[0]):
+            return self._failure_of_returns
+        first, winner = self.progress
+        return f"the winner of the search is {winner.failure_to_exceed(first)} its first generation"
+
+    @property
+    def _failure_of_returns(self) -> str:
+        """The reason for which the returns of the agents fail, "" if they pass."""
         agents, random, constant, teacher = self.agents, self.random, self.constant, self.teacher
         if not agents.count:
             return "the weights of all agents are no longer finite"
         scores = [score for score in (agents, random, constant, teacher) if score is not None]
         if not any(score.error or score.exceeds(other) for score, other in itertools.permutations(scores, 2)):
-            return f"agents, random play and constant actions all return {random}, which shows nothing to learn"
+            return "agents, random play and constant actions have the same return, which shows nothing to learn"
         if teacher is not None and not teacher.exceeds(random):
-            return f"the teacher ({teacher}) is {teacher.failure_to_exceed(random)} random play ({random})"
+            return f"the teacher is {teacher.failure_to_exceed(random)} random play"
         if not agents.exceeds(random):
-            return f"agents ({agents}) are {agents.failure_to_exceed(random)} random play ({random})"
+            return f"agents are {agents.failure_to_exceed(random)} random play"
         at_goal = self.goal is not None and agents.mean >= self.goal
         as_good_as_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
-        if not (agents.exceeds(constant) or at_goal or as_good_as_teacher):
-            comparison = agents.failure_to_exceed(constant)
-            return f"agents ({agents}) are {comparison} a constant action ({self.action}: {constant})"
-        if self.progress is not None and not self.progress[1].exceeds(self.progress[0]):
-            first, winner = self.progress
-            comparison = winner.failure_to_exceed(first)
-            return f"the fitness of the winner ({winner}) is {comparison} in the first generation ({first})"
-        return ""
+        if agents.exceeds(constant) or at_goal or as_good_as_teacher:
+            return ""
+        return f"agents are {agents.failure_to_exceed(constant)} the best constant action"
 
     @property
     def doubt(self) -> str:
@@ -202,8 +217,7 @@ class Verdict(Baselines):
         teacher, constant = self.teacher, self.constant
         if teacher is None or teacher.exceeds(constant):
             return ""
-        comparison = teacher.failure_to_exceed(constant)
-        return f"the teacher ({teacher}) is {comparison} a constant action ({self.action}: {constant})"
+        return f"the teacher is {teacher.failure_to_exceed(constant)} the best constant action"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the verdict as data for JSON."""
@@ -212,20 +226,27 @@ class Verdict(Baselines):
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` maps the name of each kind to its
-    verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. Its sentence names every
+    verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. Its sentences name every
     kind."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))
     shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if name not in failures]
-    way = f"of the way from random play ({first_verdict.random}) to the teacher ({first_verdict.teacher})"
-    clauses = [f"agents reach {', '.join(shares)} {way}"] if shares else []
+    clauses = [f"agents come {', '.join(shares)} {_WAY}"] if shares else []
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
     if shares and first_verdict.doubt:
         clauses.append(first_verdict.doubt)
-    advice = "" if passed else f": try {first_verdict.advice}"
-    kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
-    return {"passed": passed, "sentence": "; ".join(clauses) + advice, "kinds": kinds}
+    returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
+    numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
+    sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
+    return {"passed": passed, "sentence": sentence, "kinds": {name: it.as_dict() for name, it in verdicts.items()}}
+
+
+def _two_sentences(result: str, advice: str, numbers: str = "") -> str:
+    """Return sentences from the clause ``result``, an ``advice`` what to try, and ``numbers``. Empty parts are left
+    out."""
+    texts = [f"{result}: try {advice}" if advice else result, numbers]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)
 
 
 def read_verdict(folder: Path) -> dict[str, Any]:
