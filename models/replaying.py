@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.contract import InnerAgent
 from models.curiosity import Curiosity
@@ -106,9 +106,3 @@ class OffPolicyAgent(InnerAgent):
         buffer."""
         self.steps += steps
         self.replay_buffer.added(steps * self.envs)
-
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']`` int64)."""
-        super().select(members)  # includes ``optimizer.param``, the selected weights
-        assert isinstance(self.optimizer.param, nn.Parameter)
-        self.flat_parameters = self.optimizer.param

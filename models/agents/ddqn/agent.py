@@ -17,7 +17,7 @@ from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
-from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams, uniforms
+from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 from models.varied import groups, sample_member_configs
 
 
@@ -59,9 +59,9 @@ class Agent(OffPolicyAgent):
         self.noise = NoiseBlocks(
             lockstep_streams(seeds, "exploration and replay"),
             [
-                (uniforms, {"explore": (self.envs,)}),
+                (Streams.uniform, {"explore": (self.envs,)}),
                 (integers_below(self.num_actions), {"action": (self.envs,)}),
-                (uniforms, {"replay": (config.updates_per_step, first_config.batch_size)}),
+                (Streams.uniform, {"replay": (config.updates_per_step, first_config.batch_size)}),
             ],
         )
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step

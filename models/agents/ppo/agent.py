@@ -303,9 +303,7 @@ class Agent(InnerAgent):
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
 
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        if self.spaces.is_image:
-            return None
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         parts = self.network.parts(self.flat_parameters.detach())
         layers, activations = self.network.actor.of_member(parts.actor, member)
         head = "argmax"
@@ -328,13 +326,6 @@ class Agent(InnerAgent):
         self.steps += steps
         self.rollout.added(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)
-
-    # -- members and state ---------------------------------------------------------------------------------------------
-
-    def select(self, members: Tensor) -> None:
-        super().select(members)  # includes ``optimizer.param``, the selected weights
-        assert isinstance(self.optimizer.param, nn.Parameter)
-        self.flat_parameters = self.optimizer.param
 
 
 def take_rows(values: Tensor, rows: Tensor) -> Tensor:
