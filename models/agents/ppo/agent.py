@@ -224,8 +224,9 @@ class Agent(InnerAgent):
         if self._batch_size() == self.rollout_size:
             yield batch
             return
+        members = torch.arange(self.members).unsqueeze(1)
         for rows in self.shuffling.permutations(self.rollout_size).split(self._batch_size(), 1):  # [M, B]
-            yield Batch(*(take_rows(tensor, rows) for tensor in batch))
+            yield Batch(*(tensor[members, rows] for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
         """Write the mean of the ``statistics`` of K minibatches to ``logged``, for each member over the minibatches
@@ -326,11 +327,6 @@ class Agent(InnerAgent):
         self.steps += steps
         self.rollout.added(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)
-
-
-def take_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Return each member's ``rows [M, B]`` int64 of ``values [M, N, ...]``, ``[M, B, ...]``."""
-    return values[torch.arange(len(rows)).unsqueeze(1), rows]
 
 
 def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
