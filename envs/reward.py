@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +24,11 @@ _SAMPLES = 4096  # number of random steps, or of states, to which an initial net
 _GOOD_VALUE = 5.0  # value of a termination that is worth reaching
 
 
-class Potential(Protocol):
-    """The networks phi of M members: ``obs [M, E, O]`` and ``info [M, E, I]`` -> values ``[M, E]``."""
-
-    def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor: ...
-
-    def select(self, members: Tensor) -> Self: ...
-
-
 class RewardedEnvironment:
     """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
+
+    ``phi`` are the networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, O]`` and ``info [M, E,
+    I]`` -> values ``[M, E]``.
 
     Potentials use the agents' ``discounts [M]``. If phi reads the info of a step, it reads this info for both the state
     before and the state after the step, as in the published code. With ``zero_at_end`` phi is 0 at termination. The
@@ -43,7 +38,7 @@ class RewardedEnvironment:
     def __init__(
         self,
         real: Environment,
-        phi: Potential,
+        phi: Any,
         mode: Mode,
         discounts: Tensor,
         zero_at_end: bool = False,

@@ -153,8 +153,7 @@ class Stages(BaseStages):
         if networks.config.pairs and not scaled:
             return flat
         target = networks.target(flat[None])
-        act = functools.partial(_first_member_actions, target)
-        states = get_obs(act, self.num_scaling_obs, networks.config.table_episodes)
+        states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
@@ -231,8 +230,10 @@ class Stages(BaseStages):
         states = episodes.states(self.num_scaling_obs, config.table_episodes)  # [N, S]
         for _ in range(config.dagger_rounds if networks.has_target else 0):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
-            clone = functools.partial(_first_member_actions, networks.target(flat))
-            new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, clone)
+            clone = networks.target(flat)
+            new_states = episodes.states(
+                self.num_scaling_obs // 2, config.table_episodes, lambda obs, clone=clone: clone.act(obs[None])[0]
+            )
             states = torch.cat([states, new_states])
             random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
             states = states[random_order]
@@ -307,12 +308,6 @@ class Stages(BaseStages):
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
         dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
-
-
-def _first_member_actions(policy: Any, obs: Tensor) -> Tensor:
-    """Return the actions of a `models.contract.Policy` with one member for ``obs [N, S]``."""
-    actions: Tensor = policy.act(obs[None])[0]
-    return actions
 
 
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:

@@ -89,7 +89,8 @@ class ParallelEnvironment(ReplayedEnvironment):
         for process, _ in self._workers:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode != 0:
-                _kill_group(process.pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also programs that its environments have started
                 process.join()
             process.close()
         self._workers = []
@@ -138,9 +139,8 @@ def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
 
     ``tensors`` are the worker's rows of the shared tensors, with seeds and actions to read, and results to write."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    if hasattr(os, "setsid"):
-        os.setsid()  # so that `_kill_group` also ends programs that an environment has started
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.setsid()  # so that the parent can also kill programs that an environment has started
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
     tensors = {key: tensor[None] for key, tensor in tensors.items()}  # views [1, rows, ...], as if of one member
     environment = None
@@ -164,23 +164,11 @@ def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
         environment.close()
 
 
-def _kill_group(pid: int) -> None:
-    """Kill a worker and every program that its environments have started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(pid, signal.SIGKILL)
-        else:
-            os.kill(pid, signal.SIGTERM)
-
-
 def _context() -> Any:
     """Return a multiprocessing context. Its processes fork from a server that has imported torch once, never from this
-    process, which has threads. On systems without fork servers, processes are spawned."""
-    has_forkserver = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if has_forkserver else "spawn")
+    process, which has threads."""
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["envs.workers"])
-    if not has_forkserver:
-        return context
     for start in (resource_tracker.ensure_running, forkserver.ensure_running):
         # A signal to all processes of a terminal, such as when it is closed, makes the parent write a checkpoint. The
         # server must survive until then. It inherits the mask of this process, so the signal is blocked at its start.

@@ -79,7 +79,7 @@ class CartPolePhysics(gym.Wrapper):
         return obs_and_info
 
 
-class FlatObservation(gym.Wrapper):
+class FlatObservation(gym.ObservationWrapper):
     """Flatten observations of any space to one vector, with discrete parts one-hot. Raises
     `envs.promises.BrokenContract` for an observation that is not in the space."""
 
@@ -89,15 +89,7 @@ class FlatObservation(gym.Wrapper):
         self.observation_space = gym.spaces.flatten_space(self._space)
         self._size = gym.spaces.flatdim(self._space)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        return self._flatten(obs), info
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._flatten(obs), reward, terminated, truncated, info
-
-    def _flatten(self, obs: Any) -> Any:
+    def observation(self, obs: Any) -> Any:
         """Return ``obs`` as one vector. Raises `envs.promises.BrokenContract` if it is not in the space."""
         space = self._space
         if type(obs) in (int, np.int64) and isinstance(space, gym.spaces.Discrete) and space.contains(obs):

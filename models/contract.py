@@ -40,11 +40,6 @@ class Policy(Protocol):
     def act(self, obs: Tensor) -> Tensor:
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
-    def moves(self) -> Tensor | None:
-        """Return the action in each of the S cells of a grid, ``[M, S]``; None if the cell alone does not determine
-        it."""
-        return None
-
     def current_command(self) -> Mapping[str, Tensor]:
         """Return the current command of each episode, ``{name: [M, E]}``, with the names and units of `Command`. Empty
         if the policy follows no command."""
@@ -113,7 +108,8 @@ class Agent(nn.Module, PerMember, ABC):
 
     def greedy_network(self, member: int, command: Command) -> "GreedyNetwork | None":
         """Return the network of the greedy policy of ``member``, None if a single network does not describe it.
-        ``command`` overrides parts of the command that the agent follows, if any."""
+        ``command`` overrides parts of the command that the agent follows, if any. Not called if observations are
+        images."""
         return None
 
     def commands_now(self) -> dict[str, Tensor]:
@@ -237,10 +233,16 @@ class InnerAgent(StepAgent):
     finish (`select`). So ``per_member`` must name all attributes with state of the members."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
+    optimizer: Any  # of ``flat_parameters``, if ``per_member`` names it
 
     @abstractmethod
     def with_weights(self, flat_parameters: Tensor) -> Policy:
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
+
+    def select(self, members: Tensor) -> None:
+        super().select(members)
+        if "optimizer" in self.per_member:  # `select` has replaced ``optimizer.param``, the weights
+            self.flat_parameters = self.optimizer.param
 
     def discounts(self) -> Tensor:
         """Return the discount factor of each member, ``[M]``, on which learned rewards may depend."""

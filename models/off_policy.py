@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Command, GreedyNetwork, Policy
 from models.critics import TwinCritics
-from models.curiosity import build_curiosity
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
 from models.optim import MemberAdam, norms
@@ -17,7 +16,6 @@ from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
-from models.varied import groups, sample_member_configs
 
 
 class TwinCriticAgent(OffPolicyAgent):
@@ -33,13 +31,10 @@ class TwinCriticAgent(OffPolicyAgent):
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     per_member = (*OffPolicyAgent.per_member, "critics", "action_noise")
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
-    groups = staticmethod(groups)
     update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
-        super().__init__()
-        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = sample_member_configs(config, seeds)
+        super().__init__(config, spaces, seeds)
         first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
         self.batch, hidden = first_config.batch_size, first_config.hidden_sizes
         self.obs_size, self.action_size = spaces.obs_shape[0], spaces.action_size
@@ -58,15 +53,10 @@ class TwinCriticAgent(OffPolicyAgent):
             "discount": ((), torch.float32),
         }
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
-        self.curiosity = build_curiosity(config, spaces, seeds)
-        self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration and replay"), self._noise_draws())
         is_correlated = config.noise_type == "ornstein-uhlenbeck"
         self.action_noise = OrnsteinUhlenbeck(len(seeds), self.envs, self.action_size) if is_correlated else None
-        self.random_numbers: dict[str, Tensor] = {}  # of the current step, by the names in `_noise_draws`
         self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
-        self.steps = 0  # in each environment
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2

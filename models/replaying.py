@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.contract import InnerAgent
-from models.curiosity import Curiosity
+from models.curiosity import build_curiosity
 from models.optim import MemberAdam
 from models.replay import ReplayBuffer
-from models.spaces import Discrete
+from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks
+from models.varied import groups, sample_member_configs
 
 
 def rates(member_configs: Sequence[Any]) -> Tensor:
@@ -30,15 +31,22 @@ class OffPolicyAgent(InnerAgent):
 
     per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers", *_STATE)
     saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
-    member_configs: list[Any]
     optimizer: MemberAdam  # of ``flat_parameters``
     replay_buffer: ReplayBuffer
-    curiosity: Curiosity | None
     noise: NoiseBlocks
-    random_numbers: dict[str, Tensor]
-    steps: int
 
     update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
+    groups = staticmethod(groups)
+
+    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__()
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
+        self.member_configs = sample_member_configs(config, seeds)
+        self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
+        self.curiosity = build_curiosity(config, spaces, seeds)
+        self.random_numbers: dict[str, Tensor] = {}
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)
+        self.steps = 0
 
     def numbers_of_update(self, i: int) -> dict[str, Tensor]:
         """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
@@ -106,9 +114,3 @@ class OffPolicyAgent(InnerAgent):
         buffer."""
         self.steps += steps
         self.replay_buffer.added(steps * self.envs)
-
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']`` int64)."""
-        super().select(members)  # includes ``optimizer.param``, the selected weights
-        assert isinstance(self.optimizer.param, nn.Parameter)
-        self.flat_parameters = self.optimizer.param

@@ -118,7 +118,7 @@ class Streams(PerMember):
 class SharedStreams(Streams):
     """Streams for members of which many have the same seed. Members with one seed share a generator, which takes a
     fraction of the time. The numbers are the same as with `Streams`. All members must sample together, so `subset`, and
-    `integers` with a bound for each member, raise NotImplementedError."""
+    `integers` with a bound for each member, cannot be used."""
 
     def __init__(self, seeds: Sequence[int]):
         index_by_seed = {seed: index for index, seed in enumerate(dict.fromkeys(seeds))}
@@ -134,14 +134,6 @@ class SharedStreams(Streams):
     def capture_state(self) -> Callable[[], Tensor]:
         get_generator_states, generator_index = super().capture_state(), self._generator_index
         return lambda: get_generator_states().index_select(0, generator_index)
-
-    def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
-        if not isinstance(highs, int):
-            raise NotImplementedError("bounds of each member")
-        return super().integers(highs, *shape)
-
-    def subset(self, members: Tensor) -> Streams:
-        raise NotImplementedError("some of the streams")
 
     def select(self, members: Tensor) -> None:
         # Indices of the generators that are still used, and for each member the index of its generator among these.
@@ -167,11 +159,6 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
         return streams.integers(actions.n, envs)
     low, high = torch.tensor(actions.low), torch.tensor(actions.high)
     return low + (high - low) * streams.uniform(envs, actions.size)
-
-
-def uniforms(streams: Streams, steps: int, count: int) -> Tensor:
-    """Sample uniform numbers ``[M, steps, count]``, for `Draw`. Works with any subclass of `Streams`."""
-    return streams.uniform(steps, count)
 
 
 def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:

@@ -317,7 +317,7 @@ def test_images() -> None:
     assert torch.equal(joint.flat_parameters[1:], alone.flat_parameters)
     changed = joint.network.parts(joint.flat_parameters - first).trunk
     assert changed.count_nonzero(1).min() > trunk.flat.shape[1] // 2
-    assert joint.greedy_network(0, {}) is None and joint.rollout.rows()["obs"].dtype == torch.uint8
+    assert joint.rollout.rows()["obs"].dtype == torch.uint8
     for changes in ({"normalize_obs": True}, {"intrinsic": "rnd"}):
         with pytest.raises(SettingError, match="but the environment shows images; allowed: false and none$"):
             Agent(dataclasses.replace(config, **changes), spaces, [0])

@@ -406,8 +406,6 @@ SQUARE = Box(-9, 9, (2, 2), np.float32)
     ("halfcheetah", (NUMBERS[4], -6), "it is for observations of 17 numbers, those of halfcheetah; here .* 4 numbers$"),
     ("halfcheetah", (NUMBERS[17], -2), ""),  # actions are no input
     ("halfcheetah", (NUMBERS[17], 3), ""),
-    ("cartpole-200", (SQUARE, 2), r"here there are observations of 4 numbers in the shape \[2, 2\]$"),
-    ("cliff", (Cells(48, start=1), 4), "here there are observations of 48 cells that count from 1$"),
     ("halfcheetah", (NUMBERS[17], -6, "HalfCheetah-v4"), ""),  # bounds are ignored
     ("cliff", (Cells(48), 4, "CliffWalking-v1"), ""),
     ("test:Square-v0", (SQUARE, 2), ""),

@@ -27,7 +27,7 @@ from models.proxies import files
 from proxies import KINDS, dynamics_of, encoded, plain_step, stack_of, written
 from rounding import FUNCTION, UNIT, assert_near
 from understudy import ProxyError, program
-from understudy.env import SyntheticEnv, SyntheticVectorEnv, make_synthetic
+from understudy.env import SyntheticEnv, make_synthetic
 from understudy.kinds import KINDS as FILE_KINDS
 from understudy.proxy import BOUND
 
@@ -129,8 +129,6 @@ def test_step_and_reset_refuse_wrong_arguments(tmp_path: Path, actions: list[flo
             continuous_env.step(wrong)
     with pytest.raises(ProxyError, match="autoreset_mode is 'Disabled'"):
         gym.make_vec(ANY, proxy=path, autoreset_mode="Disabled")
-    with pytest.raises(ProxyError, match="max_episode_steps is 0; allowed: integer, at least 1"):
-        SyntheticVectorEnv(1, max_episode_steps=0, proxy=path)
     with pytest.raises(ValueError, match="seed has 2 numbers; allowed: 3"):
         gym.make_vec(ANY, num_envs=3, proxy=path).reset(seed=[1, 2])
     by_list, by_array = (vector_env.reset(seed=seeds)[0] for seeds in ([5, 7], np.array([5, 7])))

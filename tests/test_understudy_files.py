@@ -110,10 +110,9 @@ def test_foreign_truncated_or_corrupted_file_is_refused(path: Path, monkeypatch:
     torch.save({"state_dict": {}}, path)
     assert "it is a checkpoint" in one_line(path)
     for text, message in (
-        (None, "without 'understudy' metadata"), ("{", "its metadata are damaged (Expecting property name"),
-        ("[" * 10**5, "(too deeply nested)"), ('{"format": 1, "format": 1}', "(a name is there twice)"),
-        ('{"format": NaN}', "('NaN' is no finite number)"),
-        (f'{{"format": {"9" * 5000}}}', "its metadata are damaged"), (" " * 2**21, "(2,097,152 characters, at most"),
+        (None, "without 'understudy' metadata"), ("{", "its metadata are damaged"),
+        ("[" * 10**5, "its metadata are damaged"), ('{"format": NaN}', "without 'understudy' metadata of format 1"),
+        (f'{{"format": {"9" * 5000}}}', "its metadata are damaged"), (" " * 2**21, "its metadata are damaged"),
     ):  # fmt: skip
         save_file({"a": torch.zeros(2)}, path, None if text is None else {"understudy": text})
         assert message in one_line(path)
@@ -138,19 +137,18 @@ REWARD_CONFIG = dataclasses.asdict(REWARDS["reward-3"][0])
 # Changes of the header of a valid file (None: left out) and of its tensors, and the message.
 DAMAGED: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"done.1.bias": None}, "tensor done.1.bias is missing"),
-    ({}, {"done.1.biass": torch.zeros(1)}, "tensor 'done.1.biass' is unknown; did you mean 'done.1.bias'?"),
+    ({}, {"done.1.biass": torch.zeros(1)}, "tensor 'done.1.biass' is unknown; allowed: state.0.weight"),
     ({}, {"state.0.weight": torch.zeros(6, 9)}, "tensor state.0.weight is F32 [6, 9]; allowed: F32 [9, 6]"),
     ({}, {"reward.0.bias": torch.full((9,), torch.nan)}, "tensor reward.0.bias holds numbers that are not finite"),
-    ({"format": 2}, {}, "its format is 2; allowed: 1"),
+    ({"format": 2}, {}, "without 'understudy' metadata of format 1"),
     ({"digest": "x"}, {}, "it is not as it was written: its digest is another"),
-    ({"fornat": 1}, {}, "its part 'fornat' is unknown; did you mean 'format'?"),
     ({"game": None}, {}, "its game is missing or damaged"),
     ({"config": CONFIG | {"proxy": ["mdp"]}}, {}, "its setting proxy is ['mdp']; allowed: mdp, bandit"),
     ({"config": CONFIG | {"max_steps": 10**400}}, {}, "0...; allowed: integer, at least 1; or null"),
     ({"config": [1]}, {}, "its config is missing or damaged"),
-    ({"config": {}}, {}, "its setting proxy is missing"),
+    ({"config": {}}, {}, "its setting proxy is None; allowed: mdp, bandit"),
     ({"config": CONFIG | {"proxi": "mdp"}}, {}, "'proxi' is unknown; did you mean 'proxy'?"),
-    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; did you mean 'mdp'? Allowed: mdp, bandit, reward"),
+    ({"config": CONFIG | {"proxy": "mdpp"}}, {}, "proxy is 'mdpp'; allowed: mdp, bandit, reward"),
     ({"config": CONFIG | {"proxy_hidden_layer": 17}}, {}, "is 17; allowed: integer, at least 0, at most 16"),
     ({"config": CONFIG | {"proxy_hidden_size": 65_536, "proxy_hidden_layer": 2}}, {}, "tensor done.2.bias is missing"),
     ({"description": {"settings": []}}, {}, "its description.settings are damaged"),
@@ -170,7 +168,7 @@ DAMAGED_REWARDS: list[tuple[dict[str, Any], dict[str, Tensor | None], str]] = [
     ({}, {"reward.1.bias": None}, "tensor reward.1.bias is missing"),
     ({"config": REWARD_CONFIG | {"mode": 2}}, {}, "tensor reward.0.weight is F32 [5, 5]; allowed: F32 [5, 3]"),
     ({"config": REWARD_CONFIG | {"mode": 9}}, {}, "its setting mode is 9; allowed: 0, 1, 2, 3, 4, 5, 6, 7, 8, 101"),
-    ({"config": REWARD_CONFIG | {"rn_terminal": "zeroo"}}, {}, "did you mean 'zero'?"),
+    ({"config": REWARD_CONFIG | {"rn_terminal": "zeroo"}}, {}, "is 'zeroo'; allowed: free, zero"),
     ({"config": REWARD_CONFIG | {"rn_output_scale": "1"}}, {}, "its setting rn_output_scale is '1'; allowed: number"),
     ({"config": REWARD_CONFIG | {"rn_input_spread": [1, 0, 1]}}, {}, "list of numbers other than 0, at most 512"),
     ({"config": REWARD_CONFIG | {"rn_input_center": [1, 0]}}, {}, "its spaces are damaged"),

@@ -121,12 +121,6 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         if self._mode is AutoresetMode.DISABLED:
             raise ProxyError("autoreset_mode is 'Disabled'; allowed: NextStep, SameStep")
         self.metadata = self.metadata | {"autoreset_mode": self._mode}
-        if type(num_envs) is not int or num_envs < 1:
-            raise ProxyError(f"num_envs is {num_envs!r}; allowed: integer, at least 1")
-        if max_episode_steps is not None and (
-            type(max_episode_steps) is not int or not (max_episode_steps > 0 or max_episode_steps == -1)
-        ):
-            raise ProxyError(f"max_episode_steps is {max_episode_steps!r}; allowed: integer, at least 1")
         time_limits = (self.proxy.time_limit, max_episode_steps)
         # To Gymnasium, a limit of -1 means no limit.
         self._limit = min((limit for limit in time_limits if limit is not None and limit > 0), default=None)

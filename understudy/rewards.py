@@ -108,25 +108,15 @@ def _load_reward(
     game_id = IDS.get(base_name, base_name)
     obs_size = gym.spaces.flatdim(space)
     error_start = f"learned reward {str(loaded.path)!r}: it is for"
-    # The spaces fit if their descriptions are equal. A unit other than "numbers" never fits.
-    unit = _describe_unit(space) if base_name in IDS else "numbers"
-    expected, actual = f"observations of {loaded.spaces['obs_shape'][0]} numbers", f"observations of {obs_size} {unit}"
-    if actual != expected:
-        raise ProxyError(f"{error_start} {expected}, those of {loaded.game}; here there are {actual}")
+    expected_size = loaded.spaces["obs_shape"][0]
+    if obs_size != expected_size:
+        line = f"{error_start} observations of {expected_size} numbers, those of {loaded.game}"
+        raise ProxyError(f"{line}; here there are observations of {obs_size} numbers")
     if spec is not None and _other_task(spec, game_id):
         raise ProxyError(f"{error_start} {loaded.game}, which is {game_id}; this environment is {spec.id}")
     zero_at_end = loaded.config["rn_terminal"] == "zero"
     no_obs = np.zeros((0, obs_size), np.float32)  # before the first reset
     return _LearnedReward(phi, float(discount), zero_at_end, no_obs)
-
-
-def _describe_unit(space: gym.Space) -> str:
-    """Describe the elements of an observation for error messages: numbers, with their shape unless it is one axis, or
-    cells that count from another number than 0."""
-    if isinstance(space, gym.spaces.Box) and len(space.shape) != 1:
-        return f"numbers in the shape {list(space.shape)}"
-    first = space.start if isinstance(space, gym.spaces.Discrete) else 0
-    return f"cells that count from {first}" if first else "numbers"
 
 
 def _other_task(spec: EnvSpec, game_id: str) -> bool:

@@ -211,7 +211,7 @@ def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     """Write the greedy policy of the agent's first member to the new file ``path``, and return it. See `Run.export`."""
     run, actions = settings.run, agent.spaces.actions
-    network = agent.greedy_network(0, settings.command)
+    network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)
     if network is None:
         line = f"export is {str(path)!r}, but a single network does not describe the policy of {run.implementation}"
         allowed = "observations that are vectors or cells, and with desire_rank no command.return"

@@ -60,14 +60,11 @@ def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[
 
 
 def implementation_of(kind: str) -> str:
-    """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`). Raises LookupError if
-    there is none."""
-    for name, family_spec in implementations().items():
-        if family_spec.learns_from != "evolution":
-            continue
-        if kind in family_spec.config.__dataclass_fields__["proxy"].metadata["choices"]:
-            return name
-    raise LookupError(kind)
+    """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`)."""
+    searches = {name: spec for name, spec in implementations().items() if spec.learns_from == "evolution"}
+    return next(
+        name for name, spec in searches.items() if kind in spec.config.__dataclass_fields__["proxy"].metadata["choices"]
+    )
 
 
 def save(

@@ -97,7 +97,7 @@ class Agent(EpisodeAgent):
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
         # The quantile network gives the rank of a commanded return in a state, so one network is not enough.
-        if self.spaces.is_image or (self.config.desire_rank and "return" in command):
+        if self.config.desire_rank and "return" in command:
             return None
         policy: Any = self.policy if self.averaged is None else self.averaged[0]
         layers, activations = policy.of_member(member)
@@ -326,8 +326,6 @@ class Agent(EpisodeAgent):
         # Transposed, so that a mask selects episode after episode.
         memory.set_column("value_target", returns_by_lambda[target_lambda].T[valid.T])
         advantage = returns_by_lambda[advantage_lambda] - value
-        if config.clamp_adv_to_max:
-            advantage = advantage.clamp(max=config.max_adv_clamp_val)
         memory.set_column("advantage", advantage.T[valid.T])
         self.commands.update_from_advantages(memory.column("advantage"))
 

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import DuelingQNetwork
 from models.contract import Command, GreedyNetwork, Policy
-from models.curiosity import build_curiosity
 from models.epsilon import Epsilon
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
@@ -17,8 +16,7 @@ from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
 from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
-from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams, uniforms
-from models.varied import groups, sample_member_configs
+from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 
 
 class Agent(OffPolicyAgent):
@@ -33,13 +31,10 @@ class Agent(OffPolicyAgent):
 
     action_kinds = (Discrete,)
     per_member = (*OffPolicyAgent.per_member, "target_parameters")
-    groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
-        super().__init__()
+        super().__init__(config, spaces, seeds)
         assert isinstance(spaces.actions, Discrete)
-        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = sample_member_configs(config, seeds)
         first_config = self.member_configs[0]  # all members have its hidden_sizes and batch_size
         self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.actions.n
         sizes = [self.obs_size, *first_config.hidden_sizes, self.num_actions]
@@ -54,19 +49,14 @@ class Agent(OffPolicyAgent):
         vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)  # shape and dtype of a column
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
-        self.curiosity = build_curiosity(config, spaces, seeds)
-        self.envs, self.updates_per_step = config.num_envs, config.updates_per_step
         self.noise = NoiseBlocks(
             lockstep_streams(seeds, "exploration and replay"),
             [
-                (uniforms, {"explore": (self.envs,)}),
+                (Streams.uniform, {"explore": (self.envs,)}),
                 (integers_below(self.num_actions), {"action": (self.envs,)}),
-                (uniforms, {"replay": (config.updates_per_step, first_config.batch_size)}),
+                (Streams.uniform, {"replay": (config.updates_per_step, first_config.batch_size)}),
             ],
         )
-        self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
-        self.steps = 0
         self._epsilon = Epsilon(config)
 
     def act(self, obs: Tensor) -> Tensor:

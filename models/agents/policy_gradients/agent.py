@@ -48,9 +48,7 @@ class Agent(EpisodeAgent):
         self.batch: Batch | None = None  # from `observe`, for the next `learn`
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        if self.spaces.is_image:
-            return None
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         policy, count = self.network.policy, self.network.num_actions
         layers, activations = policy.mlp.of_member(policy.flat, member)
         weight, bias = layers[-1]

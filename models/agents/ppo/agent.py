@@ -224,8 +224,9 @@ class Agent(InnerAgent):
         if self._batch_size() == self.rollout_size:
             yield batch
             return
+        members = torch.arange(self.members).unsqueeze(1)
         for rows in self.shuffling.permutations(self.rollout_size).split(self._batch_size(), 1):  # [M, B]
-            yield Batch(*(take_rows(tensor, rows) for tensor in batch))
+            yield Batch(*(tensor[members, rows] for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
         """Write the mean of the ``statistics`` of K minibatches to ``logged``, for each member over the minibatches
@@ -303,9 +304,7 @@ class Agent(InnerAgent):
             value = value / self.return_moments.scale().unsqueeze(1)  # `observe` multiplied the rewards by it
         return value.unsqueeze(2)
 
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        if self.spaces.is_image:
-            return None
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         parts = self.network.parts(self.flat_parameters.detach())
         layers, activations = self.network.actor.of_member(parts.actor, member)
         head = "argmax"
@@ -328,18 +327,6 @@ class Agent(InnerAgent):
         self.steps += steps
         self.rollout.added(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)
-
-    # -- members and state ---------------------------------------------------------------------------------------------
-
-    def select(self, members: Tensor) -> None:
-        super().select(members)  # includes ``optimizer.param``, the selected weights
-        assert isinstance(self.optimizer.param, nn.Parameter)
-        self.flat_parameters = self.optimizer.param
-
-
-def take_rows(values: Tensor, rows: Tensor) -> Tensor:
-    """Return each member's ``rows [M, B]`` int64 of ``values [M, N, ...]``, ``[M, B, ...]``."""
-    return values[torch.arange(len(rows)).unsqueeze(1), rows]
 
 
 def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

@@ -18,7 +18,7 @@ from models.epsilon import Epsilon
 from models.replaying import rates
 from models.spaces import Discrete, Spaces
 from models.state import require
-from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams, uniforms
+from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 from models.varied import with_varied_values
 
 Array = np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ def _explore_sampler(epsilon: float | None) -> Callable[[Streams, int, int], Ten
     `Agent._explore_in_place` compares with the current epsilon."""
     # It is no method of the agent: in a reference cycle, the agent and its table would remain until garbage collection.
     if epsilon is None:
-        return uniforms
+        return Streams.uniform
     return lambda streams, steps, count: streams.uniform(steps, count) < epsilon
 
 
@@ -309,10 +309,6 @@ class Greedy(Policy):
         self.members = len(flat_parameters)
         self.row_lookup = RowLookup(self.members, num_states)
         self.rows = flat_parameters.numpy().reshape(self.members * num_states, -1)  # [M * S, A]
-
-    def moves(self) -> Tensor:
-        """Return the best action in each of S cells, ``[M, S]`` int64. Of several best ones, it is the first."""
-        return torch.from_numpy(best_actions(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``. Of several best ones, it is the first."""
