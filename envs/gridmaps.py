@@ -68,6 +68,34 @@ class CellTable(Dynamics):
         next_state = torch.take(self.next_cell, index).unsqueeze(-1)
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
+    def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """Play one episode per member, of at most ``limit`` steps, without stepping. Member m takes action ``moves[m,
+        s]`` in cell s. Return the returns and the lengths of the episodes, ``[M]`` each. Both equal the results of
+        `step`, up to rounding.
+
+        The tables of k steps (next cells and sums of rewards), applied twice, give the tables of 2 k steps. ``limit``
+        is a sum of powers of two, and the tables of these numbers of steps are applied one after the other."""
+        members, num_cells = moves.shape
+        index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S]
+        # Finished episodes are in one additional cell per member, which pays nothing and leads to itself.
+        next_cells = torch.where(self.terminated[index], num_cells, self.next_cell[index])
+        next_cells = torch.nn.functional.pad(next_cells, (0, 1), value=num_cells)
+        payoffs = torch.stack((self.reward[index], torch.ones(members, num_cells)), -1)  # rewards and steps
+        payoffs = torch.nn.functional.pad(payoffs, (0, 0, 0, 1))
+        # The members' tables, one after the other, form flat tables.
+        first_cells = torch.arange(members).unsqueeze(1) * (num_cells + 1)
+        next_cells, payoffs = (next_cells + first_cells).flatten(), payoffs.flatten(0, 1)
+        current_cells, totals = first_cells[:, 0] + self._cells.index(START), torch.zeros(members, 2)
+        while limit:
+            if limit & 1:  # this power of two is a term of the sum
+                totals = totals + payoffs.index_select(0, current_cells)
+                current_cells = torch.take(next_cells, current_cells)
+            limit >>= 1
+            if limit:  # double the tables
+                payoffs = payoffs + payoffs.index_select(0, next_cells)
+                next_cells = torch.take(next_cells, next_cells)
+        return totals[:, 0], totals[:, 1].long()
+
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
         """Compute the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
         moves, by 2,000 sweeps of value iteration. The results have the dtype of ``reward``."""

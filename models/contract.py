@@ -40,6 +40,11 @@ class Policy(Protocol):
     def act(self, obs: Tensor) -> Tensor:
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
+    def moves(self) -> Tensor | None:
+        """Return the action in each of the S cells of a grid, ``[M, S]``; None if the cell alone does not determine
+        it."""
+        return None
+
     def current_command(self) -> Mapping[str, Tensor]:
         """Return the current command of each episode, ``{name: [M, E]}``, with the names and units of `Command`. Empty
         if the policy follows no command."""

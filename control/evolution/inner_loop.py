@@ -444,7 +444,19 @@ class InnerLoop:
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Play greedy episodes from ``seeds [M, K]``, by the fastest method that supports the policy."""
         episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
-        return episodes or rollout(policy, real, seeds, keep=False)
+        return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
+
+    def _play_by_table(self, policy: Policy) -> Episodes | None:
+        """Compute the K test episodes ``[M, K]`` of a policy on a map, on which they are all equal. Return None if the
+        game is no map, the policy has no table of moves, or episodes have no time limit."""
+        if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
+            return None
+        limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
+        if limit is None:
+            return None
+        returns, lengths = self.dynamics.play(moves, limit)  # [M] each
+        num_episodes = self.config.test_episodes
+        return Episodes(returns.unsqueeze(1).repeat(1, num_episodes), lengths.unsqueeze(1).repeat(1, num_episodes))
 
     def _rule(self, members: int) -> Rule | None:
         """Return the rule that ends the training of members early, by its name in the setting ``inner_rule``; None for
@@ -466,6 +478,9 @@ class InnerLoop:
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.flat_parameters[members].cpu())
+        if (episodes := self._play_by_table(policy)) is not None:
+            self._training_test_steps += int(episodes.lengths.sum())
+            return episodes.returns[:, 0]  # all test episodes are equal
         episode_counts = agent.episodes.tolist()
         seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
         episodes = self.test(policy, seeds)

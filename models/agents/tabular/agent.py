@@ -310,6 +310,10 @@ class Greedy(Policy):
         self.row_lookup = RowLookup(self.members, num_states)
         self.rows = flat_parameters.numpy().reshape(self.members * num_states, -1)  # [M * S, A]
 
+    def moves(self) -> Tensor:
+        """Return the best action in each of S cells, ``[M, S]`` int64. Of several best ones, it is the first."""
+        return torch.from_numpy(best_actions(self.rows)).view(self.members, -1)
+
     def act(self, obs: Tensor) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``. Of several best ones, it is the first."""
         values = self.rows.take(self.row_lookup(obs), 0)  # [M * E, A]
