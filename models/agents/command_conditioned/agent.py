@@ -326,6 +326,8 @@ class Agent(EpisodeAgent):
         # Transposed, so that a mask selects episode after episode.
         memory.set_column("value_target", returns_by_lambda[target_lambda].T[valid.T])
         advantage = returns_by_lambda[advantage_lambda] - value
+        if config.clamp_adv_to_max:
+            advantage = advantage.clamp(max=config.max_adv_clamp_val)
         memory.set_column("advantage", advantage.T[valid.T])
         self.commands.update_from_advantages(memory.column("advantage"))
 

@@ -192,6 +192,8 @@ class Config:
     value_lr: float | None = setting(
         None, "Adam's learning rate for the value or quantile network; null: lr", above=0, part="values", perturbed=True
     )
+    clamp_adv_to_max: bool = setting(False, "clip advantages from above", part="advantages")
+    max_adv_clamp_val: float = setting(50.0, "bound of clamp_adv_to_max, in units of reward", part="advantages")
 
     @property
     def schedule(self) -> EpisodeSchedule:
@@ -306,6 +308,7 @@ def ineffective(config: Config) -> dict[str, str]:
         (not config.expo_weighting, ("beta", "max_weight"), "expo_weighting is off"),
         (config.advantage_command == "max", ("advantage_quantile",), "advantage_command is 'max'"),
         (not uses_lambda, ("td_lambda",), "use_lambda_td is off, and advantage_target is 'return'"),
+        (not config.clamp_adv_to_max, ("max_adv_clamp_val",), "clamp_adv_to_max is off"),
     )
 
 
