@@ -194,16 +194,10 @@ def has_machine_code(settings: Settings) -> bool:
 
 
 def _restored_module(settings: Settings, last: Path) -> RunModule:
-    """Return the module of the interrupted run, restored from its checkpoint ``last``. Prints a warning if metrics.csv
-    lacks rows of epochs in the checkpoint. Writes nothing."""
+    """Return the module of the interrupted run, restored from its checkpoint ``last``. Writes nothing."""
     checkpoint = checkpoints.load(last, resume=True)
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
-    table = last.parents[1] / "metrics.csv"
-    steps_of_seed = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
-    if lost_epochs := run_dir.missing_epochs(table, steps_of_seed, module.epoch):
-        span = f"{lost_epochs[0]} to {lost_epochs[-1]}"
-        warning(f"rows of {len(lost_epochs)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
     return module
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from control.cli.ending import ending
-from control.cli.errors import DISK, missing_reason, one_line
+from control.cli.errors import DISK, one_line
 from control.cli.files import check_regular
 from control.cli.settings import RunConfig
 from models.settings import SettingError, UserError
@@ -87,11 +87,7 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     except OSError as error:
         if error.errno in DISK:
             raise
-        reason = error.strerror
-        for ancestor in (folder, *folder.parents):  # a file or a broken link in the path says more
-            if os.path.lexists(ancestor) and not ancestor.is_dir():
-                reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else missing_reason(ancestor)}"
-        problem = f"cannot make {str(folder)!r} ({reason})"
+        problem = f"cannot make {str(folder)!r} ({error.strerror})"
         raise SettingError(f"logdir is {run.logdir!r}: {problem}; allowed: a folder that can be written") from error
     return path
 
@@ -117,17 +113,10 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     lock however the process ends. If the folder is ``new``, wait for the lock, because another process can hold it only
     for a moment.
 
-    Raises SettingError if another process is writing there, or if a file of the run is a folder or the reverse. Raises
-    UserError if the disk is full or fails during the block.
+    Raises SettingError if another process is writing there. Raises UserError if the disk is full or fails during the
+    block.
     """
-    lock = folder / ".lock"
-    for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
-        kind = "folder" if path.name == "checkpoints" else "file"
-        is_kind = path.is_dir() if kind == "folder" else path.is_file()
-        lock_is_link = lock.is_symlink()  # it could lock a file elsewhere
-        if lock_is_link or (path.exists() and not is_kind):
-            raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
-    with open(lock, "a") as file:
+    with open(folder / ".lock", "a") as file:
         try:
             mode = fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB  # LOCK_NB: do not wait
             fcntl.flock(file, mode)
@@ -231,24 +220,6 @@ class MetricsFile:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
             writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells in rows)
-
-
-def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
-    """Return the epochs from 1 to ``last`` for which metrics.csv lacks the row of at least one seed. ``last`` is the
-    epoch of a checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do
-    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch
-    ``last`` with other steps than the checkpoint."""
-    table, logged = read_columns(path), set[tuple[int, int]]()
-    rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
-    for line, row in enumerate(rows, start=2):  # line 1 is the header
-        epoch, steps, seed = map(int, row)
-        expected_steps = env_steps.get(seed) if epoch == last else steps
-        if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged:
-            problem = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
-            text = f"{str(path)!r} is not the table of this run: {problem}"
-            raise SettingError(f"{text}; move it away to go on without it")
-        logged.add((epoch, seed))
-    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged for seed in env_steps)]
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
