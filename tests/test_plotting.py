@@ -103,7 +103,8 @@ def test_runs_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
         find_groups([tmp_path / "logs"], "report")
 
 
-def test_damaged_files_of_stable_baselines3(tmp_path: Path) -> None:
+def test_damaged_files_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
+    """A damaged file is left out with a note, and refused if there is no other."""
     folder = write_foreign(tmp_path / "ppo_7")
     monitor, evaluations = folder / "0.monitor.csv", folder / "evaluations.npz"
     text, content = monitor.read_text(), evaluations.read_bytes()
@@ -113,17 +114,21 @@ def test_damaged_files_of_stable_baselines3(tmp_path: Path) -> None:
         "#" + "[" * 9**5 + "\nr,l,t\n",
     ):  # fmt: skip
         monitor.write_text(wrong)
-        with pytest.raises(SettingError, match="0.monitor.csv' is no file of stable-baselines3's Monitor"):
-            find_groups([folder])
+        steps, returns = find_groups([folder])[0].runs[0].points("rollout/return_mean", "env_steps")
+        assert steps.tolist() == [5, 10] and returns.tolist() == [2, 4]
+        assert "0.monitor.csv is no file of stable-baselines3's Monitor" in capsys.readouterr().out
     monitor.write_text(text)
     wrong_means = io.BytesIO()
     np.savez(wrong_means, timesteps=[1, 2], results=np.ones((3, 4)))
     for damaged in (b"", b"PK", content[:100], content[:-30], wrong_means.getvalue()):
         evaluations.write_bytes(damaged)
-        with pytest.raises(SettingError, match="evaluations.npz' is no file of stable-baselines3's"):
-            find_groups([folder])
-    for path in (*folder.glob("*.csv"), evaluations):
+        assert len(find_groups([folder])[0].runs[0].points("eval/return_greedy")[0]) == 0
+        assert "evaluations.npz is no file of stable-baselines3's" in capsys.readouterr().out
+    for path in folder.glob("*.csv"):
         path.unlink()
+    with pytest.raises(SettingError, match="evaluations.npz' is no file of stable-baselines3's"):
+        find_groups([folder])
+    evaluations.unlink()
     monitor.write_text(text.splitlines()[0] + "\nr,l,t\n")
     with pytest.raises(SettingError, match="has no episode and no evaluation yet"):
         find_groups([folder])

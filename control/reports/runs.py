@@ -94,6 +94,7 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
     files = [*sorted(folder.glob(f"*{FOREIGN[0]}")), *folder.glob(FOREIGN[1])]
+    damaged: dict[Path, Exception] = {}
     for file in files:
         try:
             if file.name == FOREIGN[1]:
@@ -101,8 +102,13 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
             else:
                 episodes += _episode_rows(file)
         except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
-            problem = "is no file of stable-baselines3's Monitor or EvalCallback"
-            raise SettingError(f"{str(file)!r} {problem}") from error
+            damaged[file] = error
+    problem = "is no file of stable-baselines3's Monitor or EvalCallback"
+    if len(damaged) == len(files):
+        file = next(iter(damaged))
+        raise SettingError(f"{str(file)!r} {problem}") from damaged[file]
+    for file in damaged:
+        note(f"{short_path(file)} {problem}: left out")
     for _, length, episode_return in sorted(episodes):
         rows.append((steps := steps + length, episode_return, math.nan))
     if not rows:
