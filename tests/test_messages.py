@@ -111,7 +111,7 @@ train -> 'train' is not a flag; flags start with --
 --learn CartPole-v1 --only exams -> only is 'exams'; did you mean 'exam'? Allowed: ...
 --learn CartPole-v1 --lr 0.1 --implementation PPO -> --lr has no effect with --learn...
 --implementation ER --preset procmaze_low --gamename panflute
-    -> preset is 'procmaze_low', but gamename is 'panflute'; leave out --gamename, or take a preset of panflute
+    -> preset is 'procmaze_low', but gamename is 'panflute'; leave out one of them, or take a preset of panflute
 """
 # After `--implementation SE --gamename cartpole`.
 SEARCHES = """
@@ -257,7 +257,7 @@ REWARDS = """
 --rn_input_center 1,2 -> rn_input_center is [1.0, 2.0]; allowed here: 9 numbers, or none
 --rn_init hand -> rn_init is 'hand', but for emptyroom33 no potential is made by hand...
 """
-MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out {}, or take a preset of panflute"
+MAZE = "preset is 'procmaze_low', but gamename is 'panflute'; leave out one of them, or take a preset of panflute"
 # Content of the settings file (JSON if it begins with a bracket), words after --config, message; "@" is the file.
 FILES = [
     ("learning_rat: 1", "", "@: learning_rat is unknown; did you mean 'lr'?"),
@@ -291,8 +291,8 @@ FILES = [
      "implementation is 'SimpleModel', but @ holds the values of 'ER'; leave out --implementation or --config"),
     ("implementation: ER\npreset: shipped", "--preset procmaze_low",
      "preset is 'procmaze_low', but @ holds the values of 'shipped'; leave out --preset or --config"),
-    ("implementation: ER\npreset: procmaze_low", "--gamename panflute", MAZE.format("--gamename")),
-    ("implementation: ER\ngamename: panflute\npreset: procmaze_low", "", "@: " + MAZE.format("gamename")),
+    ("implementation: ER\npreset: procmaze_low", "--gamename panflute", MAZE),
+    ("implementation: ER\ngamename: panflute\npreset: procmaze_low", "", "@: " + MAZE),
     ("gamename: procmaze\ngrid_size: 1", "", "@: grid_size is 1; allowed: integer, at least 2, at most 100"),
     ("gamename: procmaze\ngrid_size: 1", "--gamename panflute", "@: grid_size has no effect with gamename panflute; "
      "it is a parameter of procmaze, opengrid, buttongrid"),

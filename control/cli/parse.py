@@ -82,7 +82,7 @@ def _parse(
         file_words = _without_names(file_words, _BASELINE_SETTINGS)
         baseline_words = {name: [word(value)] for name, value in baseline.items()}
         flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | baseline_words
-    choices = _resolve_choices(file_words | flag_words, flag_words)
+    choices = _resolve_choices(file_words | flag_words)
     _check_choices_of_file(file, file_words, flag_words)
     if "help" in flag_words:
         _print_help(file_words | flag_words, choices)
@@ -204,7 +204,7 @@ def settings_from(**values: Any) -> Settings:
         _import_modules((), [word(values["gamename"])])
     if baseline := _baseline_changes({name: word(value) for name, value in values.items()}):
         values = _without_names(values, _BASELINE_SETTINGS) | baseline
-    choices = _resolve_choices({name: [word(value)] for name, value in values.items() if value is not None}, values)
+    choices = _resolve_choices({name: [word(value)] for name, value in values.items() if value is not None})
     values, _ = _without_aliases(values, choices, {})
     unknown_names = [name for name in values if name not in choices.valid_flags]
     valid = (choices.valid_flags, choices.implementation)
@@ -297,10 +297,10 @@ class _Choices(NamedTuple):
     agents: Any = None
 
 
-def _resolve_choices(words: Mapping[str, list[str]], flag_names: Container[str]) -> _Choices:
+def _resolve_choices(words: Mapping[str, list[str]]) -> _Choices:
     """Read from ``words`` (setting -> its words) the values that decide which settings exist: implementation, game,
-    preset and agents. A preset for one game makes it the default game. Aliases of games are resolved. ``flag_names``
-    are the settings given as flags instead of in a file; error messages depend on it. Raises SettingError."""
+    preset and agents. A preset for one game makes it the default game. Aliases of games are resolved. Raises
+    SettingError."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -308,7 +308,8 @@ def _resolve_choices(words: Mapping[str, list[str]], flag_names: Container[str])
     preset_game = family(implementation).preset_game(preset)
     game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
     if preset_game and resolve(preset_game).base_name != game.base_name:
-        raise _preset_conflict(preset, game.name, flag_names)
+        line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
+        raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and "help" not in words:
         # An evaluation takes flags of every implementation, because the checkpoint decides which apply.
@@ -322,15 +323,6 @@ def _resolve_choices(words: Mapping[str, list[str]], flag_names: Container[str])
     valid_flags = flags(implementation, game.name, deciding_values)
     families = families_of(implementation, agent_names)
     return _Choices(implementation, game.name, evaluating, valid_flags, families, agents)
-
-
-def _preset_conflict(preset: str, game: str, flag_names: Container[str]) -> SettingError:
-    """Return the error for a preset of another game. It advises to leave out the flag or the file's ``gamename``."""
-    flag = next((name for name in ("gamename", "preset") if name in flag_names), None)
-    superfluous = f"--{flag}" if flag else "gamename"
-    line = f"preset is {preset!r}, but gamename is {game!r}; leave out {superfluous}"
-    name = "" if flag else "gamename"  # `parse` puts the name of the file before errors that name a setting in it
-    return SettingError(f"{line}, or take a preset of {game.partition(',')[0]}", name)
 
 
 def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[str]) -> Settings:

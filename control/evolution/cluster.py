@@ -22,8 +22,6 @@ from typing import Any
 
 from torch import Tensor
 
-from control.cli.ending import ending
-from control.cli.errors import show
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
@@ -51,11 +49,9 @@ _VARIABLES = {
 }
 # With this, all servers of a local Ray listen only on 127.0.0.1.
 _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-_SERVERS = ("raylet", "gcs_server")
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
-_WATCH_SECONDS = 0.2  # between checks of Ray's servers
 _STDERR = 2  # the file descriptor
 
 
@@ -85,42 +81,20 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
-        watching = _watching_servers(temporary) if address is None else contextlib.nullcontext()
-        with _error_if_killed(), watching:
-            try:
-                with _no_stderr():
-                    ray.init(address=address or "local", **common)
-            # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
-            except Exception as error:
-                line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                busy = f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
-                raise ProcessDied(busy) if address is None else _unreachable(address, line) from error
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
-            yield
+        try:
+            with _no_stderr():
+                ray.init(address=address or "local", **common)
+        # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
+        except Exception as error:
+            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            busy = f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
+            raise ProcessDied(busy) if address is None else _unreachable(address, line) from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
+        yield
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _error_if_killed() -> Iterator[None]:
-    """Context manager with another process that prints an error of one line if this process dies in the block.
-
-    Ray ends this process with status 1 soon after one of Ray's servers has died. If that happens while Ray starts, no
-    Python thread of this process can run before its end, so only another process can print the error.
-    """
-    # The other process reads a byte from this one, and an empty string if this one dies first.
-    code = "import sys; sys.stdin.read(1) or print(sys.argv[1], file=sys.stderr)"
-    line = "error: the process that uses Ray was ended; a server of Ray died, it was killed, or memory ran out"
-    process = subprocess.Popen([sys.executable, "-SEc", code, line], stdin=subprocess.PIPE, start_new_session=True)
-    end_silently = functools.partial(process.communicate, b"1")
-    ending.exit_callbacks.append(end_silently)
-    try:
-        yield
-    finally:
-        ending.exit_callbacks.remove(end_silently)
-        end_silently()
 
 
 @contextlib.contextmanager
@@ -134,39 +108,6 @@ def _no_stderr() -> Iterator[None]:
     finally:
         os.dup2(saved_stderr, _STDERR)
         os.close(saved_stderr)
-
-
-@contextlib.contextmanager
-def _watching_servers(temporary: str) -> Iterator[None]:
-    """Context manager that checks the servers of the local Ray five times per second. If a server dies, the process
-    ends at once with an error of one line, and the folder ``temporary`` is removed. Without this, calls of Ray would
-    not return, and Ray would end the process within a minute without a message."""
-    stop_event = threading.Event()
-
-    def watch() -> None:
-        from ray._private import worker
-
-        while not stop_event.wait(_WATCH_SECONDS):
-            node: Any = worker._global_node  # None before Ray has started
-            dead_processes = node.dead_processes() if node else []
-            dead = [name for name, _ in dead_processes if name in _SERVERS]
-            if dead and not stop_event.is_set():
-                show(f"{dead[0]}, a server of Ray on this machine, died; it was killed, or memory ran out")
-                with contextlib.suppress(Exception):
-                    sys.stdout.flush()
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)  # discards further messages of Ray's threads
-                    node.kill_all_processes(check_alive=False)
-                ending.run_exit_callbacks()
-                shutil.rmtree(temporary, ignore_errors=True)
-                os._exit(ProcessDied.status)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop_event.set()
-        thread.join()
 
 
 def _check_cluster(address: str) -> None:

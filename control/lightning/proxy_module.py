@@ -4,7 +4,6 @@ The callback `EvolutionStrategy` runs the outer loop. If the trainer has none, t
 """
 
 import functools
-import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -33,10 +32,9 @@ from envs.make import Stages, stages_of
 from models.proxies import files
 from models.proxies.files import first_parameters
 from models.proxies.search import CLONES, SearchConfig
-from models.registry import agent_class, config_of, parse_agents
-from models.settings import SettingError, kinds
+from models.registry import agent_class, parse_agents
+from models.settings import SettingError
 from models.streams import Streams
-from models.varied import sample_config, with_all_sampled
 from understudy.kinds import KINDS
 
 
@@ -291,39 +289,19 @@ class ProxyModule(RunModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
-    def seconds_of(self, agents: int, sample_all: bool = False) -> float:
-        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. With
-        ``sample_all``, all hyperparameters are sampled, and the time grows with the batches and the weights."""
+    def seconds_of(self, agents: int) -> float:
+        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed."""
         if self.outcome is None:
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
-        seconds *= agents * self.config.steps_in_use / self.config.inner_steps
-        return seconds * self._sampled_work if sample_all else seconds
-
-    @functools.cached_property
-    def _sampled_work(self) -> float:
-        """The mean work of an update if all hyperparameters are sampled, divided by the work in the search. The work is
-        the batch size times the number of weights."""
-        config = config_of(self.settings.agent, self.agents[0], self.agents)
-        if not {"vary_hp", "batch_size", "hidden_sizes"} <= kinds(type(config)).keys():
-            return 1.0
-        spaces, seeds = self.stages.spaces, self.seeds_of("second test", 16)
-
-        def work(agent_config: Any) -> float:
-            total = 0.0
-            for agent in (sample_config(agent_config, seed) for seed in seeds):
-                sizes = (math.prod(spaces.obs_shape), *agent.hidden_sizes, spaces.action_size)
-                total += agent.batch_size * sum(inputs * units for inputs, units in itertools.pairwise(sizes))
-            return total
-
-        return work(with_all_sampled(config)) / work(config)
+        return seconds * agents * self.config.steps_in_use / self.config.inner_steps
 
     def seconds_after(self) -> float:
         """Estimate the seconds to evaluate the best means again, to evaluate the winner, and to film it."""
         run, outcome = self.settings.run, self.outcome
         num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
         num_means = min(self.archive.size, num_tested) + int(not self.has_solved())  # also the last mean
-        seconds = self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
+        seconds = self.seconds_of(num_means * self.config.retest_agents)
         episode_length = None if outcome is None else float(outcome.lengths.double().mean())
         return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
 

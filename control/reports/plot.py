@@ -94,7 +94,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     sheets.check_writable("plot_out", *([target] if redrawn else [target, numbers_path]))
     tag, tasks = _tasks(arms)
     if not tasks and not any(arm.curves for arm in arms):
-        raise _nothing_to_draw(arms, title, redrawn)
+        raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
     text = summary_text(title, summary)
     numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
     if tasks:
@@ -108,14 +108,6 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
         sheets.write_numbers(numbers_path, numbers)
     print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {redrawn or numbers_path}")
     return 0
-
-
-def _nothing_to_draw(arms: Sequence[Arm], title: str, redrawn: Path | None) -> SettingError:
-    """Return the error for arms without curves and tasks. ``redrawn`` is the JSON that they are from, if any."""
-    if any(arm.scores for arm in arms):  # only in a JSON without curves
-        problem = f"plot is '{redrawn}', which holds no curves and fewer than two groups of three seeds"
-        return SettingError(f"{problem}: there is nothing to draw; allowed: run folders too")
-    return SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
 
 
 # -- arms and their names ----------------------------------------------------------------------------------------------
