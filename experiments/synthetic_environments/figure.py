@@ -24,7 +24,7 @@ from control.reports.sheets import COLOURS, INK, WIDTH, Book, rows, set_row_labe
 from control.reports.statistics import iqm
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
 from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script, script_flags
-from models.settings import SettingError
+from models.settings import SettingError, choice_error
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
 # A training environment has the same colour in all panels.
@@ -88,7 +88,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -
 
 
 def make(options: argparse.Namespace) -> None:
-    """Write the figure. Raises SettingError if there is nothing to draw."""
+    """Write the figure. Raises SettingError for an unknown kind or if there is nothing to draw."""
     numbers = numbers_in("numbers", options.numbers, Layout()) if options.numbers else {}
     search_folders = {
         title: where for title, where in SEARCHES.items() if options.runs and (options.runs / where).is_dir()
@@ -103,6 +103,9 @@ def make(options: argparse.Namespace) -> None:
         raise SettingError("runs, numbers and transfer hold nothing to draw")
     if options.trained_on:
         chosen = options.trained_on.split(",")
+        for kind in chosen:
+            if kind not in WORDS:
+                raise choice_error("trained_on", kind, WORDS)
         results = {
             name: row for name, row in results.items() if name.split(" on ")[1] in chosen and "as in" not in name
         }
