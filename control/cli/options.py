@@ -174,7 +174,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         subject = f"{implementation} with this agent" if implementation in owners else implementation
-        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}")
+        hint = "; a policy for --learn is --teacher" if name == "start_from" else ""
+        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}{hint}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
