@@ -57,7 +57,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     hparams = logged_hyperparameters(folder)
-    assert hparams.items() >= {"implementation": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
+    assert hparams.items() >= {"algo": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
     assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"} & set(hparams)
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
         events.SummaryMetadata("_hparams_/experiment")

@@ -64,9 +64,9 @@ def test_status_has_range_of_returns() -> None:
     """Episodes of 6, 10 and -4; with discount 1/2 1 + 1 + 0.75, 10 and -2."""
     for discount, low, high in ((1.0, -4.0, 10.0), (0.5, -2.0, 10.0)):
         status = experienced_agent("UDRL", discount=discount).status()
-        assert [status[f"command/return_seen_{end}"].tolist() for end in ("min", "max")] == [[low], [high]]
-    assert "command/return_seen_min" not in experienced_agent("RCP-A").status()
-    assert ranking_agent(discount=0.5).status()["command/return_seen_max"].tolist() == [10.0]
+        assert [status[f"rollout/command_return_seen_{end}"].tolist() for end in ("min", "max")] == [[low], [high]]
+    assert "rollout/command_return_seen_min" not in experienced_agent("RCP-A").status()
+    assert ranking_agent(discount=0.5).status()["rollout/command_return_seen_max"].tolist() == [10.0]
 
 
 def test_evaluation_of_run(logdir: Path, capsys: Shown) -> None:

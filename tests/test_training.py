@@ -43,7 +43,7 @@ EPISODES = COMMON | {
     "rollout/return_std", "rollout/return_max", "rollout/return_min", "time/rollout", "time/update",
     "eval/return_sampled",
 }  # fmt: skip
-COMMAND_RANGE = {"command/return_seen_min", "command/return_seen_max"}
+COMMAND_RANGE = {"rollout/command_return_seen_min", "rollout/command_return_seen_max"}
 COMMANDED = EPISODES | {"train/policy_loss", "train/entropy", "train/grad_norm", "train/buffer_size"}
 GRADIENTS = EPISODES | {
     "rollout/return_running_mean", "rollout/return_running_best", "train/policy_loss", "train/total_loss",
@@ -51,10 +51,10 @@ GRADIENTS = EPISODES | {
 }  # fmt: skip
 COMPARED = GRADIENTS | {"train/entropy_loss", "train/baseline"}
 METRICS = {
-    "UDRL": COMMANDED | COMMAND_RANGE | {"command/return", "command/horizon", "train/validation_loss"},
-    "UDRL ranks": COMMANDED | COMMAND_RANGE | {"command/rank", "train/quantile_loss", "train/validation_loss"},
-    "RCP-R": COMMANDED | COMMAND_RANGE | {"command/return", "train/validation_loss"},
-    "RCP-A": COMMANDED | {"command/advantage", "train/value_loss", "train/explained_variance"},
+    "UDRL": COMMANDED | COMMAND_RANGE | {"rollout/command_return", "rollout/command_horizon", "train/validation_loss"},
+    "UDRL ranks": COMMANDED | COMMAND_RANGE | {"rollout/command_rank", "train/quantile_loss", "train/validation_loss"},
+    "RCP-R": COMMANDED | COMMAND_RANGE | {"rollout/command_return", "train/validation_loss"},
+    "RCP-A": COMMANDED | {"rollout/command_advantage", "train/value_loss", "train/explained_variance"},
     "VPG": GRADIENTS, "CPG": COMPARED,
     "AAC": COMPARED | {"train/value_loss", "train/advantage_mean", "train/explained_variance"},
     "DDQN": STEPS, "DuelingDDQN": STEPS,

@@ -57,7 +57,10 @@ class Board:
         values = sorted(items, key=lambda item: item[0] not in highlighted)
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
         lines = [f"| {names[name]} | `{word(value, ',')}` |" for name, value in values]
-        self.writer.add_text("settings", "\n".join(["| setting | value |", "| --- | --- |", *lines]), steps)
+        table = "\n".join(["| setting | value |", "| --- | --- |", *lines])
+        self.writer.add_text("settings", f"Settings in bold are also on the page HPARAMS.\n\n{table}", steps)
+        # HPARAMS shows the first five names in the order of the alphabet, which should contain the algorithm.
+        highlighted = {"algo": highlighted.pop("implementation"), **highlighted}
         plain = {
             name: value if isinstance(value, int | float | str) else str(value) for name, value in highlighted.items()
         }
@@ -104,8 +107,9 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
     """Add the ``mean_return`` of a search's held-out agents to TensorBoard."""
     if module.settings.run.logger == "tensorboard":
-        with SummaryWriter(str(folder)) as writer:
-            writer.add_scalar(HELD_OUT_RETURN, mean_return, int(module.env_steps[0]))
+        board = Board(folder, 0)
+        board.add_scalars({HELD_OUT_RETURN: mean_return}, int(module.env_steps[0]))
+        board.writer.close()
 
 
 def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:

@@ -95,7 +95,7 @@ class EpisodeLoop(Loop):
         only count the steps in the minibatches of the epoch."""
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
-            row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
+            row |= {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
             return
         count, streams = self.schedule.episodes, self.streams.fork()
         if self.epochs <= self.schedule.random_epochs:
@@ -111,7 +111,7 @@ class EpisodeLoop(Loop):
             "rollout/return_min": returns.amin(1),
             "rollout/length_mean": trajectory.lengths.float().mean(1),
         }
-        row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}
+        row |= {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
         row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:

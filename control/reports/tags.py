@@ -23,9 +23,9 @@ FITNESS = "search/fitness_mean"
 BEST_FITNESS = "search/fitness_best"
 MEAN_RETURN = "search/center_return"
 SYNTHETIC_STEPS = "search/synthetic_steps"
-COMMAND = "command/return"
-SMALLEST_SEEN = "command/return_seen_min"
-LARGEST_SEEN = "command/return_seen_max"
+COMMAND = "rollout/command_return"
+SMALLEST_SEEN = "rollout/command_return_seen_min"
+LARGEST_SEEN = "rollout/command_return_seen_max"
 MODEL_LOSSES = ("model/obs_loss", "model/reward_loss", "model/termination_loss")
 HELD_OUT = "model/heldout"  # prefix of the errors of a fit
 HELD_OUT_RETURN = "search/heldout_return"
@@ -157,9 +157,9 @@ TAGS = {
         Tag(SMALLEST_SEEN, "Smallest return learned from",
             "The smallest return of the episodes in the replay buffer, discounted as commands are."),
         Tag(LARGEST_SEEN, "Largest return learned from", "The largest of these returns."),
-        Tag("command/horizon", "Commanded horizon", "Mean commanded number of steps of training episodes."),
-        Tag("command/advantage", "Commanded advantage", "Mean commanded advantage of steps."),
-        Tag("command/rank", "Commanded rank", "Rank that is commanded in evaluations."),
+        Tag("rollout/command_horizon", "Commanded horizon", "Mean commanded number of steps of training episodes."),
+        Tag("rollout/command_advantage", "Commanded advantage", "Mean commanded advantage of steps."),
+        Tag("rollout/command_rank", "Commanded rank", "Rank that is commanded in evaluations."),
         Tag(EPOCH, "Epoch", "The epoch, or a search's generation: column `epoch` in metrics.csv."),
         Tag(ENV_STEPS, "Environment steps",
             "The x axis itself, as a curve over time: column `env_steps` in metrics.csv."),

@@ -274,8 +274,8 @@ class Agent(EpisodeAgent):
         if not returns:
             return {}
         return {
-            "command/return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
-            "command/return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
+            "rollout/command_return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
+            "rollout/command_return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
         }
 
     def _episode_returns(self) -> list[Tensor]:
