@@ -32,7 +32,11 @@ def write_run(logdir: Path, implementation: str = "UDRL", top: float = 100.0, **
 
     def numbers(epoch: int, seed: int) -> dict[str, float]:
         value = (top + seed) * epoch / EPOCHS
-        row = {"train/policy_loss": math.exp(-epoch / 9), "rollout/return_mean": value, "rollout/command_return": value + 5}
+        row = {
+            "train/policy_loss": math.exp(-epoch / 9),
+            "rollout/return_mean": value,
+            "rollout/command_return": value + 5,
+        }
         return row | ({"eval/return_greedy": value + 10} if epoch % 10 == 0 else {})
 
     return fake_runs.write_run(logdir, implementation, numbers, epochs=EPOCHS, **kwargs)
