@@ -21,7 +21,6 @@ import numpy as np
 from control.reports.curves import Level, draw_levels, share_limits, solved_return
 from control.reports.runs import read_runs
 from control.reports.sheets import COLOURS, INK, WIDTH, Book, rows, set_row_labels, set_title
-from control.reports.statistics import iqm
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
 from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script, script_flags
 from models.settings import SettingError, choice_error
