@@ -25,7 +25,7 @@ FLAGS = """
 --zzz -> --zzz is unknown; see --help
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
---implementation PPO --start_from x -> --start_from is a setting of RN, SE, not of PPO; a policy for --learn is --teacher
+--implementation PPO --start_from x -> ... not of PPO; a policy for --learn is --teacher
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
 --preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
 --implementation RCP-R --preset ranks -> preset is 'ranks'; allowed for RCP-R: published

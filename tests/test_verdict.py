@@ -71,8 +71,9 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     ),
     "no progress": (
         {"agents": score(20.0), "progress": (score(3.0, 0.5), score(3.9, 0.1)), "advice": "more --generations"}, False,
-        "The winner of the search is not clearly better than its first generation: try more --generations. Fitness: "
-        "winner 3.9, first generation 3.0.",
+        "Agents are better than random play, but the search gained nothing: the winner is not clearly better than the "
+        "first generation: try more --generations. Fitness: winner 3.9, first generation 3.0; mean return of the "
+        "agents: 20.0.",
     ),
     "diverged": (
         {"agents": Score.of([np.nan, np.inf])}, False, "The weights of all agents are no longer finite.",

@@ -104,6 +104,8 @@ def _search_page(
 ) -> str:
     """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
     the page lists the settings of all implementations. Raises SettingError if none of these contains the text."""
+    from envs.names import GAMES
+
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
     all_matches, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
     matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
@@ -113,14 +115,21 @@ def _search_page(
         start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
         heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
         matches, notes = [*all_matches.values()], {name: f"of {group}" for name, group in owners.items() if group}
+        first = next(iter(implementations()))
+        shared = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
+        notes = dict.fromkeys(shared, f"default of {first}") | notes
     if not matches:
         name, _, value = text.partition(" ")
         is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-        hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
+        suggestion = f"--{name} {value} --help" if is_choice else f"--gamename {text} --help" if text in GAMES else ""
+        hint = f"; did you mean '{suggestion}'?" if suggestion else nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
     lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
     if re.search(r" \[[A-Z]\]", "".join(lines)):
         lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
+    lines += [
+        f"All settings of {name}: --algo {name} --help" for name in implementations() if name.lower() == text.lower()
+    ]
     if names:
         other_settings = ", ".join(f"{name} (of {owners[name]})" for name in names)
         lines.append(_wrap(f"Also {other_settings}: --algo NAME --help {text}", width))
@@ -204,15 +213,16 @@ def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dic
 
 
 def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> list[Flag]:
-    """Return the settings with ``text`` in their name (these are first), section, help text or aliases."""
+    """Return the settings with ``text`` in their name (these are first), topic, help text or aliases."""
     text = text.lstrip("-")
 
     def contains(flag: Flag) -> bool:
-        words = [flag.name, flag.section, flag.meta.get("help", ""), *aliases_of(flag.name, families)]
+        topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
+        words = [flag.name, topic, flag.meta.get("help", ""), *aliases_of(flag.name, families)]
         return text in " ".join(words).lower()
 
     matches = [flag for flag in valid_flags.values() if contains(flag)]
-    return sorted(matches, key=lambda flag: text not in flag.name)
+    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))
 
 
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
@@ -225,7 +235,7 @@ def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict
             all_matches.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
     names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
-    return dict(sorted(all_matches.items(), key=lambda item: text not in item[0])), names
+    return dict(sorted(all_matches.items(), key=lambda item: (item[0] != text, text not in item[0]))), names
 
 
 def _flags_of_command(valid_flags: Flags, command: str) -> list[Flag]:

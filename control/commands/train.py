@@ -247,6 +247,8 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
             lines.append(("best", _best_score_text(module, folder)))
+            if last_score := _last_score_text(module, folder):
+                lines.append(("last", last_score))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -289,6 +291,17 @@ def _best_score_text(module: AgentModule, folder: Path) -> str:
         text += f", {comparison} the first ({start:.1f})"
     is_best_test = tag == GREEDY or not tests or seeds > 1
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
+
+
+def _last_score_text(module: AgentModule, folder: Path) -> str:
+    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else ""."""
+    metrics = run_dir.read_metrics(folder / "metrics.csv")
+    rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
+    returns = [(int(epoch), value) for epoch, value in rows if math.isfinite(value)]
+    last = [value for epoch, value in returns if epoch == returns[-1][0]]  # of all members
+    if module.loop.score_tag != GREEDY or not last or sum(last) / len(last) >= module.best:
+        return ""
+    return f"{sum(last) / len(last):.1f} after epoch {returns[-1][0]}"
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:

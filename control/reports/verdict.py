@@ -176,7 +176,8 @@ class Verdict(Baselines):
     def numbers(self) -> str:
         """The mean returns of the agents and of all baselines or, after a search without progress, its fitness."""
         if self.progress is not None and self._failure_of_returns == "" != self.failure:
-            return f"fitness: winner {self.progress[1]}, first generation {self.progress[0]}"
+            first, winner = self.progress
+            return f"fitness: winner {winner}, first generation {first}; mean return of the agents: {self.agents}"
         return f"mean returns: agents {self.agents}, {self._baseline_numbers}"
 
     @property
@@ -190,7 +191,8 @@ class Verdict(Baselines):
         if self._failure_of_returns or self.progress is None or self.progress[1].exceeds(self.progress[0]):
             return self._failure_of_returns
         first, winner = self.progress
-        return f"the winner of the search is {winner.failure_to_exceed(first)} its first generation"
+        comparison = f"the winner is {winner.failure_to_exceed(first)} the first generation"
+        return f"agents are better than random play, but the search gained nothing: {comparison}"
 
     @property
     def _failure_of_returns(self) -> str:
