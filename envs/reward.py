@@ -1,4 +1,10 @@
-"""Real environments with learned rewards. Each member has a separate reward network."""
+"""Real environments with learned rewards, which a reward network phi computes. Each member has a separate network.
+
+M is the number of members (independent agents), E the number of environments of each, S the size of an observation, I
+the number of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks, the D
+weights of each in one row. `Mode` says how phi becomes a reward: what its inputs are, whether it is a potential, and
+whether it is added to the environment's reward.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +33,8 @@ _GOOD_VALUE = 5.0  # value of a termination that is worth reaching
 class RewardedEnvironment:
     """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
 
-    ``phi`` are the networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, O]`` and ``info [M, E,
-    I]`` -> values ``[M, E]``.
+    ``phi`` are the reward networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, S]`` and ``info
+    [M, E, I]`` -> values ``[M, E]``.
 
     Potentials use the agents' ``discounts [M]``. If phi reads the info of a step, it reads this info for both the state
     before and the state after the step, as in the published code. With ``zero_at_end`` phi is 0 at termination. The
@@ -138,7 +144,7 @@ def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> T
 
 
 class Stages(BaseStages):
-    """`envs.make.Stages` of reward networks."""
+    """Makes environments in which agents train with a learned reward (see the base class, `envs.make.Stages`)."""
 
     parameters: Networks
 
@@ -193,7 +199,7 @@ class Stages(BaseStages):
         states, values = episodes.returns(self.config.rn_discount, -(-count * 9 // 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
         new_states, new_values = episodes.returns(self.config.rn_discount, -(-count // 10))
-        errors = new_values - self.parameters.program(flat)(new_states[None])[0]
+        errors = new_values - self.parameters.with_weights(flat)(new_states[None])[0]
         self.explained_variance = 1 - float(errors.var() / new_values.var().clamp(min=1e-12))
         return flat
 
@@ -208,13 +214,14 @@ class Stages(BaseStages):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """Return the rewards ``[B]`` of B steps for an agent with this ``discount``, by the network ``flat [1, D]``.
+        """Return the learned rewards ``[B]`` of B steps, for an agent with this ``discount``.
 
-        ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``. Modes that
-        read the info of a step need its numbers ``info [B, I]``.
+        ``flat [1, D]`` are the weights of the reward network phi. ``obs`` and ``next_obs`` are ``[B, S]``, the
+        environment's ``reward`` and ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info,
+        which are only needed if they are an input of phi (``mode.info``).
         """
         info_batch = None if info is None else info[None]
-        phi, mode = self.parameters.program(flat), self.parameters.mode
+        phi, mode = self.parameters.with_weights(flat), self.parameters.mode
         potential, next_potential = phi(obs[None], info_batch), phi(next_obs[None], info_batch)
         if self.config.rn_terminal == "zero":
             next_potential = next_potential.masked_fill(terminated[None], 0.0)
@@ -225,5 +232,5 @@ class Stages(BaseStages):
         """See `envs.make.Stages`. Training episodes have the time limit of tests, ``test_limit``."""
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
-        phi, mode = self.parameters.program(flat.to(device)), self.parameters.mode
+        phi, mode = self.parameters.with_weights(flat.to(device)), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

@@ -164,7 +164,7 @@ class Stages(BaseStages):
             return flat[: networks.searched]
         fixed = networks.fixed(flat[None])
         states = fixed["states.table"]  # [1, rows, S]
-        target_actions = networks.program(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
+        target_actions = networks.with_weights(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
@@ -293,12 +293,12 @@ class Stages(BaseStages):
         ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit
         does not change."""
         states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
-        outcome = self.parameters.program(flat).step(states.float(), actions)
+        outcome = self.parameters.with_weights(flat).step(states.float(), actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
@@ -306,7 +306,7 @@ class Stages(BaseStages):
         scale = None
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts, scale)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
 
 

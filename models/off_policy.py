@@ -124,7 +124,7 @@ class TwinCriticAgent(OffPolicyAgent):
         """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, .]`` and `random_numbers`."""
         raise NotImplementedError
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled from
         ``streams``, or greedy if it is None."""
         raise NotImplementedError
@@ -177,7 +177,7 @@ class TwinCriticAgent(OffPolicyAgent):
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
         """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
-        vectors = self.play(self.actor(self.flat_parameters, obs), streams=None)
+        vectors = self.evaluation_vectors(self.actor(self.flat_parameters, obs), streams=None)
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
@@ -227,5 +227,7 @@ class ActorPolicy(Policy):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         outputs = self.agent.actor(self.flat_parameters, obs)
-        vectors = self.agent.play(outputs, self.streams).nan_to_num(0.0)  # a diverged member continues to play
+        vectors = self.agent.evaluation_vectors(outputs, self.streams).nan_to_num(
+            0.0
+        )  # a diverged member continues to play
         return self.agent.clip(vectors)

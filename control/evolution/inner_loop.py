@@ -447,8 +447,9 @@ class InnerLoop:
         return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _play_by_table(self, policy: Policy) -> Episodes | None:
-        """Compute the K test episodes ``[M, K]`` of a policy on a map, on which they are all equal. Return None if the
-        game is no map, the policy has no table of moves, or episodes have no time limit."""
+        """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),
+        without playing them step by step. The K episodes of a member are equal, because nothing there is random. Return
+        None for other games, for a policy whose action does not depend on the cell alone, and without a time limit."""
         if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
             return None
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps

@@ -391,8 +391,9 @@ class Advance:
         self._shared: Shared | None = None
 
     def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members ``running [M]`` bool. With ``pause``, yield the episodes that have ended
-        and continue when the caller asks for the next ones; it may change ``running`` in between."""
+        """Make ``count`` steps of the members for which ``running [M]`` is True. With ``pause``, a member that ends an
+        episode waits until this function has yielded the episode and is resumed. Before that, the caller may set the
+        member's ``running`` to False. Without ``pause``, yield nothing."""
         agent: Any = loop.agent
         if loop.obs is None:
             loop.obs = loop._start(None)
@@ -402,8 +403,8 @@ class Advance:
             count -= steps
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Make the steps of an epoch, and return its row, as `StepLoop.epoch` does. Neither depends on the bounds of
-        blocks."""
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does. The steps are made
+        in blocks. Their division into blocks does not change the results."""
         agent: Any = loop.agent
         loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
@@ -428,7 +429,7 @@ class Advance:
         is_learning = (episodes >= agent.config.init_episodes) & (step_counts * agent.envs >= agent.first_update)
         return loop._row(
             losses=losses,
-            waited=(~is_learning).sum(1),
+            waited=(~is_learning).sum(1),  # steps before the member could learn
             counts=done.flatten(1).sum(1).double(),
             returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
             lengths=lengths.double().flatten(1).sum(1),
@@ -563,9 +564,11 @@ class CompiledAgent:
 
     def __init__(self, loop: StepLoop, threads: int = 1):
         agent: Any = loop.agent
-        self.loop, self.agent, self._advance = loop, agent, Advance(threads)
-        self._steps_left = 0  # of the epoch, without the current block
-        self._block_steps = self._step = 0  # number of steps of the current block, and of those already made
+        self.loop, self.agent = loop, agent
+        self._advance = Advance(threads)  # for `_shared_by`: the memory of the threads
+        self._steps_left = 0  # steps of the epoch after the current block
+        self._block_steps = 0  # steps in the current block
+        self._step = 0  # steps of the current block that have been made
         self._continuous = isinstance(agent.spaces.actions, Continuous)
         self._loss = torch.full((agent.members,), torch.nan)
 

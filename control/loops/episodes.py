@@ -46,7 +46,7 @@ class EpisodeLoop(Loop):
         self.streams = Streams.from_name(self.seeds, "rollout")
         self.loss_tag = f"train/{agent.main_loss}"
         if not schedule.episodes:
-            self.steps_on = "recorded"
+            self.steps_kind = "recorded"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns

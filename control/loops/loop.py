@@ -37,7 +37,7 @@ class Loop(ABC):
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
-    steps_on = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
+    steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     compiled = False  # whether agents train in machine code
     target: float | None = None  # score that ends the run, if the agent's settings define one
     watch: Watch | None = None  # called with the finished fraction of an epoch, if an epoch takes many steps

@@ -70,7 +70,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     title = f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
         return _weights(networks, proxy.parameters, path, title, look)
-    phi = networks.program(proxy.parameters[None])
+    phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)

@@ -11,7 +11,7 @@ import numpy as np
 
 from control.reports.curves import Level, draw_levels, game_text, share_limits
 from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
-from control.reports.statistics import LEAST, Array, improvement, interval, iqm, profile
+from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
 POINTS = 201  # of a profile
@@ -22,7 +22,7 @@ Task = Mapping[str, Array]
 
 def comparable(task: Task) -> dict[str, Array]:
     """Return the algorithms with three seeds or more, or none if there are fewer than two."""
-    eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= LEAST}
+    eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= MIN_RUNS}
     return eligible if len(eligible) > 1 else {}
 
 

@@ -147,7 +147,7 @@ class Fit:
         fraction of terminations that the done network does not predict, ``ends_false`` the fraction of other steps in
         which it predicts one. Then follow the errors of `rollout_errors`. An error without data is NaN.
         """
-        out = self.networks.program(flat).step(rows.obs[None], rows.action[None])
+        out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
         losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
         errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
@@ -164,7 +164,7 @@ class Fit:
         numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
         which the done network is wrong in at least one step.
         """
-        program, num_rows, starts = self.networks.program(flat), len(rows.obs), rows.piece_starts()
+        program, num_rows, starts = self.networks.with_weights(flat), len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state, error = rows.obs[starts], torch.zeros(len(starts))
         is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination

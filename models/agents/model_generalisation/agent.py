@@ -123,12 +123,13 @@ class Agent(StepAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step. Return exploring actions ``[M, 1]`` for ``obs [M, 1, O]``."""
+        """Return exploring actions ``[M, 1]`` of M members with one environment each, for ``obs [M, 1, O]``. First
+        count the step and sample its random numbers, of which a latent model uses some in `encode`."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
         q = self.values(features)
-        self._acting_q.append(q)
+        self._acting_q.append(q)  # for `metrics`
         return explore(self.config, q, self.random_numbers["act"])
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:

@@ -55,7 +55,7 @@ class Agent(TwinCriticAgent):
         action, _ = sample(outputs, self.random_numbers["explore"])
         return action
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return action vectors ``[M, E, A]`` for ``outputs [M, E, 2 A]``: tanh of means, or samples by ``streams``."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()

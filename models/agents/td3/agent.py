@@ -29,7 +29,7 @@ class Agent(TwinCriticAgent):
         noise = self.random_numbers["explore"]
         return torch.add(outputs.tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return action vectors ``[M, E, A]`` for ``outputs [M, E, A]``: greedy, or with noise from ``streams``."""
         vectors = outputs.tanh()
         if streams is None:

@@ -77,7 +77,7 @@ class Agent(td3.Agent):
         """Return the environment's actions ``[M, E]`` int64, the argmax of each of the ``vectors [M, E, A]``."""
         return vectors.argmax(2)
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return vectors ``[M, E, A]`` for `clip`, from logits ``outputs [M, E, A]``: vectors that are sampled as in
         training if there are ``streams``, otherwise the logits themselves (greedy)."""
         if streams is None:

@@ -91,7 +91,7 @@ class Networks:
         fitting.undo_scaling(layers, (center, spread), (mean, scale))
         return flat
 
-    def program(self, flat: Tensor) -> "Phi":
+    def with_weights(self, flat: Tensor) -> "Phi":
         """Return phi with the parameters ``flat [M, size]``, which can be evaluated."""
         return Phi(self, flat)
 

@@ -153,9 +153,9 @@ class Networks:
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
-        return Target(self.program(flat))
+        return Target(self.with_weights(flat))
 
-    def program(self, flat: Tensor) -> "Program":
+    def with_weights(self, flat: Tensor) -> "Program":
         """Return the networks with the parameters ``flat [M, size]``, which can be stepped."""
         return Program(self, flat)
 
