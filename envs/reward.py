@@ -2,8 +2,8 @@
 
 M is the number of members (independent agents), E the number of environments of each, S the size of an observation, I
 the number of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks, the D
-weights of each in one row. `Mode` says how phi becomes a reward: what its inputs are, whether it is a potential, and
-whether it is added to the environment's reward.
+weights of each in one row. A mode (`understudy.kinds.Mode`) determines the inputs of phi, whether phi is a potential,
+and whether the learned reward is added to the environment's reward.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,12 @@
-"""A population of synthetic environments as one environment, in which each member has separate networks."""
+"""A population of synthetic environments as one environment, in which each member has separate networks.
+
+M is the number of members (independent agents), E of environments of each, S of numbers in an observation, A of actions
+(or of numbers in a continuous action). ``flat [M, D]`` are the parameters of M synthetic environments: the weights of
+all networks of an environment, and its table, in one row. An MDP has episodes of several steps; in a bandit every step
+is an episode. A target is a network that maps a state to an action: rewards are highest for this action. A table holds
+initial states, one in each row. With the setting ``pairs``, a search changes pairs of a state and an action, on which
+the target is trained.
+"""
 
 import functools
 import math
@@ -91,7 +99,7 @@ class SyntheticDynamics(Dynamics):
 
 
 class Stages(BaseStages):
-    """`envs.make.Stages` of synthetic environments."""
+    """Makes synthetic environments in which agents train (see the base class, `envs.make.Stages`)."""
 
     parameters: Networks
 
@@ -145,8 +153,9 @@ class Stages(BaseStages):
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
-        unknown. With ``pairs`` a search changes the initial states, so they are replaced only if ``scaled``."""
+        """Return ``flat [D]`` with its initial states replaced by states from real episodes of its target policy (see
+        `envs.make.Stages`). They are replaced if there is a target and the range of observations is unknown. With
+        ``pairs`` a search changes the initial states, so they are replaced only if ``scaled``."""
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target):
             return flat
@@ -157,8 +166,9 @@ class Stages(BaseStages):
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """See `envs.make.Stages`. The searched part is the weights of the networks. With ``pairs`` it is one pair ``[S
-        + A]`` for each row of the table: the row, scaled as an input of the target, and the output of the target."""
+        """Return the numbers ``[K]`` of the parameters ``flat [D]`` that a search changes. These are the weights of the
+        networks. With ``pairs`` they are one pair ``[S + A]`` for each row of the table: the row, scaled as an input of
+        the target, and the output of the target."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -168,8 +178,9 @@ class Stages(BaseStages):
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `train_on_pairs`
-        trains the targets, all from the same initial weights."""
+        """Return the parameters ``[..., D]`` of environments with ``part [..., K]`` as their `searched_part`. Without
+        ``pairs``, the tables are copied from ``template [D]``. With ``pairs``, `train_on_pairs` trains the targets, all
+        from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
         if networks.config.pairs is None:
@@ -179,10 +190,10 @@ class Stages(BaseStages):
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return the flat parameters ``[M, D]`` of networks that are trained on pairs of state and action. ``pairs [M,
-        K]`` holds the flattened pairs of each member (`searched_part`). The states become the table of initial states.
-        The target is trained from weights that the stream of each member initialises. Center and spread of states are
-        copied from ``template [D]``."""
+        """Return the parameters ``[M, D]`` of networks that are trained on pairs of state and action. ``pairs [M, K]``
+        holds the flattened pairs of each member (`searched_part`). The states become the table of initial states. The
+        random stream of each member initialises the weights of its target before the training. Center and spread of
+        states are copied from ``template [D]``."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)

@@ -1,4 +1,4 @@
-"""The fully connected network of M members.
+"""The fully connected network of M members (independent agents), with all D weights of a member in a row ``[M, D]``.
 
 For autograd, a whole network is one operation with the backward pass `MLP.backward`. The rounding of autograd's
 products would depend on the number of members, and its bookkeeping for each layer would cost more than small products.

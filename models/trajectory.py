@@ -1,4 +1,8 @@
-"""Trajectories, returns and advantages. Time is the first axis, ``[T, ...]``, except in `gae`."""
+"""Trajectories, returns and advantages. Time is the first axis, ``[T, ...]``, except in `gae`.
+
+M is the number of members (independent agents, one per seed), E of environments of each, T of steps. ``*O`` is the
+shape of an observation, A the size of a continuous action.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Ray for trials and populations: a local instance, shut down at the end, or an existing cluster."""
+"""Ray for trials of a hyperparameter search, and for the agents of a search for proxies (learned environments or
+rewards): a local instance, shut down at the end, or an existing cluster."""
 
 import concurrent.futures
 import contextlib

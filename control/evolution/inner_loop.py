@@ -1,7 +1,10 @@
 """The inner loop: fresh agents train on proxies (or on the real environment) and are tested on the real environment.
 
-Agents are members of one tensor program, and leave it when their training ends. Imports no Lightning, so that workers
-start quickly.
+A proxy is a learned environment or a learned reward. ``proxies [N, D]`` has all D weights of a proxy in one row, one
+row for each of N agents. The agents are trained together, as members of one program: their numbers are rows of the same
+tensors ``[M, ...]``. An agent leaves the program when its training ends. A test plays K episodes of each agent on the
+real environment, and ``curve [N, T]`` are mean returns of T tests during training. Imports no Lightning, so that worker
+processes start quickly.
 """
 
 import contextlib
@@ -107,16 +110,18 @@ class Outcome:
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents, unrelated for different names. ``kinds`` counts agent implementations.
-    A seed modulo ``kinds`` is the index of the agent's implementation. Indices alternate, unless all are ``kind``."""
+    """Return seeds of ``count`` fresh agents. Seeds for different ``name`` are unrelated. ``kinds`` is the number of
+    agent implementations in use, and ``seed % kinds`` is the index of the implementation of an agent. The indices
+    alternate or, if ``kind`` is an index, are all equal to it."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     indices = [(i if kind is None else kind) % kinds for i in range(count)]
     return [base_seed - base_seed % kinds + index for base_seed, index in zip(base_seeds, indices, strict=True)]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean score of each implementation in ``kinds`` with a finite score. NaN in ``scores [N]`` are ignored.
-    The ``seeds [N]`` of the agents select their implementation (`fresh_seeds`)."""
+    """Return the mean score of each agent implementation, by name. ``kinds`` are the names. NaN in ``scores [N]`` are
+    ignored, and implementations without a finite score are left out. The ``seeds [N]`` of the agents select their
+    implementation (`fresh_seeds`)."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -236,7 +241,7 @@ def train(
 
 
 class InnerLoop:
-    """Trains and tests agents on proxies of one kind around one real environment, all in this process.
+    """Trains agents on proxies of one kind, and tests them on one real environment, all in this process.
 
     ``agent`` names the agents' implementation. If it names several, separated by commas, each agent's seed selects one
     (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), and ``game`` names the real environment.
@@ -307,7 +312,7 @@ class InnerLoop:
         return dataclasses.replace(outcome.reordered(torch.tensor(indices).argsort()), **seconds)
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
-        """Divide N agents into batches that can each be one program: agents of one implementation, with networks of one
+        """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
         shape, at most `_max_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
         batches, size = [], self._max_members()
         for number, kind in enumerate(self.kinds):
@@ -323,7 +328,8 @@ class InnerLoop:
         return batches
 
     def _max_members(self) -> int:
-        """Return the maximum number of agents in one program. On a map, cells take the place of observations."""
+        """Return the maximum number of agents that are trained together. In a grid world, an observation counts as one
+        number, its cell."""
         obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
         return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
 

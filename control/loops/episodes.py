@@ -1,4 +1,7 @@
-"""The loop of agents that learn from whole episodes: an epoch is gradient steps and parallel episodes."""
+"""The loop of agents that learn from whole episodes: an epoch is gradient steps and parallel episodes.
+
+M is the number of members (independent agents, one per seed), E the number of parallel episodes of each.
+"""
 
 import math
 import time

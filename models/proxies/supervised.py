@@ -4,7 +4,9 @@ Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Two 
 it trains networks on ``[state, action]`` that are later used with ``[action, state]``, and it does not train the
 prediction of the end of an episode.
 
-N is the number of transitions, S the size of an observation, A the number of actions (or the size of one).
+N is the number of transitions, S the size of an observation, A the number of actions (or the size of one). ``flat [1,
+D]`` are the weights of all networks of the synthetic environment in one row. A piece is up to `PIECE` consecutive steps
+of an episode.
 """
 
 from typing import NamedTuple
@@ -62,7 +64,8 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """Scales of the inputs and outputs of the networks of a synthetic MDP, and the losses of a fit.
+    """Scales of the inputs and outputs of the networks of a synthetic environment with episodes, and the losses of a
+    fit.
 
     During the fit, all inputs, next states and rewards are standardised to mean 0 and variance 1, and the done network
     outputs a logit. `in_raw_units` moves these scales into the first and last layers. ``output_scales`` maps the name

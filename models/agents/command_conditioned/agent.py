@@ -2,6 +2,10 @@
 
 Read top to bottom: storing episodes (`observe`), then fitting the policy to them (`learn`). commands.py samples the
 commands. docs/command_conditioned.md lists the deviations from the papers and the public code.
+
+A command is the goals that the policy receives as inputs, such as a return and a horizon (number of steps). M is the
+number of members (independent agents, one per seed), E of episodes of each, T of steps of the longest episode, B of
+steps in a minibatch, C of numbers in a command. ``*O`` is the shape of an observation.
 """
 
 import copy

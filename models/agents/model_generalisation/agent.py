@@ -1,4 +1,9 @@
-"""Q-learning from replay or from imagined rollouts, for M members in lock-step (Young et al. 2023)."""
+"""Q-learning from replay or from imagined rollouts (Young et al. 2023), for M members in lock-step.
+
+A member is an independent agent with one seed and one environment. A model predicts the steps of an environment. With a
+model, action values learn from rollouts that the model imagines. A latent model first encodes an observation as latent
+variables, which it samples. O is the number of numbers in an observation, A of actions.
+"""
 
 from collections.abc import Callable, Sequence
 from math import prod

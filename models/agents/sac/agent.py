@@ -1,4 +1,5 @@
-"""Soft actor-critic for M members in lockstep."""
+"""Soft actor-critic for M members (independent agents, one per seed) in lockstep. `models.off_policy` explains the
+other letters in shapes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,5 @@
-"""TD3 for discrete actions, by a Gumbel-softmax, for M members in lockstep."""
+"""TD3 for discrete actions, by a Gumbel-softmax, for M members (independent agents, one per seed) in lockstep.
+`models.off_policy` explains the other letters in shapes."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,9 @@
-"""The network of a learned reward for M members at once, with their parameters in one tensor ``[M, size]``."""
+"""The network phi of a learned reward, for M members (independent agents, each with a separate reward) at once.
+
+``flat [M, size]`` has all parameters of the network of a member in one row. S is the size of an observation, I the
+number of values that phi reads from the info of a step, E the number of environments of a member. A mode
+(`understudy.kinds.Mode`) determines the inputs of phi, and how a reward is computed from it.
+"""
 
 import torch
 from torch import Tensor
@@ -14,7 +19,8 @@ from understudy.kinds import MODES, MOST_EXPONENT
 
 class Networks:
     """Architecture of the reward network phi. Its inputs are the S numbers of a state, the I numbers in the info of a
-    step, or both, as ``mode`` says. With info alone phi is one linear layer without bias. Mode 0 does not use phi.
+    step, or both, as the setting ``mode`` says. With info alone phi is one linear layer without bias. Mode 0, the
+    environment's reward alone, does not use phi.
 
     Source: Ferreira et al. 2022, section 3 and appendix. As in its public code, the action is not an input. Raises
     SettingError for a mode with info if ``spaces`` has none, and if ``rn_input_center`` or ``rn_input_spread`` has
@@ -92,7 +98,7 @@ class Networks:
         return flat
 
     def with_weights(self, flat: Tensor) -> "Phi":
-        """Return phi with the parameters ``flat [M, size]``, which can be evaluated."""
+        """Return the reward network phi with the parameters ``flat [M, size]``, which can be evaluated."""
         return Phi(self, flat)
 
 
@@ -145,5 +151,5 @@ class Phi:
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
 
     def select(self, members: Tensor) -> "Phi":
-        """Return phi of ``members`` (indices ``[M']``) only."""
+        """Return the reward networks of ``members`` (indices ``[M']``) only."""
         return Phi(self.networks, self.flat[members])

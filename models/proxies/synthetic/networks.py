@@ -1,4 +1,9 @@
-"""The networks of a synthetic environment for M members at once, with their parameters in one tensor ``[M, size]``."""
+"""The networks of synthetic environments for M members (independent agents), each with separate networks.
+
+``flat [M, size]`` has all parameters of the networks of a member in one row. E is the number of environments of a
+member, S the size of an observation, A the number of actions (or the size of a continuous action). An MDP has episodes
+of several steps. In a bandit every step is an episode, so its state does not change.
+"""
 
 import math
 from collections.abc import Mapping
@@ -156,13 +161,13 @@ class Networks:
         return Target(self.with_weights(flat))
 
     def with_weights(self, flat: Tensor) -> "Program":
-        """Return the networks with the parameters ``flat [M, size]``, which can be stepped."""
+        """Return a `Program`, the networks with the parameters ``flat [M, size]``, which computes steps."""
         return Program(self, flat)
 
 
 class Program:
-    """Networks with their parameters. With one hidden layer and no target, the networks of a step are folded into one,
-    so that a step takes two matrix products.
+    """Networks with their parameters, which compute steps of M synthetic environments. With one hidden layer and no
+    target, the networks of a step are joined to one wide network, so that a step takes two matrix products.
 
     ``layers`` maps the name of each network to its layers, and ``names`` are the networks of a step. ``form`` computes
     the reward from the difference to the target's action; None without a target."""
@@ -185,7 +190,7 @@ class Program:
             self._fold([self.layers[name] for name in self.names])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Fold ``networks`` of two layers with the same inputs and width into one wide network. Weights are ``[M, out,
+        """Join ``networks`` of two layers with the same inputs and width to one wide network. Weights are ``[M, out,
         in]`` and biases ``[M, out, 1]``. The wide network has the outputs of all networks, one after the other, so its
         last weight is block-diagonal."""
         first_layers, last_layers = zip(*networks, strict=True)
@@ -272,7 +277,7 @@ class Program:
         return outputs.transpose(1, 2)
 
     def select(self, members: Tensor) -> "Program":
-        """Return the program of ``members`` (indices ``[M']``) only."""
+        """Return the networks of ``members`` (indices ``[M']``) only."""
         return Program(self.networks, self.flat[members])
 
     def to(self, device: torch.device) -> "Program":
