@@ -185,7 +185,8 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`. Only a potential of the state can be made from a policy: it is fitted to returns."""
+        """Raise SettingError unless phi is a potential of the state alone, because a reward that is made from a policy
+        is fitted to its returns. Return False: it needs no action values."""
         mode = self.parameters.mode
         if not (mode.potential and mode.state) or mode.info:
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
@@ -193,8 +194,9 @@ class Stages(BaseStages):
         return False
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """See `envs.make.Stages`. The potential is fitted to the discounted returns of the policy, except for the last
-        tenth of the episodes, from which ``explained_variance`` is computed."""
+        """Return parameters ``[M, D]`` of a reward network that is a potential: it is fitted to the discounted returns
+        of a policy. The last tenth of the ``rn_episodes`` episodes is left out, to compute ``explained_variance``. See
+        `envs.make.Stages` for the arguments."""
         count = self.config.rn_episodes
         states, values = episodes.returns(self.config.rn_discount, -(-count * 9 // 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
@@ -229,7 +231,8 @@ class Stages(BaseStages):
         return agent_reward[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
-        """See `envs.make.Stages`. Training episodes have the time limit of tests, ``test_limit``."""
+        """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights
+        ``flat[m]`` of ``flat [M, D]``. Training episodes have the time limit of tests, ``test_limit``."""
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
         phi, mode = self.parameters.with_weights(flat.to(device)), self.parameters.mode

@@ -147,7 +147,8 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """See `envs.make.Stages`. Two settings have an effect only if the range of observations is unknown."""
+        """Return the settings that have no effect here, as name -> reason. Two settings have an effect only if the
+        range of observations is unknown."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
@@ -228,8 +229,8 @@ class Stages(BaseStages):
         return self._clones_values
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """See `envs.make.Stages`. The reward of the bandit is highest for the actions of the policy, or equals its
-        action values.
+        """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
+        action values. See `envs.make.Stages` for the arguments.
 
         States are from episodes of the policy. Then states from episodes of the clone are added, and the clone is
         fitted again, ``dagger_rounds`` times (Ross et al. 2011). So it learns what to do after its mistakes. If initial
@@ -253,8 +254,8 @@ class Stages(BaseStages):
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Return new parameters ``[1, D]``: the target or reward network in ``flat [1, D]`` is fitted to the results of
-        the policy in ``states [N, S]``, and the first of these states fill the table."""
+        """Fit the target or reward network to the results of the policy in ``states [N, S]``, starting from the
+        parameters ``flat [1, D]``. Return the new parameters ``[1, D]``, in which the first states fill the table."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         # Both are views of `flat`, so `flat` changes when numbers are copied to them.
@@ -300,20 +301,20 @@ class Stages(BaseStages):
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step of the proxy ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``, and actions ``[B]`` or
-        ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit
-        does not change."""
+        """Compute a step of the proxy with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``,
+        and actions ``[B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool.
+        The state of a bandit does not change."""
         states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
         outcome = self.parameters.with_weights(flat).step(states.float(), actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
-        """Return initial states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
+        """Return initial states ``[B, S]`` of the proxy with the parameters ``flat [1, D]``, for B ``seeds``."""
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
-        """See `envs.make.Stages`."""
+        """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)

@@ -123,7 +123,7 @@ class Network(nn.Module):
         return self._views[1]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
-        """Return weight and bias of each layer as views of ``flat [M, D]``."""
+        """Return weight and bias of each layer as views of all parameters ``flat [M, D]``."""
         parts = flat.split(self._sizes, dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 

@@ -208,7 +208,8 @@ class Blocks:
         return current_block
 
     def numbers_at(self, step: int) -> dict[str, Any]:
-        """Return the numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from its start."""
+        """Return the random numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from the
+        start of the block."""
         if self._by_step is None:
             self._by_step = self._split()
         return {name: numbers[step] for name, numbers in self._by_step.items()}

@@ -325,7 +325,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     real_steps: list[int] = []  # numbers of steps in the environment
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
-        """Return the score of the policy in the proxy ``flat [D]``. ``name`` determines its episodes."""
+        """Return the score of the policy that the proxy with the weights ``flat [D]`` defines. ``name`` determines the
+        episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
         return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
@@ -491,7 +492,8 @@ def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
 
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
-    """Write the proxy ``flat [D]`` with its settings and scores, and with the command that repeats the stages."""
+    """Write a proxy to the file ``name``: the weights ``flat [D]``, settings and scores, and the command that repeats
+    the stages."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
     write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=_command_text(task))

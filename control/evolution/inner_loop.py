@@ -132,10 +132,10 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
 
 
 class _TrainingState:
-    """State of `train`: the members that have not finished, and the results of all M members.
+    """State of `train`: the members (agents) that have not finished, and the results of all M members.
 
-    N members are still in the program. ``original [N]`` are their original indices, and ``running [N]`` tells which of
-    them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]`` count the training,
+    N members are still trained together. ``original [N]`` are their original indices, and ``running [N]`` tells which
+    of them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]`` count the training,
     and ``weights [M, ...]`` are final for finished members.
     """
 
@@ -146,7 +146,7 @@ class _TrainingState:
         self.weights = agent.flat_parameters.clone()
 
     def store_weights(self, members: Tensor) -> None:
-        """Store the current weights of ``members``, which are indices or a mask of the N members in the program."""
+        """Store the current weights of ``members``, indices or a mask of the N members that are still trained."""
         self.weights[self.original[members]] = self.agent.flat_parameters[members]
 
     def current_weights(self) -> Tensor:
@@ -175,7 +175,7 @@ class _TrainingState:
         self.running[stopped] = False
 
     def remove_finished(self, loop: StepLoop, rule: Rule | None) -> None:
-        """Remove finished members from the program, if there are enough of them and the environment permits it."""
+        """Remove finished members from ``loop``, if there are enough of them and the environment permits it."""
         if self.running.any() and self.running.sum() < _COMPACT_FRACTION * len(self.running):
             remaining = self.running.nonzero()[:, 0]
             if loop.select(remaining):
@@ -200,7 +200,7 @@ def train(
 
     ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
     finished members are tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every
-    ``compact_every`` steps, finished members may leave the program, which does not change the results of others.
+    ``compact_every`` steps, finished members may be removed, which does not change the results of others.
     ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
@@ -343,7 +343,8 @@ class InnerLoop:
     def _run_batch(
         self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
     ) -> Outcome:
-        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``. With
+        """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. They must be few enough
+        (`_max_members`), of one implementation, and have networks of one shape. With
         ``by_target``, test the proxies' target policies without training. Returns of diverged agents are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0

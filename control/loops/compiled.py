@@ -1,9 +1,9 @@
 """`StepLoop` and `rollout` in machine code, for agents and environments that have compiled functions.
 
-A member is an independent agent with one seed. A block is T steps whose random numbers are sampled in one call. One
-member makes all steps of a block, then the next member does, with the same random numbers as in torch. So a member's
-numbers are equal to the bit for any number of members, and the cost per member is constant. The code in torch is the
-reference: tests/test_compiled.py compares the two. Importing this requires Numba.
+A member is an independent agent with one seed. A block is T consecutive steps with one set of arrays (`Block`), whose
+random numbers are taken at once. One member makes all steps of a block, then the next member does, with the same random
+numbers as in torch. So a member's numbers are equal to the bit for any number of members, and the cost per member is
+constant. The code in torch is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
 
 In shapes, M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
 environment, O in an observation, A in a continuous action. Compiled code takes named tuples of arrays in place of

@@ -35,12 +35,12 @@ class Parameters(Protocol):
         network each. TensorBoard shows their histograms."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of ``flat [D]`` by their names in a file, such as ``reward.0.weight`` for layer 0 of a network:
-        weights ``[out, in]`` and biases ``[out]``."""
+        """Return views of the parameters ``flat [D]`` of one proxy by their names in a file, such as
+        ``reward.0.weight`` for layer 0 of a network: weights ``[out, in]`` and biases ``[out]``."""
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies that maximise the rewards of the proxies ``flat [M, D]``. Raises SettingError if these
-        rewards define no policy."""
+        """Return the policies that maximise the rewards of M proxies with the parameters ``flat [M, D]``. Raises
+        SettingError if these rewards define no policy."""
         ...
 
 

@@ -94,8 +94,9 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination ``[3]`` on ``rows``, and the gradient ``[1, D]`` of their
-        sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of the outputs."""
+        """Return the losses of state, reward and termination ``[3]`` on the transitions ``rows``, and the gradient
+        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of
+        the outputs."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -135,8 +136,9 @@ class Fit:
         return flat
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network in ``flat [1, D]``, if there is one, in place. Its initial states are normal
-        numbers with mean 0. The standard deviation of each is half of its largest absolute value in the data."""
+        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. Its
+        initial states are normal numbers with mean 0. The standard deviation of each is half of its largest absolute
+        value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)
@@ -144,7 +146,8 @@ class Fit:
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment ``flat [1, D]`` (`in_raw_units`) on ``rows``, by name.
+        """Return errors of the synthetic environment with the weights ``flat [1, D]`` (`in_raw_units`) on ``rows``, by
+        name.
 
         ``obs_loss``, ``reward_loss`` and ``termination_loss`` are as in `transition_losses`. ``ends_missed`` is the
         fraction of terminations that the done network does not predict, ``ends_false`` the fraction of other steps in
@@ -184,5 +187,5 @@ class Fit:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Return standard deviations ``[S]`` of ``values [N, S]``, exactly 0 for equal values."""
+    """Return standard deviations ``[S]`` of the columns of ``values [N, S]``, exactly 0 for equal values."""
     return values.std(0, correction=0).where(values.amax(0) > values.amin(0), 0.0)

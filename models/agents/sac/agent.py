@@ -57,7 +57,8 @@ class Agent(TwinCriticAgent):
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for ``outputs [M, E, 2 A]``: tanh of means, or samples by ``streams``."""
+        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, 2 A]``: tanh of means, or samples with
+        the random generators ``streams``."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         action, _ = sample(outputs, streams.normal(self.action_size, outputs.shape[1]).transpose(1, 2))

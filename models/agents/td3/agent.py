@@ -31,7 +31,8 @@ class Agent(TwinCriticAgent):
         return torch.add(outputs.tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for ``outputs [M, E, A]``: greedy, or with noise from ``streams``."""
+        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, A]``: greedy, or with noise from the
+        random generators ``streams``."""
         vectors = outputs.tanh()
         if streams is None:
             return vectors

@@ -79,8 +79,9 @@ class Agent(td3.Agent):
         return vectors.argmax(2)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return vectors ``[M, E, A]`` for `clip`, from logits ``outputs [M, E, A]``: vectors that are sampled as in
-        training if there are ``streams``, otherwise the logits themselves (greedy)."""
+        """Return vectors ``[M, E, A]`` whose largest numbers are the actions (`clip`), from logits ``outputs [M, E,
+        A]``. With the random generators ``streams`` they are sampled as in training. Otherwise they are the logits
+        (greedy)."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])

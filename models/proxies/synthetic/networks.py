@@ -109,9 +109,10 @@ class Networks:
         last_bias.zero_()
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of ``flat [M, size]`` whose table of initial states has the first of ``states [M, N, S]`` as
-        its rows. If ``scaled``, the inputs of the target are scaled to mean 0 and variance 1 on all N states.
-        Otherwise, with ``target_scale`` widest, their spread is increased if variances on these states exceed 1."""
+        """Return a copy of the parameters ``flat [M, size]`` with the first of ``states [M, N, S]`` as the rows of the
+        table of initial states. If ``scaled``, the inputs of the target are scaled to mean 0 and variance 1 on all N
+        states. Otherwise, with ``target_scale`` widest, their spread is increased if variances on these states exceed
+        1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.num_table_rows:
@@ -125,8 +126,8 @@ class Networks:
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """Return a copy of ``flat [M, size]`` that takes states which are already scaled as the inputs of the target
-        (`scale_states`), and gives the same rewards for them."""
+        """Return a copy of the parameters ``flat [M, size]`` for states that are already scaled as the inputs of the
+        target network (`scale_states`). The networks with these parameters give the same rewards for them."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
@@ -135,26 +136,29 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a search does not change, as views of ``flat [M, size]`` by name."""
+        """Return the parameters that a search does not change, as views of all parameters ``flat [M, size]`` by
+        name: center and spread of the target's inputs, and the table of initial states."""
         shapes = self._fixed_shapes
         counts = [math.prod(shape) for shape in shapes.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of each network by name, as views of ``flat [M, size]``."""
+        """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
+        """Return views of the parameters ``flat [D]`` of one member by their names in a file: weights ``[out, in]`` and
+        biases ``[out]``."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():
             tensors |= named_layers(name, self.parts[name], parameters)
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies of the targets in ``flat [M, size]``. Raises SettingError if there is no target."""
+        """Return the policies that take the actions of the target networks, by the parameters ``flat [M, size]``.
+        Raises SettingError if there is no target network."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
