@@ -262,14 +262,14 @@ class NoiseBlocks(Blocks):
         self._used = steps  # number of used steps of the current block: all, so that the first step moves to a new one
 
     def next(self) -> dict[str, Tensor]:
-        """Return the numbers of the next step, ``{name: [M, *shape]}``."""
+        """Return the random numbers of the next step, ``{name: [M, *shape]}``."""
         if self._used == self.steps:
             self.next_block()
         self._used += 1
         return self.numbers_at(self._used - 1)
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
-        """Return the numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
+        """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
         T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to the steps of
         the next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.

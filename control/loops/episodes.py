@@ -82,8 +82,8 @@ class EpisodeLoop(Loop):
         return row | {tag: torch.full((len(self.seeds),), value) for tag, value in times.items()}
 
     def _learn(self, row: dict[str, Tensor]) -> None:
-        """Make the epoch's gradient steps, and add their metrics to ``row``. Warn about diverged members, and about
-        members that have collapsed for many epochs."""
+        """Make the epoch's gradient steps, and add their metrics to ``row``, ``{tag: [M]}``. Warn about diverged
+        members, and about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for many epochs."""
         metrics = self.agent.learn()
         row |= {f"train/{name}": value for name, value in metrics.items()}
         self.gradient_steps += self.schedule.gradient_steps
@@ -94,8 +94,9 @@ class EpisodeLoop(Loop):
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
-        """Play the epoch's episodes, store them, and add their statistics to ``row``. If the schedule has no episodes,
-        only count the steps in the minibatches of the epoch."""
+        """Play the epoch's episodes, let the agent store them, and add their statistics to ``row``, ``{tag: [M]}``. If
+        the schedule has no episodes, because the agent learns from recorded ones, only count the steps in the
+        minibatches of the epoch."""
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
             row |= {f"command/{name}": value for name, value in self.agent.commands_now().items()}

@@ -169,7 +169,7 @@ def _draw_scores(
     axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], with_values: bool
 ) -> None:
     """Draw a panel for each kind of ``scores``, with its key as the label of the x axis. The first panel names the
-    algorithms, and its levels are in the legend, ``with_values`` or without."""
+    algorithms. Its reference levels are in the legend, with their values if ``with_values``."""
     order = ranked(next(iter(scores.values())))
     for axis, (label, task) in zip(axes, scores.items(), strict=True):
         is_first = axis is axes[0]
