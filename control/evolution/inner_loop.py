@@ -387,8 +387,9 @@ class InnerLoop:
             return bool(self.compiled.can_compile(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Return the loop of fresh agents of ``seeds [N]`` before their first step. The agents must have one
-        implementation and networks of one shape. ``proxies`` are as in `run`."""
+        """Return the loop of fresh agents of ``seeds [N]`` before their first step. Agent i trains on row i of
+        ``proxies [N, D]``, or on the real environment if it is None. The agents must have one implementation and
+        networks of one shape."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)

@@ -71,7 +71,7 @@ class Agent(StepAgent):
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
         has_bits, members = _has_bits(config, spaces), len(self.seeds)
         spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
-        self.model: Any = Imagination(self.obs_size)  # of model none
+        self.model: Any = Imagination(self.obs_size)  # without a model: `encode` returns the observations
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
             self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
