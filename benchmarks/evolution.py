@@ -76,7 +76,7 @@ class Ours:
         seeds = range(members)
         networks: Any = loop.stages.parameters
         proxies = networks.initial(Streams(seeds))
-        self.program = networks.program(proxies)
+        self.program = networks.with_weights(proxies)
         self.agent: Any = loop.agent_class(loop.agent_config, loop.stages.spaces, seeds)
         stage = make_environment("cartpole-200", members, 1) if real else loop.stages.stage(proxies, self.agent)
         self.interaction = StepLoop(self.agent, stage, Streams.from_name(seeds, "episodes"))
@@ -183,7 +183,7 @@ class Generation:
         noise = Streams([1]).normal(PERTURBATIONS, mean.shape[1])[0] * self.loop.config.noise_std
         self.proxies = torch.cat([mean.expand_as(noise), mean + noise, mean - noise])
         assert len(self.proxies) == PERTURBATIONS * TRAININGS
-        self.program = networks.program(self.proxies)
+        self.program = networks.with_weights(self.proxies)
         self.env = plain.cartpole()
 
     def project_seconds(self) -> float:

@@ -27,7 +27,7 @@ CLOCK = "import gymnasium, time; start = time.process_time(); {}; print(time.pro
 MAKE = {
     "numpy": f"gymnasium.make('understudy:{ID}')",
     "torch": f"from models.proxies import files; from envs.synthetic import SyntheticDynamics as D; "
-    f"p = files.load('{FILE}'); D(p.networks.program(p.parameters[None]), p.spaces, None)",
+    f"p = files.load('{FILE}'); D(p.networks.with_weights(p.parameters[None]), p.spaces, None)",
 }
 
 
@@ -45,7 +45,7 @@ def contenders(envs: int, steps: int) -> dict[str, Any]:
     proxy = files.load(FILE)
     networks: Any = proxy.networks
     dynamics = SyntheticDynamics(
-        networks.program(proxy.parameters[None]), proxy.spaces, starts_of(make_environment(proxy.game, 1, 1))
+        networks.with_weights(proxy.parameters[None]), proxy.spaces, starts_of(make_environment(proxy.game, 1, 1))
     )
     tensors, seeds = TensorEnvironment(dynamics, 1, envs), torch.arange(envs)[None]
     tensors.reset(seeds)

@@ -1,4 +1,5 @@
-"""The contract of every environment: tensors with the member axis first, stepped `[M, E]` at a time."""
+"""The interface of all environments. A step is for E environments of each of M members (independent agents) at once,
+with tensors ``[M, E, ...]``."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -69,9 +69,9 @@ class CellTable(Dynamics):
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Play one episode per member, of at most ``limit`` steps, without stepping. Member m takes action ``moves[m,
-        s]`` in cell s. Return the returns and the lengths of the episodes, ``[M]`` each. Both equal the results of
-        `step`, up to rounding.
+        """Compute one episode, of at most ``limit`` steps, for each of M members (agents), without stepping through it.
+        Member m takes action ``moves[m, s]`` in cell s. Return the returns and the lengths of the episodes, ``[M]``
+        each. Both equal the results of `step`, up to rounding.
 
         The tables of k steps (next cells and sums of rewards), applied twice, give the tables of 2 k steps. ``limit``
         is a sum of powers of two, and the tables of these numbers of steps are applied one after the other."""

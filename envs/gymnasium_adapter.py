@@ -222,7 +222,7 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
         mujoco.set_mju_user_warning(warn)
 
 
-def _repeats_actions(game: Game) -> bool:
+def _environment_repeats_actions(game: Game) -> bool:
     """Return whether the environment itself repeats actions, as VizDoom does, which is faster because it draws only the
     last frame. Its time limit then counts actions, not repetitions."""
     return game.gym_id.startswith("vizdoom")
@@ -233,7 +233,7 @@ def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict
     physics of CartPole for a wrapper, by the names of `CartPoleParameters` (empty: no wrapper)."""
     kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
     action_repeat = kwargs.pop("action_repeat", 1)
-    if action_repeat > 1 and _repeats_actions(game):
+    if action_repeat > 1 and _environment_repeats_actions(game):
         limit = kwargs.get("max_episode_steps", -1)
         kwargs |= {"frame_skip": action_repeat, "max_episode_steps": -(-limit // action_repeat) if limit > 0 else limit}
         action_repeat = 1
@@ -309,7 +309,7 @@ def _set_drivers(render: bool) -> None:
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
-    """Return the spaces of an instance with its wrappers. Their time limit counts actions, not repetitions."""
+    """Return the spaces of a wrapped environment. Their time limit is a number of the agent's actions."""
     obs_space, action_space = env.observation_space, env.action_space
     assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
     if isinstance(action_space, gym.spaces.Discrete):
@@ -317,7 +317,8 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     else:
         actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
     limit = env.spec.max_episode_steps if env.spec is not None else None
-    if limit is not None and not _repeats_actions(game):
+    if limit is not None and not _environment_repeats_actions(game):
+        # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = -(-limit // game.kwargs.get("action_repeat", 1))  # rounded up
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)

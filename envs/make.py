@@ -93,8 +93,9 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
 
 
 class Stages:
-    """Base class of the parts of a kind of proxy that need the real environment. A stage is an environment in which
-    agents train on proxies (`stage`).
+    """Base class of the parts of a kind of proxy that need the real environment. A proxy is a learned environment or
+    reward, and ``flat [M, D]`` are all D parameters of each of M proxies. A stage is an environment in which agents
+    train on proxies (`stage`).
 
     ``envs/<kind>.py`` has a subclass of this name, constructed by ``Stages(config, game)``. It implements `initial` and
     `stage`. The other methods of this class are right for kinds that cannot be made from a policy, and whose parameters
@@ -133,8 +134,8 @@ class Stages:
         raise NotImplementedError("a proxy of this kind is made from no policy")
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the numbers ``[K]`` of the proxy ``flat [D]`` that a search changes. Its strategy sees nothing
-        else."""
+        """Return the numbers ``[K]`` that a search changes among the parameters ``flat [D]`` of a proxy. The strategy
+        of the search sees nothing else."""
         return flat
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:

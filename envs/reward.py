@@ -1,4 +1,10 @@
-"""Real environments with learned rewards. Each member has a separate reward network."""
+"""Real environments with learned rewards, which a reward network phi computes. Each member has a separate network.
+
+M is the number of members (independent agents), E the number of environments of each, S the size of an observation, I
+the number of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks, the D
+weights of each in one row. A mode (`understudy.kinds.Mode`) determines the inputs of phi, whether phi is a potential,
+and whether the learned reward is added to the environment's reward.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +33,8 @@ _GOOD_VALUE = 5.0  # value of a termination that is worth reaching
 class RewardedEnvironment:
     """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
 
-    ``phi`` are the networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, O]`` and ``info [M, E,
-    I]`` -> values ``[M, E]``.
+    ``phi`` are the reward networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, S]`` and ``info
+    [M, E, I]`` -> values ``[M, E]``.
 
     Potentials use the agents' ``discounts [M]``. If phi reads the info of a step, it reads this info for both the state
     before and the state after the step, as in the published code. With ``zero_at_end`` phi is 0 at termination. The
@@ -138,7 +144,7 @@ def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> T
 
 
 class Stages(BaseStages):
-    """`envs.make.Stages` of reward networks."""
+    """Makes environments in which agents train with a learned reward (see the base class, `envs.make.Stages`)."""
 
     parameters: Networks
 
@@ -179,7 +185,8 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`. Only a potential of the state can be made from a policy: it is fitted to returns."""
+        """Raise SettingError unless phi is a potential of the state alone, because a reward that is made from a policy
+        is fitted to its returns. Return False: it needs no action values."""
         mode = self.parameters.mode
         if not (mode.potential and mode.state) or mode.info:
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
@@ -187,13 +194,14 @@ class Stages(BaseStages):
         return False
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """See `envs.make.Stages`. The potential is fitted to the discounted returns of the policy, except for the last
-        tenth of the episodes, from which ``explained_variance`` is computed."""
+        """Return parameters ``[M, D]`` of a reward network that is a potential: it is fitted to the discounted returns
+        of a policy. The last tenth of the ``rn_episodes`` episodes is left out, to compute ``explained_variance``. See
+        `envs.make.Stages` for the arguments."""
         count = self.config.rn_episodes
         states, values = episodes.returns(self.config.rn_discount, -(-count * 9 // 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
         new_states, new_values = episodes.returns(self.config.rn_discount, -(-count // 10))
-        errors = new_values - self.parameters.program(flat)(new_states[None])[0]
+        errors = new_values - self.parameters.with_weights(flat)(new_states[None])[0]
         self.explained_variance = 1 - float(errors.var() / new_values.var().clamp(min=1e-12))
         return flat
 
@@ -208,13 +216,14 @@ class Stages(BaseStages):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """Return the rewards ``[B]`` of B steps for an agent with this ``discount``, by the network ``flat [1, D]``.
+        """Return the learned rewards ``[B]`` of B steps, for an agent with this ``discount``.
 
-        ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``. Modes that
-        read the info of a step need its numbers ``info [B, I]``.
+        ``flat [1, D]`` are the weights of the reward network phi. ``obs`` and ``next_obs`` are ``[B, S]``, the
+        environment's ``reward`` and ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info,
+        which are only needed if they are an input of phi (``mode.info``).
         """
         info_batch = None if info is None else info[None]
-        phi, mode = self.parameters.program(flat), self.parameters.mode
+        phi, mode = self.parameters.with_weights(flat), self.parameters.mode
         potential, next_potential = phi(obs[None], info_batch), phi(next_obs[None], info_batch)
         if self.config.rn_terminal == "zero":
             next_potential = next_potential.masked_fill(terminated[None], 0.0)
@@ -222,8 +231,9 @@ class Stages(BaseStages):
         return agent_reward[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
-        """See `envs.make.Stages`. Training episodes have the time limit of tests, ``test_limit``."""
+        """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights
+        ``flat[m]`` of ``flat [M, D]``. Training episodes have the time limit of tests, ``test_limit``."""
         limit, device = self.config.test_limit, agent.device
         real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
-        phi, mode = self.parameters.program(flat.to(device)), self.parameters.mode
+        phi, mode = self.parameters.with_weights(flat.to(device)), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

@@ -1,4 +1,12 @@
-"""A population of synthetic environments as one environment, in which each member has separate networks."""
+"""A population of synthetic environments as one environment, in which each member has separate networks.
+
+M is the number of members (independent agents), E of environments of each, S of numbers in an observation, A of actions
+(or of numbers in a continuous action). ``flat [M, D]`` are the parameters of M synthetic environments: the weights of
+all networks of an environment, and its table, in one row. An MDP has episodes of several steps; in a bandit every step
+is an episode. A target is a network that maps a state to an action: rewards are highest for this action. A table holds
+initial states, one in each row. With the setting ``pairs``, a search changes pairs of a state and an action, on which
+the target is trained.
+"""
 
 import functools
 import math
@@ -91,7 +99,7 @@ class SyntheticDynamics(Dynamics):
 
 
 class Stages(BaseStages):
-    """`envs.make.Stages` of synthetic environments."""
+    """Makes synthetic environments in which agents train (see the base class, `envs.make.Stages`)."""
 
     parameters: Networks
 
@@ -139,14 +147,16 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """See `envs.make.Stages`. Two settings have an effect only if the range of observations is unknown."""
+        """Return the settings that have no effect here, as name -> reason. Two settings have an effect only if the
+        range of observations is unknown."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """See `envs.make.Stages`. Initial states are replaced if there is a target and the range of observations is
-        unknown. With ``pairs`` a search changes the initial states, so they are replaced only if ``scaled``."""
+        """Return ``flat [D]`` with its initial states replaced by states from real episodes of its target policy (see
+        `envs.make.Stages`). They are replaced if there is a target and the range of observations is unknown. With
+        ``pairs`` a search changes the initial states, so they are replaced only if ``scaled``."""
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target):
             return flat
@@ -157,19 +167,21 @@ class Stages(BaseStages):
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """See `envs.make.Stages`. The searched part is the weights of the networks. With ``pairs`` it is one pair ``[S
-        + A]`` for each row of the table: the row, scaled as an input of the target, and the output of the target."""
+        """Return the numbers ``[K]`` of the parameters ``flat [D]`` that a search changes. These are the weights of the
+        networks. With ``pairs`` they are one pair ``[S + A]`` for each row of the table: the row, scaled as an input of
+        the target, and the output of the target."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
         fixed = networks.fixed(flat[None])
         states = fixed["states.table"]  # [1, rows, S]
-        target_actions = networks.program(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
+        target_actions = networks.with_weights(flat[None]).target_outputs(states).transpose(1, 2)  # [1, rows, A]
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """See `envs.make.Stages`. Without ``pairs``, tables equal the template's. With ``pairs``, `train_on_pairs`
-        trains the targets, all from the same initial weights."""
+        """Return the parameters ``[..., D]`` of environments with ``part [..., K]`` as their `searched_part`. Without
+        ``pairs``, the tables are copied from ``template [D]``. With ``pairs``, `train_on_pairs` trains the targets, all
+        from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
         if networks.config.pairs is None:
@@ -179,10 +191,10 @@ class Stages(BaseStages):
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return the flat parameters ``[M, D]`` of networks that are trained on pairs of state and action. ``pairs [M,
-        K]`` holds the flattened pairs of each member (`searched_part`). The states become the table of initial states.
-        The target is trained from weights that the stream of each member initialises. Center and spread of states are
-        copied from ``template [D]``."""
+        """Return the parameters ``[M, D]`` of networks that are trained on pairs of state and action. ``pairs [M, K]``
+        holds the flattened pairs of each member (`searched_part`). The states become the table of initial states. The
+        random stream of each member initialises the weights of its target before the training. Center and spread of
+        states are copied from ``template [D]``."""
         networks = self.parameters
         rows = pairs.unflatten(1, (networks.num_table_rows, -1))  # [M, rows, S + A]
         states, target_actions = rows.split([networks.state_size, networks.action_size], 2)
@@ -217,8 +229,8 @@ class Stages(BaseStages):
         return self._clones_values
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """See `envs.make.Stages`. The reward of the bandit is highest for the actions of the policy, or equals its
-        action values.
+        """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
+        action values. See `envs.make.Stages` for the arguments.
 
         States are from episodes of the policy. Then states from episodes of the clone are added, and the clone is
         fitted again, ``dagger_rounds`` times (Ross et al. 2011). So it learns what to do after its mistakes. If initial
@@ -242,8 +254,8 @@ class Stages(BaseStages):
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Return new parameters ``[1, D]``: the target or reward network in ``flat [1, D]`` is fitted to the results of
-        the policy in ``states [N, S]``, and the first of these states fill the table."""
+        """Fit the target or reward network to the results of the policy in ``states [N, S]``, starting from the
+        parameters ``flat [1, D]``. Return the new parameters ``[1, D]``, in which the first states fill the table."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         # Both are views of `flat`, so `flat` changes when numbers are copied to them.
@@ -289,24 +301,24 @@ class Stages(BaseStages):
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute a step of the proxy ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``, and actions ``[B]`` or
-        ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool. The state of a bandit
-        does not change."""
+        """Compute a step of the proxy with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``,
+        and actions ``[B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool.
+        The state of a bandit does not change."""
         states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
-        outcome = self.parameters.program(flat).step(states.float(), actions)
+        outcome = self.parameters.with_weights(flat).step(states.float(), actions)
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
-        """Return initial states ``[B, S]`` of the proxy ``flat [1, D]`` for B ``seeds``."""
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts)
+        """Return initial states ``[B, S]`` of the proxy with the parameters ``flat [1, D]``, for B ``seeds``."""
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts)
         return dynamics.initial(torch.tensor([list(seeds)]))[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
-        """See `envs.make.Stages`."""
+        """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
-        dynamics = SyntheticDynamics(self.parameters.program(flat), self.spaces, self.starts, scale)
+        dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
 
 

@@ -1,4 +1,5 @@
-"""Environments as tensor programs: `Dynamics` compute one step, `TensorEnvironment` holds the episodes."""
+"""Environments as tensor programs, which compute the steps of many environments at once in torch: `Dynamics` compute
+one step, `TensorEnvironment` holds the episodes."""
 
 import copy
 from dataclasses import replace

@@ -223,8 +223,8 @@ class StepAgent(Agent):
 
     @staticmethod
     def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
-        """Group the positions in ``seeds``. The members of a group are trained in one tensor program, so their networks
-        must have the same shapes. The first group begins with position 0."""
+        """Group the positions in ``seeds``. The members of a group are trained together, with their weights in one
+        tensor, so their networks must have the same shapes. The first group begins with position 0."""
         return [list(range(len(seeds)))]
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Twin critics Q(s, a) for each of M members, with target networks, for TD3 and SAC.
+"""Twin critics Q(s, a) for each of M members (independent agents), with target networks, for TD3 and SAC.
 
 Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
 1802.09477, section 4.
@@ -19,8 +19,9 @@ class TwinCritics(nn.Module, PerMember):
     """Two critics Q(s, a) for each member. ``sizes`` are the number of inputs O + A (observation and action), the
     widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
 
-    A row of ``flat_parameters [M, 2 D]`` holds the first critic, then the second one, so that all of them can be viewed
-    as 2 M networks ``[2 M, D]``. Without ``twins`` the second critic exists, but is neither used nor trained.
+    D is the number of weights of a critic. A row of ``flat_parameters [M, 2 D]`` holds the weights of the first critic,
+    then of the second one, so that all of them can be viewed as 2 M networks ``[2 M, D]``. Without ``twins`` the second
+    critic exists, but is neither used nor trained.
     """
 
     per_member = ("optimizer", "target_parameters")

@@ -1,4 +1,5 @@
-"""Rewards for novelty for M members: the intrinsic curiosity module (ICM) and random network distillation (RND).
+"""Rewards for novelty for M members (independent agents): the intrinsic curiosity module (ICM) and random network
+distillation (RND).
 
     curiosity = build_curiosity(config, spaces, seeds)   # None without intrinsic rewards
     rewards = batch["reward"] + curiosity.rewards(batch["obs"], batch["action"], batch["next_obs"])

@@ -123,7 +123,7 @@ class Network(nn.Module):
         return self._views[1]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
-        """Return weight and bias of each layer as views of ``flat [M, D]``."""
+        """Return weight and bias of each layer as views of all parameters ``flat [M, D]``."""
         parts = flat.split(self._sizes, dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
@@ -139,9 +139,9 @@ class Network(nn.Module):
 
 
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
-    """Return uninitialised memory of whole blocks, as a flat tensor, and a view of its beginning as a tensor of
-    ``shape``. Both have the dtype and device of ``reference``. A function that is applied in place to the whole memory
-    rounds all elements of the view alike, because the last ones are padding."""
+    """Return uninitialised memory, a flat tensor whose length is a multiple of ``BLOCK``, and a view of its first
+    numbers as a tensor of ``shape``. Both have the dtype and device of ``reference``. Apply elementwise functions to
+    the whole memory: torch may round the last numbers of an array differently, and here these are padding."""
     count = prod(shape)
     size = -(-count // BLOCK) * BLOCK  # rounded up
     memory = torch.empty(size, dtype=reference.dtype, device=reference.device)

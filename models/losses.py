@@ -61,7 +61,8 @@ def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weigh
 
     If weights are returns-to-go, this is the vanilla policy gradient (Williams 1992; Sutton & Barto 2018, section
     13.3). A baseline that is subtracted from them reduces the variance: one number for a batch, or the value of each
-    state (actor-critic). The mean is over experiences, not over episodes. ``mean_weight`` is as in `mean`. Raises
+    state (actor-critic). The mean is over experiences, not over episodes. ``mean_weight [M, B]`` replaces the factor
+    1/B of the mean: it is 1/N for N experiences that are divided among several calls, and 0 for padding. Raises
     ValueError for weights ``[M, B, 1]``, which would broadcast."""
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)

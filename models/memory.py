@@ -1,4 +1,5 @@
-"""Replay buffer of whole episodes, the best or the latest of each member, from which single steps are sampled."""
+"""Replay buffer of whole episodes, the best or the latest of each member, from which single steps are sampled. A
+member is one of M independent agents that are trained together."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

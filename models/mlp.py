@@ -1,4 +1,4 @@
-"""The fully connected network of M members.
+"""The fully connected network of M members (independent agents), with all D weights of a member in a row ``[M, D]``.
 
 For autograd, a whole network is one operation with the backward pass `MLP.backward`. The rounding of autograd's
 products would depend on the number of members, and its bookkeeping for each layer would cost more than small products.
@@ -94,8 +94,8 @@ class MLP:
         return torch.cat([*parts, slope, torch.zeros(self.padding)])
 
     def layers(self, flat: Tensor) -> list[Layer]:
-        """Return the layers of ``flat [M, size]``, as views of its memory. With prelu, an additional last pair holds
-        the slope ``[M, 1, 1]`` twice."""
+        """Return the layers of the parameters ``flat [M, size]``, as views of their memory. With prelu, an additional
+        last pair holds the slope ``[M, 1, 1]`` twice."""
         counts = [*self._counts, self.padding] if self.padding else self._counts
         parts = flat.split(counts, dim=1)
         views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]  # without padding
@@ -106,8 +106,9 @@ class MLP:
         return [*layers, (views[-1], views[-1])] if self._is_prelu else layers
 
     def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return the network of one member of ``flat [M, size]``, without autograd: weights ``[out, in]`` and biases
-        ``[out]``, and the activation of each hidden layer, by its name or as the slope of a leaky ReLU below 0."""
+        """Return the network of one member, from the parameters ``flat [M, size]``, without autograd: weights ``[out,
+        in]`` and biases ``[out]``, and the activation of each hidden layer, by its name or as the slope of a leaky ReLU
+        below 0."""
         layers = self.layers(flat.detach()[member : member + 1])
         activation = slope_of(self.activation, self.leak)
         if self._is_prelu:
@@ -216,7 +217,7 @@ class MlpNetwork(nn.Module):
         return _forward(x, self.flat, self.mlp, self.layers())
 
     def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
-        """Return the result of `MLP.forward`, with the module's weights or with ``flat [M, D]``."""
+        """Return the result of `MLP.forward`, with the module's weights or with the weights ``flat [M, D]``."""
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
 
     def gradient(

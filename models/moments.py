@@ -1,4 +1,4 @@
-"""Running means and standard deviations of M members, to normalise observations and rewards."""
+"""Running means and standard deviations of M members (independent agents), to normalise observations and rewards."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,9 @@
-"""Off-policy actor-critic agents: the common part of TD3 and SAC."""
+"""Off-policy actor-critic agents: the common part of TD3 and SAC.
+
+M is the number of members (independent agents, one per seed), E of environments of each, B of steps in a minibatch, O
+of numbers in an observation, A in an action, D of weights of a network. ``flat_parameters [M, D]`` has all weights of a
+member's actor in one row. Streams are random generators, one per member.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -124,9 +129,9 @@ class TwinCriticAgent(OffPolicyAgent):
         """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, .]`` and `random_numbers`."""
         raise NotImplementedError
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled from
-        ``streams``, or greedy if it is None."""
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled with the
+        random generators ``streams``, or greedy if it is None."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
@@ -177,7 +182,7 @@ class TwinCriticAgent(OffPolicyAgent):
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
         """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
-        vectors = self.play(self.actor(self.flat_parameters, obs), streams=None)
+        vectors = self.evaluation_vectors(self.actor(self.flat_parameters, obs), streams=None)  # None: greedy
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
@@ -217,8 +222,8 @@ class TwinCriticAgent(OffPolicyAgent):
 
 
 class ActorPolicy(Policy):
-    """Evaluation policy of M trained actors ``flat_parameters [M, D]``. Actions are sampled from ``streams``, or greedy
-    if it is None."""
+    """Evaluation policy of M trained actors with the weights ``flat_parameters [M, D]``. Actions are sampled with the
+    random generators ``streams``, or greedy if it is None."""
 
     def __init__(self, agent: TwinCriticAgent, flat_parameters: Tensor, streams: Streams | None = None):
         self.agent, self.flat_parameters, self.streams = agent, flat_parameters, streams
@@ -227,5 +232,7 @@ class ActorPolicy(Policy):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         outputs = self.agent.actor(self.flat_parameters, obs)
-        vectors = self.agent.play(outputs, self.streams).nan_to_num(0.0)  # a diverged member continues to play
+        vectors = self.agent.evaluation_vectors(outputs, self.streams).nan_to_num(
+            0.0
+        )  # a diverged member continues to play
         return self.agent.clip(vectors)

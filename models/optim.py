@@ -1,4 +1,5 @@
-"""Adam and gradient clipping on flat parameters ``[M, D]``, separately for each member."""
+"""Adam and gradient clipping on parameters ``[M, D]``, separately for each member. A member is one of M independent
+agents that are trained together, and a row has all D weights of its network."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence

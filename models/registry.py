@@ -1,5 +1,6 @@
-"""The registry of all families in models/agents/ and models/proxies/. The names of their implementations are the
-choices of ``--implementation``.
+"""The registry of all families in models/agents/ and models/proxies/. A family is a folder with the code and settings
+of related algorithms, and an implementation is one of them: DDQN and DuelingDDQN are implementations of the family
+ddqn. The names of implementations are the choices of ``--implementation``.
 
 To register a family, create a folder with a ``config.py`` that defines ``FAMILY`` (`models.family.Family`). Only
 `agent_class` imports torch.

@@ -1,4 +1,7 @@
-"""The base class of agents that learn from a replay buffer."""
+"""The base class of agents that learn from a replay buffer.
+
+M is the number of members (independent agents, one per seed), B of steps in a minibatch, U of updates after each step.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

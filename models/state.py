@@ -1,4 +1,5 @@
-"""State of members: how it is reduced to some members, saved, and checked when it is loaded from a file."""
+"""State of members (independent agents that are trained together): how it is reduced to some members, saved, and
+checked when it is loaded from a file."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,8 @@
-"""Random numbers: one stream per member, so that a member has the same numbers alone and among others."""
+"""Random numbers: one stream per member, so that a member has the same numbers alone and among others.
+
+A stream is a random generator. M is the number of members (independent agents, one per seed), E of environments of
+each, T of steps. A block is the random numbers of T steps, sampled in one call, which costs much less than T calls.
+"""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -116,9 +120,9 @@ class Streams(PerMember):
 
 
 class SharedStreams(Streams):
-    """Streams for members of which many have the same seed. Members with one seed share a generator, which takes a
-    fraction of the time. The numbers are the same as with `Streams`. All members must sample together, so `subset`, and
-    `integers` with a bound for each member, cannot be used."""
+    """Streams for members of which many have the same seed. Members with the same seed share a generator, which saves
+    time. The numbers are the same as with `Streams`. All members must sample together, so `subset`, and `integers` with
+    a bound for each member, cannot be used."""
 
     def __init__(self, seeds: Sequence[int]):
         index_by_seed = {seed: index for index, seed in enumerate(dict.fromkeys(seeds))}
@@ -203,11 +207,12 @@ class Blocks:
         _, current_block = self._blocks[0]
         return current_block
 
-    def row(self, step: int) -> dict[str, Any]:
-        """Return the numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from its start."""
+    def numbers_at(self, step: int) -> dict[str, Any]:
+        """Return the random numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from the
+        start of the block."""
         if self._by_step is None:
             self._by_step = self._split()
-        return {name: rows[step] for name, rows in self._by_step.items()}
+        return {name: numbers[step] for name, numbers in self._by_step.items()}
 
     def _split(self) -> Mapping[str, Sequence[Any]]:
         """Split the current block by steps: ``{name: T times [M, ...]}``."""
@@ -238,7 +243,7 @@ class Blocks:
 
 
 def _select_state(get_state: Callable[[], Tensor], members: Tensor) -> Tensor:
-    """Return the rows of ``members`` from ``get_state()``, the state of all streams ``[M, bytes]``."""
+    """Return the states of the streams of ``members``, from ``get_state()``, the states of all ``[M, bytes]``."""
     return get_state()[members]
 
 
@@ -257,14 +262,14 @@ class NoiseBlocks(Blocks):
         self._used = steps  # number of used steps of the current block: all, so that the first step moves to a new one
 
     def next(self) -> dict[str, Tensor]:
-        """Return the numbers of the next step, ``{name: [M, *shape]}``."""
+        """Return the random numbers of the next step, ``{name: [M, *shape]}``."""
         if self._used == self.steps:
             self.next_block()
         self._used += 1
-        return self.row(self._used - 1)
+        return self.numbers_at(self._used - 1)
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
-        """Return the numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
+        """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
         T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to the steps of
         the next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.

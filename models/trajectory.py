@@ -1,4 +1,8 @@
-"""Trajectories, returns and advantages. Time is the first axis, ``[T, ...]``, except in `gae`."""
+"""Trajectories, returns and advantages. Time is the first axis, ``[T, ...]``, except in `gae`.
+
+M is the number of members (independent agents, one per seed), E of environments of each, T of steps. ``*O`` is the
+shape of an observation, A the size of a continuous action.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,9 +80,9 @@ def lambda_returns(
 
 
 def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, done: Tensor, gae_lambda: float) -> Tensor:
-    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``, in which episodes may
-    begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``, and lambda is
-    ``gae_lambda``. The result is contiguous, so that later sums are rounded alike for any M.
+    """Return the advantages ``A_t = d_t + discount_t lambda A_{t+1}`` of rollouts ``[M, T, E]``: M members, T steps, E
+    environments. Episodes may begin and end at any step. d_t is the TD error ``r_t + discount_t V(s_{t+1}) - V(s_t)``,
+    and lambda is ``gae_lambda``.
 
     ``value`` is V(s_t). ``next_value`` is the value of the observation after each step, which is the final observation
     if the episode has ended (``done``). ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and
@@ -87,6 +91,8 @@ def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, don
     """
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)
+    # Contiguous for any layout of the inputs. So sums over the advantages have the same order, and the same rounding,
+    # for any number of members.
     advantages = torch.empty_like(td_error, memory_format=torch.contiguous_format)
     advantage = torch.zeros_like(td_error[:, 0])
     for t in reversed(range(td_error.shape[1])):

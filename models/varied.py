@@ -1,5 +1,6 @@
-"""Random hyperparameters for each agent, for families with the settings ``vary_hp`` and ``vary``. Modules of settings
-import this module, so torch is imported only in the functions that need it.
+"""Random hyperparameters for each agent, for families (folders of agents in models/agents/) with the settings
+``vary_hp`` and ``vary``. A member is one of M agents that are trained together. Modules of settings import this module,
+so torch is imported only in the functions that need it.
 
 Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.02790, and the public code.
 """
@@ -92,7 +93,8 @@ def with_all_sampled(config: Any) -> Any:
 
 def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
     """Return the settings of M members, by `sample_config` with the seed of each. Seeds may repeat. Raises ValueError
-    if members differ in hidden layers or batch size (`shape_of`), because they must share one tensor program."""
+    if members differ in hidden layers or batch size (`shape_of`), because they are trained together, in shared
+    tensors."""
     configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
     if len({shape_of(seed_config) for seed_config in configs_by_seed.values()}) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")
@@ -100,13 +102,13 @@ def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
 
 
 def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
-    """Return ``hidden_sizes`` and ``batch_size``, which must be equal for all members of one tensor program."""
+    """Return ``hidden_sizes`` and ``batch_size``, which must be equal for all members that are trained together."""
     return member_config.hidden_sizes, member_config.batch_size
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence. The members of a group can
-    share a tensor program."""
+    be trained together, with their numbers in the same tensors."""
     positions_by_shape: dict[tuple[tuple[int, ...], int], list[int]] = {}
     shapes = {seed: shape_of(sample_config(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):

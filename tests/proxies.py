@@ -131,7 +131,7 @@ def _target_reward(
 
 def _usual_done(networks: Networks, parameters: Tensor) -> float:
     """What the done network says less than in nine of ten steps under random actions."""
-    program, generator = networks.program(parameters), torch.Generator().manual_seed(0)
+    program, generator = networks.with_weights(parameters), torch.Generator().manual_seed(0)
     state, done_outputs = torch.zeros(1, 50, networks.state_size), []
     for _ in range(7):
         action = torch.randint(2, (1, 50), generator=generator)
@@ -144,4 +144,4 @@ def _usual_done(networks: Networks, parameters: Tensor) -> float:
 def dynamics_of(proxy: files.Proxy) -> SyntheticDynamics:
     """The same learned environment as the tensor program that agents of the trainer step."""
     starts = starts_of(make_environment(proxy.game, 1, 1)) if not proxy.networks.latent else lambda seeds: seeds
-    return SyntheticDynamics(proxy.networks.program(proxy.parameters[None]), proxy.spaces, starts)
+    return SyntheticDynamics(proxy.networks.with_weights(proxy.parameters[None]), proxy.spaces, starts)

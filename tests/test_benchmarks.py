@@ -118,7 +118,7 @@ def ddqn_and_proxies(preset: str) -> tuple[Agent, Program]:
     spaces = Spaces((4,), Discrete(2), torch.float32, 200, 200.0)
     networks = Networks(config, spaces)
     fixed = dataclasses.replace(agent, vary_hp=False)
-    return Agent(fixed, spaces, [3]), networks.program(networks.initial(Streams(range(2))))
+    return Agent(fixed, spaces, [3]), networks.with_weights(networks.initial(Streams(range(2))))
 
 
 both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])

@@ -30,7 +30,9 @@ def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironmen
     flat = 2 * networks.initial(Streams(range(members)))
     if not bandit:
         networks.parts["done"].layers(networks.split(flat)["done"])[-1][1][0] -= 9
-    return TensorEnvironment(SyntheticDynamics(networks.program(flat), real.spaces, starts_of(real)), members, envs)
+    return TensorEnvironment(
+        SyntheticDynamics(networks.with_weights(flat), real.spaces, starts_of(real)), members, envs
+    )
 
 
 def environment_of(name: str, members: int, envs: int) -> Environment:
@@ -122,7 +124,7 @@ def test_seed_blocks_without_end_are_skipped() -> None:
     networks.parts["done"].layers(networks.split(proxies)["done"])[-1][1][0] = 1.0
     results = []
     for members in ([0, 1], [1]):
-        dynamics = SyntheticDynamics(networks.program(proxies[members]), real.spaces, starts_of(real))
+        dynamics = SyntheticDynamics(networks.with_weights(proxies[members]), real.spaces, starts_of(real))
         recorder = Recorder(torch.zeros(limit, len(members), 1, dtype=torch.int64))
         environment = TensorEnvironment(dynamics, len(members), 1)
         interaction = StepLoop(recorder, environment, Streams.from_name(members, "episodes"))

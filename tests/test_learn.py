@@ -184,7 +184,7 @@ def potential_of(game: str, policy: str) -> tuple[Any, Any]:
     flags = "--rn_episodes 64 --rn_discount 0.95 --proxy_hidden_size 16"
     stages: Any = stages_of(trainer.config.parse([*words.split(), *flags.split()]).proxy, game)
     flat = cloned_proxy(f"test_learn:{policy}", stages, game, 0)
-    return stages.parameters.program(flat[None]), stages
+    return stages.parameters.with_weights(flat[None]), stages
 
 
 @pytest.mark.usefixtures("short_fits")

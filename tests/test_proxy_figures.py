@@ -66,7 +66,7 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     proxy, settings, loop = random_proxy("--proxy bandit --inner_steps 40 --deploy_steps 40")
     states, rewards = torch.from_numpy(behaviour(proxy, settings)["synthetic"]).split([4, 1], 1)
-    program = loop.stages.parameters.program(proxy.parameters[None])
+    program = loop.stages.parameters.with_weights(proxy.parameters[None])
     assert states.shape == (400, 4)
     pays = [program.step(states[None], torch.full((1, 400), action)).reward[0] for action in (0, 1)]
     assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5

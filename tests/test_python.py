@@ -239,7 +239,7 @@ def test_proxy_module_steps_and_saves(tmp_path: Path) -> None:
     module.set_mean(module.first_mean())
     states = module.initial_states([3, 4])
     next_states, rewards, terminated = module(states, torch.tensor([0, 1]))
-    program = module.stages.parameters.program(module.mean.detach())
+    program = module.stages.parameters.with_weights(module.mean.detach())
     expected = program.step(states[None], torch.tensor([[0, 1]]))
     assert torch.equal(next_states, expected.next_state[0]) and torch.equal(rewards, expected.reward[0])
     assert terminated.dtype == torch.bool and next_states.shape == states.shape == (2, 4)
@@ -257,7 +257,7 @@ def test_reward_module_returns_shaped_rewards() -> None:
     obs, next_obs, reward = torch.eye(48)[:3], torch.eye(48)[1:4], torch.tensor([-1.0, -1.0, 5.0])
     terminated = torch.tensor([False, False, True])
     reward_out = module(obs, next_obs, reward, terminated, discount=0.9)
-    phi = module.stages.parameters.program(module.mean.detach())
+    phi = module.stages.parameters.with_weights(module.mean.detach())
     potential, next_potential = phi(obs[None])[0], phi(next_obs[None])[0]
     if module.config.rn_terminal == "zero":
         next_potential = next_potential.masked_fill(terminated, 0.0)

@@ -132,7 +132,7 @@ def test_inactive_rows_pay_nothing_and_snapshots_restore(telling: str) -> None:
 
 def test_table_of_a_map_equals_the_network() -> None:
     stages, flat = random_networks("cliff", 3, mode=2, rn_output_scale=2.5, **CLIFF)
-    phi, cells = stages.parameters.program(flat), torch.eye(48).expand(3, -1, -1)
+    phi, cells = stages.parameters.with_weights(flat), torch.eye(48).expand(3, -1, -1)
     assert phi.table is not None
     for m in range(3):
         assert_near(phi(cells)[m], *phi_of(stages.parameters, flat[m], torch.eye(48)))
@@ -150,7 +150,7 @@ def test_discounted_bonuses_telescope(game: str, mode: int, terminal: str, telli
     stages, flat = random_networks(game, 8, mode=mode, rn_terminal=terminal, **CLIFF)
     gammas = torch.linspace(0.3, 1.0, 8)
     shaped_env, real = stages.stage(flat, Learners(gammas.tolist())), make_environment(game, 8, 1)
-    phi, generator = stages.parameters.program(flat), torch.Generator().manual_seed(1)
+    phi, generator = stages.parameters.with_weights(flat), torch.Generator().manual_seed(1)
     seeds = torch.arange(8).view(8, 1)
     obs = shaped_env.reset(seeds)
     real.reset(seeds)
@@ -188,7 +188,7 @@ def test_zero_terminal_potential_keeps_optimal_policies(mode: int) -> None:
         stages, flat = random_networks("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
         invariant_counts[terminal] = 0
         for m in range(4):
-            result = invariance(cliff(), stages.parameters.program(flat[[m]]), 0.8, terminal == "zero")
+            result = invariance(cliff(), stages.parameters.with_weights(flat[[m]]), 0.8, terminal == "zero")
             inside = torch.tensor([cell == "." or cell == "S" for cell in "".join(cliff().rows)])
             invariant_counts[terminal] += bool(torch.equal(result.real[inside], result.learned[inside]))
             if mode == 2 and terminal == "zero":
@@ -199,7 +199,7 @@ def test_zero_terminal_potential_keeps_optimal_policies(mode: int) -> None:
 
 def test_best_moves_of_the_map_by_hand(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     stages, flat = random_networks("cliff", mode=2, **CLIFF)
-    result = invariance(cliff(), stages.parameters.program(0 * flat), 0.9)
+    result = invariance(cliff(), stages.parameters.with_weights(0 * flat), 0.9)
     go_right, go_left, go_down, go_up = range(4)
     best = {36: [go_up], 24: [go_right], 35: [go_down], 23: [go_down], 0: [go_right, go_down]}
     for cell, moves in best.items():
@@ -207,7 +207,7 @@ def test_best_moves_of_the_map_by_hand(tmp_path: Path, request: pytest.FixtureRe
     assert torch.equal(result.real, result.learned) and not result.real[12, go_left]
     figures = request.getfixturevalue("figures")
     other, moved = random_networks("cliff", mode=6, **CLIFF)
-    for phi in (stages.parameters.program(0 * flat), other.parameters.program(9 * moved)):
+    for phi in (stages.parameters.with_weights(0 * flat), other.parameters.with_weights(9 * moved)):
         _map(cliff(), phi, 0.9, tmp_path / "map.png", "", PLAIN)
     assert ["grey arrows are" in figure.texts[-1].get_text() for figure in figures] == [False, True]
     assert len(result.path) == result.agree == 13 and result.path[0] == 36
@@ -232,7 +232,7 @@ def test_first_network_fits_its_target(init: str, scale: float, monkeypatch: pyt
         "real": torch.tensor([-1.0] * 37 + [-100.0] * 10 + [0.0]),
         "hand": -torch.tensor(home, dtype=torch.float32),
     }[init]
-    phi = stages.parameters.program(flat)(torch.eye(48)[None]) / scale
+    phi = stages.parameters.with_weights(flat)(torch.eye(48)[None]) / scale
     reached = torch.ones(48, dtype=torch.bool)
     if init != "hand":  # no move leads out of a hole
         reached[:] = torch.tensor([bool((cliff().next_cell == cell).any()) for cell in range(48)])

@@ -119,8 +119,8 @@ def test_search_starts_from_a_saved_reward(tmp_path: Path) -> None:
     proxy = files.load(path)
     assert not proxy.config.rn_evolve_scale and proxy.parameters.shape == (stages.parameters.size - 1,)
     assert proxy.config.rn_output_scale == pytest.approx(3.0 * torch.tensor(0.7).exp().item())
-    cells, expected = torch.eye(48)[None], stages.parameters.program(flat)
-    torch.testing.assert_close(proxy.networks.program(proxy.parameters[None])(cells), expected(cells))
+    cells, expected = torch.eye(48)[None], stages.parameters.with_weights(flat)
+    torch.testing.assert_close(proxy.networks.with_weights(proxy.parameters[None])(cells), expected(cells))
     restored = first_parameters(str(path), stages.config, stages.spaces, "cliff")
     torch.testing.assert_close(restored, flat[0])
     for changes in ({"proxy_hidden_size": 9}, {"rn_output_scale": -1.0}):

@@ -27,7 +27,7 @@ def config(**changes: Any) -> Config:
 
 def dynamics_of(settings: Config, members: int = 3) -> SyntheticDynamics:
     networks = Networks(settings, CARTPOLE)
-    program = networks.program(networks.initial(Streams(range(members))))
+    program = networks.with_weights(networks.initial(Streams(range(members))))
     return SyntheticDynamics(program, CARTPOLE, lambda seeds: CartPole().observe(CartPole().initial(seeds)))
 
 
@@ -61,7 +61,7 @@ def constant(settings: Config, part: str, output: Tensor) -> SyntheticDynamics:
     networks, flat = dynamics.program.networks, dynamics.program.flat.clone()
     layers = networks.parts[part].layers(networks.split(flat)[part].zero_())
     layers[-1][1][:, :, 0] = output
-    return SyntheticDynamics(networks.program(flat), CARTPOLE, dynamics.starts)
+    return SyntheticDynamics(networks.with_weights(flat), CARTPOLE, dynamics.starts)
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -122,11 +122,11 @@ def test_target_action_pays_most(form: str, max_reward: float, spaces: Spaces) -
     middle = torch.tensor([0.0, 2.0]) if spaces is WIDE else first.flatten()[0]
     assert torch.equal(first, middle.expand_as(first))
     flat[:, : networks.searched] = torch.randn(3, networks.searched)
-    program = networks.program(flat)
+    program = networks.with_weights(flat)
     best, rewards = networks.target(flat).act(obs), {}
     for action in (best, first, best.roll(1, 1)):
         rewards[action] = program.step(obs, action).reward
-        alone = networks.program(flat[1:2]).step(obs[1:2], action[1:2]).reward
+        alone = networks.with_weights(flat[1:2]).step(obs[1:2], action[1:2]).reward
         assert torch.equal(alone, rewards[action][1:2])
     torch.testing.assert_close(rewards.pop(best), torch.full((3, 50), max_reward))
     assert all((reward <= max_reward).all() and reward.mean() < max_reward - 0.1 for reward in rewards.values())
@@ -184,7 +184,7 @@ def test_starts_come_from_the_environment(members: int) -> None:
 def test_one_hot_observations_show_the_largest_number() -> None:
     real = make_environment("emptyroom23", 2, 3)
     networks = Networks(Config(proxy_hidden_size=8), real.spaces)
-    program = networks.program(networks.initial(Streams([0, 1])))
+    program = networks.with_weights(networks.initial(Streams([0, 1])))
     world = SyntheticDynamics(program, real.spaces, starts_of(real))
     state = world.step(world.initial(torch.arange(6).view(2, 3)), torch.zeros(2, 3, dtype=torch.int64))[0]
     obs = world.observe(state)

@@ -105,7 +105,7 @@ def test_values_of_an_agent_become_rewards(agent: str) -> None:
     stages, flat = make_clone("cartpole", agent, "--clone_of", "values", "--reward_form", "free")
     states = stages.parameters.fixed(flat[None])["states.table"][0]
     q = teacher(agent, "cartpole", CARTPOLE, wants_values=True)(states)
-    program = stages.parameters.program(flat[None])
+    program = stages.parameters.with_weights(flat[None])
     rewards = torch.stack([program.step(states[None], torch.full((1, len(states)), a)).reward[0] for a in (0, 1)], 1)
     expected = (q - q.mean()) / q.std()
     assert np.corrcoef(rewards.flatten(), expected.flatten())[0, 1] > 0.98

@@ -54,7 +54,7 @@ def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
         action = torch.randint(spaces.actions.n, (50,), generator=generator)
     else:
         action = 3 * torch.randn(50, spaces.actions.size, generator=generator)
-    program = Networks(config, spaces).program(parameters[None])
+    program = Networks(config, spaces).with_weights(parameters[None])
     step, expected = program.step(state[None], action[None]), plain_step(path, kind, state, encoded(spaces, action))
     actual = {"reward": step.reward[0]}
     if config.proxy == "mdp":

@@ -175,7 +175,7 @@ def real_agents_text(module: ProxyModule) -> str:
     if plain.exceeds(random):
         return text
     text = f"{text}: agents learn nothing in inner_steps"
-    if module.steps_on == "training":  # agents train on the real environment, with a learned reward
+    if module.steps_kind == "training":  # agents train on the real environment, with a learned reward
         return f"{text}; try more --inner_steps"
     return f"{text}, but may on a synthetic environment"
 

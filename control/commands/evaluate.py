@@ -238,8 +238,8 @@ def _command_text(loop: Loop, settings: Settings) -> str:
 
 
 def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield the rows of a table for the results of one ``mode``: a row for each seed and, if there are several, one for
-    all seeds. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
+    """Yield the rows of a table for the results with "greedy" or "sampled" actions (``mode``): a row for each seed and,
+    if there are several, one for all seeds. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
     groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
     if len(seeds) > 1:

@@ -1,10 +1,13 @@
 """`--learn GAME`: learn a synthetic environment and a reward for a Gymnasium task, and judge them.
 
 The command has six stages. `probe` measures random play and the speed of the environment. `teacher` trains an agent, or
-judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment, a contextual bandit.
-`reward` makes a reward from the teacher's returns. `exam` tests fresh agents that train on the bandit. `race` compares
-learning by the learned reward with learning by the task's reward. A stage writes its results to ``exam.json``, so
-``--resume`` does not repeat it.
+judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment, a contextual bandit
+(every step is an episode). `reward` makes a reward from the teacher's returns. `exam` tests fresh agents that train on
+the bandit. `race` compares learning by the learned reward with learning by the task's reward. A stage writes its
+results to ``exam.json``, so ``--resume`` does not repeat it.
+
+A proxy is a learned environment or reward on which agents train: the bandit or the reward. ``flat [D]`` are all D
+weights of a proxy in one vector. N is the number of agents, T the number of their tests.
 """
 
 import contextlib
@@ -38,7 +41,7 @@ from control.commands.run import Run
 from control.commands.summary import command, path_text, show_next
 from control.commands.train import train
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from control.evolution.objectives import first
+from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
@@ -322,7 +325,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     real_steps: list[int] = []  # numbers of steps in the environment
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
-        """Return the score of the policy in the proxy ``flat [D]``. ``name`` determines its episodes."""
+        """Return the score of the policy that the proxy with the weights ``flat [D]`` defines. ``name`` determines the
+        episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
         return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
@@ -393,8 +397,9 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train agents with the learned reward and with the task's reward, each with the settings for it. Compare the steps
-    until agents first come near the teacher, and the mean returns in the last quarter of the tests."""
+    """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
+    it. Compare the steps until half of the agents have come near the teacher (`_GOOD_FRACTION` of the way from random
+    play to its mean return), and the mean returns in the last quarter of the tests."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.options.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
@@ -404,12 +409,15 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
     arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of its agents
-    for number, (reward_name, flat) in enumerate((("learned", proxy.parameters.expand(count, -1)), ("task", None))):
+    # The weights [N, D] of the reward networks, one row per agent. None: train on the task itself.
+    weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
+    for number, (reward_name, flat) in enumerate(weights.items()):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
         if flat is None:  # agents of the task's reward have their usual settings
             loop.agent_config = default_config(name, task.game)
         curve = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5)).curve  # [N, T]
-        _, median_steps, *_ = quartiles(first(curve, solved), curve, test_every)
+        solved_at = first_solved_test(curve, solved)  # [N], index of a test
+        _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
         arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
         arms[reward_name]["curve"] = curve.mean(0).tolist()
@@ -420,9 +428,10 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _race_text(name: str, solved: float, steps: int, arms: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the result of a race of agent ``name`` as text, and whether the learned reward has a gain. ``arms`` has
-    the results with the ``learned`` reward and the reward of the ``task``: the median steps until a test has the return
-    ``solved`` (None without such a test), the mean return of late tests, and the discount."""
+    """Return the result of the stage `race` with agents ``name`` as text, and whether the learned reward makes agents
+    faster. ``arms`` has the results with the ``learned`` reward and with the reward of the ``task``: the median steps
+    until a test has the return ``solved`` (None without such a test), the mean return of late tests, and the
+    discount."""
     learned, baseline = arms["learned"], arms["task"]
     learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
     learned_text, baseline_text = (
@@ -483,7 +492,8 @@ def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
 
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
-    """Write the proxy ``flat [D]`` with its settings and scores, and with the command that repeats the stages."""
+    """Write a proxy to the file ``name``: the weights ``flat [D]``, settings and scores, and the command that repeats
+    the stages."""
     if task.options.teacher is None:
         settings = settings.replace(start_from=TEACHER)  # relative to the folder, which may be moved
     write_proxy(task.folder / name, flat, settings, task.spaces, scores, text=_command_text(task))

@@ -307,13 +307,18 @@ def _last_score_text(module: AgentModule, folder: Path) -> str:
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
-    afterwards = "evaluated" if isinstance(module, ProxyModule) else "filmed" if module.settings.run.record else ""
+    if isinstance(module, ProxyModule):
+        afterwards = "evaluated"
+    elif module.settings.run.record:
+        afterwards = "filmed"
+    else:
+        afterwards = ""
     time_text = time_in_words(seconds)
     if afterwards and seconds_after >= 1:
         time_text += f", {afterwards} in {time_in_words(seconds_after)}"
     plural = "" if module.epoch == 1 else "s"
     epochs = f"{module.epoch} {module.unit}{plural}"
-    steps = f"{module.steps_a_seed():,} {module.steps_on} steps"
+    steps = f"{module.steps_a_seed():,} {module.steps_kind} steps"
     if len(module.seeds) > 1:
         mean_of = "a mean of " if len(set(module.env_steps.tolist())) > 1 else ""
         total = int(module.env_steps.sum())

@@ -393,8 +393,8 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:
-    """Run a proxy search in ``folder`` and return its measurements. If it stops with a UserError, it counts as
-    unsolved: its fitness was flat, or its mean diverged."""
+    """Run a search for a proxy (a learned environment or reward) in ``folder`` and return its measurements. If it stops
+    with a UserError, it counts as unsolved: all proxies had the same fitness, or the mean diverged."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)

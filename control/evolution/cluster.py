@@ -1,4 +1,5 @@
-"""Ray for trials and populations: a local instance, shut down at the end, or an existing cluster."""
+"""Ray for trials of a hyperparameter search, and for the agents of a search for proxies (learned environments or
+rewards): a local instance, shut down at the end, or an existing cluster."""
 
 import concurrent.futures
 import contextlib
@@ -182,8 +183,8 @@ class RayWorkers:
             raise
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
-        """Run `InnerLoop.run`, with a contiguous part of the agents in each worker. The seconds in the outcome are the
-        maximum over workers. ``watch`` is not called.
+        """Train and test fresh agents as `InnerLoop.run` does, with a contiguous part of the agents in each worker
+        process. The seconds in the outcome are the maximum over workers. ``watch`` is not called.
 
         Raises UserError, one line, if three workers have died while they trained the same agents.
         """

@@ -1,8 +1,9 @@
 """Fitness shaping: weights of a generation's perturbations by their fitness.
 
-All functions take any fitness ``[n]`` (higher is better) of the n members of a population, and compute in float64. A
-member has **failed** if its fitness is NaN, infinite or beyond the range of float32 (about 3.4e38), because differences
-of larger numbers overflow. Every rule ranks failed members below all sound ones.
+The n members of a population are perturbed copies of a search's mean. All functions take their fitness ``[n]`` (higher
+is better), and compute in float64. A member has **failed** if its fitness is NaN, infinite or beyond the range of
+float32 (about 3.4e38), because differences of larger numbers overflow. Every rule ranks failed members below all sound
+ones.
 
 If a rule sorts members and two are equal, the lower index counts as better (a stable sort). Failed members are last, by
 index. `centred_ranks` and `shared_utilities` give equal members equal numbers instead.

@@ -1,7 +1,11 @@
 """One generation of a search: its agents and proxies, and the fitness from their scores. Also the initial mean of a
 search, which can be the best of several candidates.
 
-P is the size of the population, N the number of agents, and D the number of parameters of a proxy.
+A search is an evolution strategy over proxies, which are learned environments or rewards. Its distribution has a mean,
+and a population is perturbed copies of the mean. Agents train on the proxies of the population, and their test returns
+are the fitness. P is the size of the population, N the number of agents, D the number of parameters of a proxy, and K
+the number of parameters that the search changes. ``stages`` makes environments of one kind of proxy
+(`envs.make.Stages`).
 """
 
 from collections.abc import Callable
@@ -29,9 +33,10 @@ Train = Callable[[Tensor, list[int]], Outcome]
 def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the ``mean [D]`` before a generation. If the settings require it, its initial states become states from
-    real episodes of its target policy, which its rewards reveal. With ``scaled``, this policy's inputs are normalised
-    on these states (`Stages.with_visited_states`). ``count_steps`` is called with the number of real steps."""
+    """Return the search distribution's ``mean [D]`` before a generation. If the settings require it, its initial states
+    are replaced by states from real episodes of its target policy, the policy with the highest rewards in the proxy.
+    With ``scaled``, the inputs of this policy are normalised on these states (`Stages.with_visited_states`).
+    ``count_steps`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
 
     def get_obs(policy: Teacher, count: int, limit: int | None) -> Tensor:
@@ -43,8 +48,9 @@ def add_visited_states(
 def generation_agents(
     population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
 ) -> tuple[Tensor, list[int]]:
-    """Return the proxies ``[N, D]`` and the seeds ``[N]`` of a generation's agents: ``agents_per_proxy`` agents for
-    each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean [D]`` unless it is None.
+    """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``. There
+    are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean
+    [D]`` unless it is None.
 
     ``kinds`` is the number of agent implementations, and ``number`` the number of the generation, from 1. Generations
     with different ``name`` have unrelated seeds.
@@ -103,8 +109,8 @@ class InitialSearch:
         the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies. They are compared by the
         fitness of perturbed copies or, with ``initial_generations``, by short searches.
 
-        The choice matters, because more than half of random bandits (proxies whose every step is an episode) are flat:
-        perturbations do not change the fitness.
+        The choice matters. A bandit is a proxy in which every step is an episode. More than half of random bandits are
+        on a plateau: perturbations do not change their fitness.
         """
         config, stages, game, seed = self.config, self.stages, self.game, self.seed
         if config.start_from is not None:

@@ -1,7 +1,10 @@
 """The inner loop: fresh agents train on proxies (or on the real environment) and are tested on the real environment.
 
-Agents are members of one tensor program, and leave it when their training ends. Imports no Lightning, so that workers
-start quickly.
+A proxy is a learned environment or a learned reward. ``proxies [N, D]`` has all D weights of a proxy in one row, one
+row for each of N agents. The agents are trained together, as members of one program: their numbers are rows of the same
+tensors ``[M, ...]``. An agent leaves the program when its training ends. A test plays K episodes of each agent on the
+real environment, and ``curve [N, T]`` are mean returns of T tests during training. Imports no Lightning, so that worker
+processes start quickly.
 """
 
 import contextlib
@@ -107,16 +110,18 @@ class Outcome:
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents, unrelated for different names. ``kinds`` counts agent implementations.
-    A seed modulo ``kinds`` is the index of the agent's implementation. Indices alternate, unless all are ``kind``."""
+    """Return seeds of ``count`` fresh agents. Seeds for different ``name`` are unrelated. ``kinds`` is the number of
+    agent implementations in use, and ``seed % kinds`` is the index of the implementation of an agent. The indices
+    alternate or, if ``kind`` is an index, are all equal to it."""
     base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     indices = [(i if kind is None else kind) % kinds for i in range(count)]
     return [base_seed - base_seed % kinds + index for base_seed, index in zip(base_seeds, indices, strict=True)]
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean score of each implementation in ``kinds`` with a finite score. NaN in ``scores [N]`` are ignored.
-    The ``seeds [N]`` of the agents select their implementation (`fresh_seeds`)."""
+    """Return the mean score of each agent implementation, by name. ``kinds`` are the names. NaN in ``scores [N]`` are
+    ignored, and implementations without a finite score are left out. The ``seeds [N]`` of the agents select their
+    implementation (`fresh_seeds`)."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -127,10 +132,10 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
 
 
 class _TrainingState:
-    """State of `train`: the members that have not finished, and the results of all M members.
+    """State of `train`: the members (agents) that have not finished, and the results of all M members.
 
-    N members are still in the program. ``original [N]`` are their original indices, and ``running [N]`` tells which of
-    them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]`` count the training,
+    N members are still trained together. ``original [N]`` are their original indices, and ``running [N]`` tells which
+    of them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]`` count the training,
     and ``weights [M, ...]`` are final for finished members.
     """
 
@@ -141,7 +146,7 @@ class _TrainingState:
         self.weights = agent.flat_parameters.clone()
 
     def store_weights(self, members: Tensor) -> None:
-        """Store the current weights of ``members``, which are indices or a mask of the N members in the program."""
+        """Store the current weights of ``members``, indices or a mask of the N members that are still trained."""
         self.weights[self.original[members]] = self.agent.flat_parameters[members]
 
     def current_weights(self) -> Tensor:
@@ -170,7 +175,7 @@ class _TrainingState:
         self.running[stopped] = False
 
     def remove_finished(self, loop: StepLoop, rule: Rule | None) -> None:
-        """Remove finished members from the program, if there are enough of them and the environment permits it."""
+        """Remove finished members from ``loop``, if there are enough of them and the environment permits it."""
         if self.running.any() and self.running.sum() < _COMPACT_FRACTION * len(self.running):
             remaining = self.running.nonzero()[:, 0]
             if loop.select(remaining):
@@ -195,7 +200,7 @@ def train(
 
     ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
     finished members are tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every
-    ``compact_every`` steps, finished members may leave the program, which does not change the results of others.
+    ``compact_every`` steps, finished members may be removed, which does not change the results of others.
     ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
@@ -236,7 +241,7 @@ def train(
 
 
 class InnerLoop:
-    """Trains and tests agents on proxies of one kind around one real environment, all in this process.
+    """Trains agents on proxies of one kind, and tests them on one real environment, all in this process.
 
     ``agent`` names the agents' implementation. If it names several, separated by commas, each agent's seed selects one
     (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), and ``game`` names the real environment.
@@ -307,7 +312,7 @@ class InnerLoop:
         return dataclasses.replace(outcome.reordered(torch.tensor(indices).argsort()), **seconds)
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
-        """Divide N agents into batches that can each be one program: agents of one implementation, with networks of one
+        """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
         shape, at most `_max_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
         batches, size = [], self._max_members()
         for number, kind in enumerate(self.kinds):
@@ -323,7 +328,8 @@ class InnerLoop:
         return batches
 
     def _max_members(self) -> int:
-        """Return the maximum number of agents in one program. On a map, cells take the place of observations."""
+        """Return the maximum number of agents that are trained together. In a grid world, an observation counts as one
+        number, its cell."""
         obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
         return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
 
@@ -337,7 +343,8 @@ class InnerLoop:
     def _run_batch(
         self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
     ) -> Outcome:
-        """Train and test the agents of ``seeds [N]``, which must fit into one program, on ``proxies [N, D]``. With
+        """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. They must be few enough
+        (`_max_members`), of one implementation, and have networks of one shape. With
         ``by_target``, test the proxies' target policies without training. Returns of diverged agents are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
@@ -380,8 +387,9 @@ class InnerLoop:
             return bool(self.compiled.can_compile(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Return the loop of fresh agents of ``seeds [N]`` before their first step. The agents must have one
-        implementation and networks of one shape. ``proxies`` are as in `run`."""
+        """Return the loop of fresh agents of ``seeds [N]`` before their first step. Agent i trains on row i of
+        ``proxies [N, D]``, or on the real environment if it is None. The agents must have one implementation and
+        networks of one shape."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
@@ -447,8 +455,9 @@ class InnerLoop:
         return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
 
     def _play_by_table(self, policy: Policy) -> Episodes | None:
-        """Compute the K test episodes ``[M, K]`` of a policy on a map, on which they are all equal. Return None if the
-        game is no map, the policy has no table of moves, or episodes have no time limit."""
+        """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),
+        without playing them step by step. The K episodes of a member are equal, because nothing there is random. Return
+        None for other games, for a policy whose action does not depend on the cell alone, and without a time limit."""
         if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
             return None
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps

@@ -1,4 +1,5 @@
-"""Objectives of a search: the fitness of proxies from the results of agents that trained on them."""
+"""Objectives of a search: the fitness of proxies (learned environments or rewards) from the results of N agents that
+trained on them. `Outcome.curve` ``[N, T]`` are the returns of each agent's T tests during training."""
 
 from typing import Any
 
@@ -56,7 +57,8 @@ def stays_solved(curve: Tensor, solved: float) -> Tensor:
     return (curve[:, curve.shape[1] // 2 :] >= solved).all(1)
 
 
-def first(curve: Tensor, solved: float) -> Tensor:
-    """Return the index of the first test that each agent solves, ``[N]`` int64; T if it solves none."""
+def first_solved_test(curve: Tensor, solved: float) -> Tensor:
+    """Return the index of the first test with a return of at least ``solved``, for each of N agents: ``[N]`` int64.
+    ``curve [N, T]`` are the returns of T tests. The index is T if there is no such test."""
     reached = curve >= solved
     return torch.where(reached.any(1), reached.int().argmax(1), curve.shape[1])

@@ -3,6 +3,11 @@
 The policy is an agent's checkpoint, an agent of stable-baselines3 (`control.evolution.stable_baselines`) or any
 function of observations, for example a manual controller. The rewards of such an environment reveal the policy: they
 show an agent the policy's action in each state. A reward made from a policy has its returns as potential.
+
+A proxy is either of the two, and ``[D]`` are all its weights in one vector. A bandit is a synthetic environment in
+which every step is an episode. ``stages`` knows the settings and networks of one kind of proxy (`envs.make.Stages`).
+In shapes, N is the number of observations, S of numbers in an observation, A of actions or of numbers in an action, E
+of parallel environments, T of steps.
 """
 
 import contextlib

@@ -32,7 +32,7 @@ class AgentModule(RunModule):
         loop = build_loop(settings)
         settings = settings.replace(compiled=loop.compiled)  # a resumed run keeps it
         super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
-        self.loop, self.steps_on = loop, loop.steps_on
+        self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)

@@ -126,7 +126,8 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean, or restart after flat generations. Raises UserError after too many, or if it is not finite."""
+        """Move the mean of the search distribution, or replace it after generations without differences in fitness
+        (`_is_flat`). Raises UserError after too many of them, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1

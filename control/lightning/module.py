@@ -46,7 +46,7 @@ class RunModule(pl.LightningModule, ABC):
     unit = "epoch"  # unit of the progress bar
     validate_every = 1  # epochs between validations
     evaluations = 1  # minimum number of evaluations in a run
-    steps_on = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
+    steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     legend = ""  # a line that explains the printed table
     counters: tuple[str, ...] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 

@@ -66,9 +66,9 @@ class ProxyModule(RunModule):
         self.real_steps = 0
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
         self.legend = "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-        real = "tests: theirs" if self.steps_on == "training" else "real: steps of tests"
+        real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
         self.legend += (
-            f"{self.steps_on}: steps of all agents, {real}; left: with last tests{' and film' * settings.run.record}"
+            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests{' and film' * settings.run.record}"
         )
         self.kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
@@ -265,14 +265,14 @@ class ProxyModule(RunModule):
         """Return steps, fitness, the mean's return in all and by kind of agent, and the number of diverged proxies."""
         means = self.means()
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
-        columns = {self.steps_on: f"{int(self.env_steps.sum()):10,}"}
+        columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
         columns |= {name: f"{means[tag]:.1f}" for name, tag in labels.items() if tag in means}
         if MEAN_RETURN in means:
             columns |= {name: f"{score:.1f}" for name, score in self.return_by_agent.items()}
         if num_failed := int((~self.fitness.isfinite()).sum()):
             columns["diverged"] = f"{num_failed} of {len(self.fitness)}"
         # Agents with learned rewards also train on the real environment; their `real_steps` are only the tests.
-        return columns | {"tests" if self.steps_on == "training" else "real": f"{self.real_steps:10,}"}
+        return columns | {"tests" if self.steps_kind == "training" else "real": f"{self.real_steps:10,}"}
 
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
@@ -325,7 +325,7 @@ class SyntheticEnvironmentModule(ProxyModule):
     terminations ``[B]`` bool.
     """
 
-    steps_on = "synthetic"
+    steps_kind = "synthetic"
 
     def initial_states(self, seeds: Sequence[int]) -> Tensor:
         """Return initial states ``[B, S]`` of episodes with B ``seeds``."""
@@ -341,7 +341,7 @@ class RewardNetworkModule(ProxyModule):
     discount, for potentials. A sixth is the step's info ``[B, I]``, for modes that use it.
     """
 
-    steps_on = "training"
+    steps_kind = "training"
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:

@@ -42,7 +42,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
-        self.steps_on = "replayed"
+        self.steps_kind = "replayed"
         self.legend = "losses on held-out transitions; missed, false: ends of episodes; rollout: error after many steps"
         self.networks = stages.parameters
         self.best_means = Archive(self.config.keep_best)

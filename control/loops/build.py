@@ -1,4 +1,7 @@
-"""Builds the loop of a run, with its agents and environments, from settings, and checks that they fit together."""
+"""Builds the loop of a run, with its agents and environments, from settings, and checks that they fit together.
+
+The members of a run are independent agents, one per seed, that are trained together.
+"""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

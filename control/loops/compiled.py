@@ -1,8 +1,15 @@
 """`StepLoop` and `rollout` in machine code, for agents and environments that have compiled functions.
 
-One member makes all steps of a block, then the next member does, with the same random numbers as in torch. So a
-member's numbers are equal to the bit for any number of members, and the cost per member is constant. The code in torch
-is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
+A member is an independent agent with one seed. A block is T consecutive steps with one set of arrays (`Block`), whose
+random numbers are taken at once. One member makes all steps of a block, then the next member does, with the same random
+numbers as in torch. So a member's numbers are equal to the bit for any number of members, and the cost per member is
+constant. The code in torch is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
+
+In shapes, M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
+environment, O in an observation, A in a continuous action. Compiled code takes named tuples of arrays in place of
+objects: a world (`envs.compiled.World`) for an environment, and for a kind of agent, a module such as
+models/agents/ddqn/compiled.py, its `Members` (the agents), `Work` (scratch memory) and `Player` (the greedy policy). A
+map is a deterministic grid world (`envs.gridmaps.CellTable`).
 """
 
 import copy
@@ -333,17 +340,19 @@ def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: in
 
 
 def _make_world(agent_or_policy: type, environment: Environment) -> envs.World | None:
-    """Return the world of ``environment`` for an agent or policy of this class; None if it has no compiled version."""
+    """Return ``environment`` as a world for compiled code, for an agent or policy of this class. Return None if it has
+    no compiled version."""
     return envs.make_world(environment, cells_only=agent_or_policy in (tabular.Agent, tabular.Greedy))
 
 
 def _make_external_world(agent: Any) -> envs.World:
-    """Return the world of an environment that Python steps for ``agent``."""
+    """Return a world for compiled code in place of an environment that Python steps for ``agent``."""
     return envs.make_external_world(agent.spaces, cells_only=isinstance(agent, tabular.Agent))
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
-    """Return a greedy policy's player and world; None if a compiled function is missing or episodes may never end."""
+    """Return a greedy policy as a player, and its environment as a world, for compiled code. Return None if a compiled
+    function is missing or episodes may never end."""
     if isinstance(policy, ActorPolicy):  # of several kinds of agents
         kind = KINDS.get(type(policy.agent))
     else:
@@ -369,7 +378,8 @@ def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> E
 
 
 class Shared(NamedTuple):
-    """Objects that all blocks of a training run use, as long as ``environment`` and ``flat_parameters`` are these."""
+    """Objects that all blocks of a training run use, as long as ``environment`` and ``flat_parameters`` (the weights of
+    the agents) are the same objects."""
 
     environment: Environment
     flat_parameters: Tensor
@@ -391,8 +401,9 @@ class Advance:
         self._shared: Shared | None = None
 
     def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members ``running [M]`` bool. With ``pause``, yield the episodes that have ended
-        and continue when the caller asks for the next ones; it may change ``running`` in between."""
+        """Make ``count`` steps of the members for which ``running [M]`` is True. With ``pause``, a member that ends an
+        episode waits until this function has yielded the episode and is resumed. Before that, the caller may set the
+        member's ``running`` to False. Without ``pause``, yield nothing."""
         agent: Any = loop.agent
         if loop.obs is None:
             loop.obs = loop._start(None)
@@ -402,8 +413,8 @@ class Advance:
             count -= steps
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Make the steps of an epoch, and return its row, as `StepLoop.epoch` does. Neither depends on the bounds of
-        blocks."""
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does. The agents make the
+        steps in blocks. Their division into blocks does not change the results."""
         agent: Any = loop.agent
         loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
@@ -428,7 +439,7 @@ class Advance:
         is_learning = (episodes >= agent.config.init_episodes) & (step_counts * agent.envs >= agent.first_update)
         return loop._row(
             losses=losses,
-            waited=(~is_learning).sum(1),
+            waited=(~is_learning).sum(1),  # steps before the member could learn
             counts=done.flatten(1).sum(1).double(),
             returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
             lengths=lengths.double().flatten(1).sum(1),
@@ -468,7 +479,7 @@ class Advance:
         _end_block(loop, tensors, seeds, world)
 
     def _shared_by(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
-        """Return the objects that the blocks of a loop share. They are built again after members have left.
+        """Return the objects that the blocks of a loop share. They are built again after finished members have left.
         ``members`` is `Members` of the kind of agent."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
         assert isinstance(agent, InnerAgent)
@@ -563,14 +574,16 @@ class CompiledAgent:
 
     def __init__(self, loop: StepLoop, threads: int = 1):
         agent: Any = loop.agent
-        self.loop, self.agent, self._advance = loop, agent, Advance(threads)
-        self._steps_left = 0  # of the epoch, without the current block
-        self._block_steps = self._step = 0  # number of steps of the current block, and of those already made
+        self.loop, self.agent = loop, agent
+        self._advance = Advance(threads)  # for `_shared_by`: the memory of the threads
+        self._steps_left = 0  # steps of the epoch after the current block
+        self._block_steps = 0  # steps in the current block
+        self._step = 0  # steps of the current block that have been made
         self._continuous = isinstance(agent.spaces.actions, Continuous)
         self._loss = torch.full((agent.members,), torch.nan)
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Make the steps of an epoch, and return its row (`StepLoop.epoch`)."""
+        """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
         self._steps_left, self._block_steps, self._step = steps, 0, 0  # a fault may have left a block in the middle
         self._loss = getattr(self.agent, "loss", self._loss)
         return loop.epoch_by_steps(steps, watch)

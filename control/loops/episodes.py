@@ -1,4 +1,7 @@
-"""The loop of agents that learn from whole episodes: an epoch is gradient steps and parallel episodes."""
+"""The loop of agents that learn from whole episodes: an epoch is gradient steps and parallel episodes.
+
+M is the number of members (independent agents, one per seed), E the number of parallel episodes of each.
+"""
 
 import math
 import time
@@ -46,7 +49,7 @@ class EpisodeLoop(Loop):
         self.streams = Streams.from_name(self.seeds, "rollout")
         self.loss_tag = f"train/{agent.main_loss}"
         if not schedule.episodes:
-            self.steps_on = "recorded"
+            self.steps_kind = "recorded"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
@@ -79,8 +82,8 @@ class EpisodeLoop(Loop):
         return row | {tag: torch.full((len(self.seeds),), value) for tag, value in times.items()}
 
     def _learn(self, row: dict[str, Tensor]) -> None:
-        """Make the epoch's gradient steps, and add their metrics to ``row``. Warn about diverged members, and about
-        members that have collapsed for many epochs."""
+        """Make the epoch's gradient steps, and add their metrics to ``row``, ``{tag: [M]}``. Warn about diverged
+        members, and about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for many epochs."""
         metrics = self.agent.learn()
         row |= {f"train/{name}": value for name, value in metrics.items()}
         self.gradient_steps += self.schedule.gradient_steps
@@ -91,8 +94,9 @@ class EpisodeLoop(Loop):
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
 
     def _explore(self, row: dict[str, Tensor]) -> None:
-        """Play the epoch's episodes, store them, and add their statistics to ``row``. If the schedule has no episodes,
-        only count the steps in the minibatches of the epoch."""
+        """Play the epoch's episodes, let the agent store them, and add their statistics to ``row``, ``{tag: [M]}``. If
+        the schedule has no episodes, because the agent learns from recorded ones, only count the steps in the
+        minibatches of the epoch."""
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
             row |= {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}

@@ -1,4 +1,8 @@
-"""The base class of both loops of a run: members, counters, evaluation, and warnings about diverged members."""
+"""The base class of both loops of a run: members, counters, evaluation, and warnings about diverged members.
+
+M is the number of members, the run's seeds: each is an independent agent, and all are trained together. E is the number
+of environments of each member, O the shape of an observation, A the size of a continuous action.
+"""
 
 import contextlib
 import math
@@ -37,7 +41,7 @@ class Loop(ABC):
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
-    steps_on = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
+    steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     compiled = False  # whether agents train in machine code
     target: float | None = None  # score that ends the run, if the agent's settings define one
     watch: Watch | None = None  # called with the finished fraction of an epoch, if an epoch takes many steps
@@ -64,7 +68,8 @@ class Loop(ABC):
 
     @abstractmethod
     def epoch(self) -> dict[str, Tensor]:
-        """Train for one epoch and return its row. Raises UserError if no member has finite weights any more."""
+        """Train for one epoch and return its measurements, ``{tag: [M]}``. Raises UserError if no member has finite
+        weights any more."""
 
     @abstractmethod
     def _play_round(self, count: int, sample: bool) -> Episodes:
@@ -109,7 +114,8 @@ class Loop(ABC):
         return Episodes(trajectory.returns, trajectory.lengths)
 
     def measure(self) -> dict[str, Tensor]:
-        """Evaluate in every mode, with the number of episodes in the settings, and return the row."""
+        """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
+        episodes in the settings. Return the mean returns, ``{tag: [M]}``."""
         evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
@@ -132,7 +138,8 @@ class Loop(ABC):
                 streams.set_state(state)
 
     def _evaluate_mode(self, mode: str) -> Episodes:
-        """Evaluate in one mode, with the number of episodes in the settings, and store the first member's `actions`."""
+        """Evaluate with "greedy" or "sampled" actions (``mode``), with the number of episodes in the settings. Store
+        the first member's `actions`."""
         self.action_log = []
         episodes = self.evaluate(self.eval_episodes, mode == "sampled")
         self.actions = {**self.actions, mode: torch.cat(self.action_log)}

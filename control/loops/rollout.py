@@ -1,4 +1,8 @@
-"""Whole episodes in parallel: every member's E environments advance together until the last one ends."""
+"""Whole episodes in parallel: every member's E environments advance together until the last episode ends.
+
+M is the number of members (independent agents, one per seed), E of environments of each, A the size of a continuous
+action, ``*O`` the shape of an observation.
+"""
 
 import functools
 from collections.abc import Callable, Sequence

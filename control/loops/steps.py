@@ -1,5 +1,9 @@
-"""Loops of agents that learn between the steps of their environments: `StepLoop` trains the members of one tensor
-program, `StepGroups` trains several groups of members."""
+"""Loops of agents that learn between the steps of their environments. `StepLoop` trains members that share tensors,
+`StepGroups` trains several groups of members.
+
+M is the number of members (independent agents, one per seed), whose numbers are rows of the same tensors. E is the
+number of environments of each. A block is the random numbers of `BLOCK` steps, which are sampled in one call.
+"""
 
 import time
 from collections.abc import Iterator
@@ -136,8 +140,9 @@ class StepLoop:
     def _row(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the result of `epoch` from the ``losses [M, T]`` of its steps and, ``[M]`` each: the number of steps
-        before a member could learn, the number of finished episodes, and the sums of their returns and lengths."""
+        """Return the result of `epoch` from the ``losses [M, T]`` of its T steps and, ``[M]`` each: the number of steps
+        before a member could learn (``waited``), the number of finished episodes (``counts``), and the sums of their
+        ``returns`` and ``lengths``."""
         steps = losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
@@ -154,11 +159,12 @@ class StepLoop:
         return {name: value.cpu() for name, value in row.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members in the mask ``running [M]``, and perhaps of others. Yield ended episodes.
+        """Make ``count`` steps of the members for which ``running [M]`` is True. Yield the episodes that ended.
 
-        With ``pause``, a member that ended an episode makes no further step before that episode is yielded. So the
-        caller can stop the member by changing ``running``. Without ``pause``, an implementation may leave out episodes.
-        Machine code may replace this method, which ignores ``pause`` and yields after every step of all members.
+        This implementation steps all members together, even if some are not ``running``. It yields after each step that
+        ended episodes, so it ignores ``pause``. Machine code (`control.loops.compiled.Advance`) may replace it, and
+        makes many steps at once. With ``pause``, a member that ended an episode makes no further step until the episode
+        is yielded, so that the caller can stop the member by changing ``running``. Without ``pause``, it yields none.
         """
         for _ in range(count):
             if not running.any():
@@ -168,7 +174,8 @@ class StepLoop:
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
-        their initial states ``[M, T, E, ...]``. Afterwards, the current block is the block of the last step."""
+        their initial states ``[M, T, E, ...]``. Afterwards, the current block of random numbers is the one of the last
+        step."""
         seeds, starts = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
@@ -181,7 +188,8 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
     def get_ready(self, steps: int) -> None:
-        """Sample the random numbers for the time after the next ``steps`` steps. May run in a thread meanwhile."""
+        """Sample the random numbers for the time after the next ``steps`` steps. Another thread may call this during
+        these steps."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:
@@ -193,10 +201,10 @@ class StepLoop:
     def _start(self, where: Tensor | None) -> Tensor:
         """Start the episodes of the current step in the environments of the mask ``where [M, E]`` (None: all). Return
         the observations of all environments."""
-        row = self._starts_at(self.steps).row(self.steps % BLOCK)
-        seeds = row["seeds"]
+        numbers = self._starts_at(self.steps).numbers_at(self.steps % BLOCK)
+        seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.reset_prepared(row["starts"].contiguous(), where)  # not contiguous after `select`
+        return self.environment.reset_prepared(numbers["starts"].contiguous(), where)  # not contiguous after `select`
 
     def _starts_at(self, step: int) -> Starts:
         """Move `_starts` forward to the block that contains ``step``, and return `_starts`."""
@@ -244,8 +252,8 @@ class StepLoop:
 
 @dataclass
 class Group:
-    """Members that share one tensor program. ``members [m]`` are their indices among the run's members. They train in
-    ``loop``, and are evaluated in the environment ``evaluation``."""
+    """Members that are trained together, because their networks have one shape. ``members [m]`` are their indices among
+    the run's members. They train in ``loop``, and are evaluated in the environment ``evaluation``."""
 
     members: Tensor
     loop: StepLoop
@@ -313,7 +321,8 @@ class StepGroups(Loop):
         return row | {"time/train": seconds}
 
     def _gather(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Join the rows ``[m, ...]`` of all groups into ``[M, ...]``, in the order of the run's members."""
+        """Join the results ``{name: [m, ...]}`` of all groups into ``{name: [M, ...]}``, in the order of the run's
+        members."""
         return {name: torch.cat([row[name] for row in rows])[self.member_order] for name in rows[0]}
 
     def _play_round(self, count: int, sample: bool) -> Episodes:

@@ -1,4 +1,8 @@
-"""Running means, and rules that end a member's training on a proxy early."""
+"""Running means, and rules that end a member's training on a proxy early.
+
+A member is one of M independent agents that are trained together. A proxy is a learned environment or reward on which
+agents train. N is the number of episodes that have ended, or of members in a test.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Distributes members over several threads of this process, for work that does not hold Python's global lock."""
+"""Distributes members (independent agents that are trained together) over several threads of this process, for work
+that does not hold Python's global lock."""
 
 import functools
 import os

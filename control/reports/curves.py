@@ -15,7 +15,7 @@ import numpy as np
 
 from control.reports.runs import Array, Run, logged, read_runs, return_tags
 from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, balanced, rows, set_title, sheet
-from control.reports.statistics import LEAST, interval, iqm
+from control.reports.statistics import MIN_RUNS, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
 from envs.names import reward_threshold
 from models.registry import family, implementations
@@ -28,7 +28,8 @@ SEARCH_STEPS_LABEL = "steps of all agents on proxies"
 RETURN_LABEL = "return (sum of rewards)"
 _TD_FAMILIES = ("ddqn", "tabular", "td3", "td3_discrete", "sac", "model_generalisation")
 _RETURN_FAMILIES = ("command_conditioned", "ppo", "policy_gradients")
-# Title and unit of losses by tag and package of the family. Losses with different titles have separate panels.
+# Title and unit of losses by tag and package, the folder of the agent in models/agents/. Losses with different titles
+# have separate panels.
 LOSSES: dict[tuple[str, str], tuple[str, str]] = {
     **dict.fromkeys([("train/value_loss", name) for name in _TD_FAMILIES], ("Squared TD error", "reward²")),
     **dict.fromkeys([("train/value_loss", name) for name in _RETURN_FAMILIES],
@@ -51,11 +52,12 @@ def steps_label(*names: str) -> str:
 
 
 def quantity(tag: str, package: str = "") -> tuple[str, str]:
-    """Return the title of a tag's panel and the label of its y axis, for the ``package`` of a family."""
+    """Return the title of a tag's panel and the label of its y axis. ``package`` is the folder of the agent that
+    logged the tag, such as "ppo": one tag means different losses for different agents."""
     entry = TAGS[tag]
     if entry.kind == "loss":
         title, unit = LOSSES.get((tag, package), (entry.title, ""))
-        if "baseline" in entry.title.lower():  # a mean return, drawn among the losses
+        if "baseline" in entry.title.lower():  # listed as a loss, but it is a mean return
             return title, RETURN_LABEL
         return title, f"loss ({unit})" if unit else "loss"
     if tag == REWARD_RATE:
@@ -64,7 +66,8 @@ def quantity(tag: str, package: str = "") -> tuple[str, str]:
 
 
 def package_of(names: Iterable[str]) -> str:
-    """Return the package of the family of the first implementation among ``names``, empty if there is none."""
+    """Return the folder in models/agents/ of the first implementation among ``names``, such as "ppo" for PPO. Empty if
+    there is none."""
     registered = implementations()
     return next((family(name).package.rpartition(".")[2] for name in names if name in registered), "")
 
@@ -227,7 +230,7 @@ def draw_curves(
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
     marker: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}
-    if with_band and len(curves) < LEAST:
+    if with_band and len(curves) < MIN_RUNS:
         for number, curve in enumerate(curves):  # the first has the label
             axis.plot(x, curve, color=colour, linewidth=1.2, label=label if number == 0 else None, **marker)
         return
@@ -241,20 +244,21 @@ def draw_curves(
     bounds = interval(curves[:, points])
     assert bounds  # there are at least three seeds
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
-    if with_iqm and len(curves) > LEAST:  # of three runs the IQM is the mean
+    if with_iqm and len(curves) > MIN_RUNS:  # with three seeds, the IQM drops none and equals the mean
         axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
 
 
 def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
-    """Return the parts of a note on `draw_curves`. ``seeds`` has the number of seeds of each group."""
+    """Return the texts that explain the lines of `draw_curves`. ``seeds`` has the number of seeds of each group of
+    runs."""
     texts = []
-    if max(seeds) >= LEAST:
+    if max(seeds) >= MIN_RUNS:
         texts.append("line: mean over seeds; band: its 95 % bootstrap interval")
-    if max(seeds) > LEAST:  # of three seeds the IQM is the mean
+    if max(seeds) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
         texts.append("dashed: interquartile mean")
-    if max(seeds) >= LEAST and with_seeds:
+    if max(seeds) >= MIN_RUNS and with_seeds:
         texts.append("thin, in panels of one group: each seed")
-    if min(seeds) < LEAST:
+    if min(seeds) < MIN_RUNS:
         texts.append("fewer than three seeds have no interval: a line each")
     return texts
 

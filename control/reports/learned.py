@@ -30,7 +30,8 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
 
 
 def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
-    """Draw the returns of all policies of the exam, and the curves of the race if there was one."""
+    """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
+    the learning curves with both rewards, if the stage `race` has run."""
     probe, exam, race = results["probe"], results["exam"], results.get("race")
     rows = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
     rows |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}

@@ -18,7 +18,7 @@ from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop, rounds
 from control.loops.rollout import rollout
 from control.reports.sheets import COLOURS, GREY, WIDTH, sheet, show
-from control.reports.statistics import LEAST, Array, interval
+from control.reports.statistics import MIN_RUNS, Array, interval
 from control.reports.tables import Table, with_interval
 from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
 from control.storage.checkpoints import Checkpoint
@@ -93,7 +93,7 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
 def _interval(results: Array) -> tuple[Array, Array] | None:
     """Return the interval ``[...]`` of the mean of ``results [M, E, ...]``. The bootstrap is over seeds, or over
     episodes with fewer than three seeds."""
-    return interval(results.mean(1) if len(results) >= LEAST else results.mean(0))
+    return interval(results.mean(1) if len(results) >= MIN_RUNS else results.mean(0))
 
 
 def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure."""
+"""Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An arm
+has the curves and scores of a group (`Arm`)."""
 
 import os
 import re
@@ -150,7 +151,7 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
 
 
 def _redrawn_arm(label: str, group: dict[str, Any], title: str) -> Arm:
-    """Return the arm of a ``group`` in a JSON of `plot`."""
+    """Return the curves and scores of a ``group`` in a JSON of `plot`."""
     by_tag = {}
     for tag, curve in group.get("curves", {}).items():
         steps, seeds = curve["env_steps"], curve["seeds"]
@@ -186,8 +187,8 @@ def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
 
 
 def _environments(arms: Sequence[Arm]) -> list[str]:
-    """Return the environments of arms. Empty if an arm has no names of environment, experiment and implementation: a
-    copied run folder has only the name of the folder."""
+    """Return the environments of groups of runs. Empty if an arm (group) has no names of environment, experiment and
+    implementation: a copied run folder has only the name of the folder."""
     has_all_names = all(len(arm.names) >= 3 for arm in arms)
     return sorted({arm.names[0] for arm in arms}) if has_all_names else []
 

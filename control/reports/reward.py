@@ -1,4 +1,5 @@
-"""Figures of learned rewards, and a test whether they have the best policy of the real reward."""
+"""Figures of learned rewards, and a test whether they have the best policy of the real reward. A learned reward is
+computed by a reward network phi, as its mode (`understudy.kinds.Mode`) says: from phi, or from its differences."""
 
 import math
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     title = f"{networks.mode.name} reward network of {game}"
     if not networks.mode.state or networks.mode.info:
         return _weights(networks, proxy.parameters, path, title, look)
-    phi = networks.program(proxy.parameters[None])
+    phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
@@ -95,7 +96,7 @@ def _quantity(phi: Phi) -> str:
 
 
 def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
-    """Draw phi on planes through the states."""
+    """Draw the output of the reward network phi on planes through the states."""
     note = f"white lines join states of equal {_quantity(phi)}; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
     with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
@@ -168,7 +169,7 @@ _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.
 
 
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
-    """Draw phi of each cell of a map, with arrows for the best moves."""
+    """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
     marks = _MARKS | ({HOLE: "cliff"} if dynamics.rows == _CLIFF else {})
     quantity = _quantity(phi)

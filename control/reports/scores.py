@@ -11,7 +11,7 @@ import numpy as np
 
 from control.reports.curves import Level, draw_levels, game_text, share_limits
 from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
-from control.reports.statistics import LEAST, Array, improvement, interval, iqm, profile
+from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
 POINTS = 201  # of a profile
@@ -22,7 +22,7 @@ Task = Mapping[str, Array]
 
 def comparable(task: Task) -> dict[str, Array]:
     """Return the algorithms with three seeds or more, or none if there are fewer than two."""
-    eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= LEAST}
+    eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= MIN_RUNS}
     return eligible if len(eligible) > 1 else {}
 
 
@@ -169,7 +169,7 @@ def _draw_scores(
     axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], with_values: bool
 ) -> None:
     """Draw a panel for each kind of ``scores``, with its key as the label of the x axis. The first panel names the
-    algorithms, and its levels are in the legend, ``with_values`` or without."""
+    algorithms. Its reference levels are in the legend, with their values if ``with_values``."""
     order = ranked(next(iter(scores.values())))
     for axis, (label, task) in zip(axes, scores.items(), strict=True):
         is_first = axis is axes[0]

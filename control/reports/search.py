@@ -32,7 +32,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """Return statistics of the mean returns and the training steps of N agents, as data for JSON. The interquartile
     mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and are left out of the
     statistics of returns. ``first``, ``stays`` and ``staying`` (`speed_text`) need tests and a solved return."""
-    from control.evolution.objectives import first, first_stable, stays_solved
+    from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 
     solved = config.solved_reward
     scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
@@ -43,7 +43,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     speed: dict[str, Any] = {}
     if outcome.curve.shape[1] and config.test_every and solved is not None:
         speed = {
-            "first": quartiles(first(outcome.curve, solved), outcome.curve, config.test_every),
+            "first": quartiles(first_solved_test(outcome.curve, solved), outcome.curve, config.test_every),
             "stays": quartiles(first_stable(outcome.curve, solved), outcome.curve, config.test_every),
             "staying": float(stays_solved(outcome.curve, solved).float().mean()),
         }

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 RESAMPLES, CONFIDENCE = 2000, 0.95
-LEAST = 3  # runs that an interval needs
+MIN_RUNS = 3  # smallest number of runs with a bootstrap interval
 
 
 def iqm(values: ArrayLike, axis: int = 0) -> Array:
@@ -30,7 +30,7 @@ def interval(values: ArrayLike, statistic: Callable[..., Any] = np.mean) -> tupl
     """Return the 95 % bootstrap interval ``(low [...], high [...])`` of the mean or `iqm` over runs ``[N, ...]``. A run
     is resampled with all its values. Equal arguments give equal intervals. Returns None for fewer than three runs."""
     runs = np.asarray(values, dtype=np.float64)
-    if len(runs) < LEAST:
+    if len(runs) < MIN_RUNS:
         return None
     indices = np.random.default_rng(0).integers(len(runs), size=(RESAMPLES, len(runs)))
     resampled = runs[indices]  # [RESAMPLES, N, ...]
@@ -46,7 +46,7 @@ def profile(scores: Scores, levels: ArrayLike) -> tuple[Array, tuple[Array, Arra
     fraction of the runs on all tasks with a higher score. The interval is None if a task has fewer than three runs."""
     exceeds = [np.asarray(task, dtype=np.float64)[:, None] > np.asarray(levels) for task in scores]  # [N, L] each
     fractions = np.concatenate(exceeds).mean(0)
-    if min(map(len, exceeds)) < LEAST:
+    if min(map(len, exceeds)) < MIN_RUNS:
         return fractions, None
     resampled = [task[indices] for task, indices in zip(exceeds, _resample_indices(scores), strict=True)]
     all_runs = np.concatenate(resampled, axis=1)  # [RESAMPLES, runs of all tasks, L]
@@ -59,7 +59,7 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     if a task has fewer than three runs."""
     tasks = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(x, y, strict=True)]  # [N] and [K] of each
     probability = float(np.mean([_fraction_larger(a[None], b[None]) for a, b in tasks]))
-    if min(len(scores) for pair in tasks for scores in pair) < LEAST:
+    if min(len(scores) for pair in tasks for scores in pair) < MIN_RUNS:
         return probability, None
     indices = zip(_resample_indices(x), _resample_indices(y, seed=1), strict=True)
     resampled = [_fraction_larger(a[i], b[j]) for (a, b), (i, j) in zip(tasks, indices, strict=True)]

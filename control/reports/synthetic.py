@@ -55,7 +55,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(trained.policy, real)
     real.close()
-    program = networks.program(parameters)
+    program = networks.with_weights(parameters)
     answers = [program.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
     answer_states = torch.stack([answer.next_state for answer in answers])
     answer_rewards = torch.stack([answer.reward for answer in answers])
@@ -181,7 +181,7 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
     """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``. Discrete actions are all actions.
     Continuous actions are values of one ``coordinate``, with the others at the middle of their ranges."""
     networks: Any = proxy.networks
-    program = networks.program(proxy.parameters[None])  # one member
+    program = networks.with_weights(proxy.parameters[None])  # one member
     space, count = networks.actions, len(states)
     if isinstance(space, Discrete):
         actions = torch.arange(space.n)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from control.reports.curves import (
-    LEAST,
+    MIN_RUNS,
     STEPS_LABEL,
     Level,
     draw_curves,
@@ -218,7 +218,7 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, loo
     places = [(regime, name) for regime in regimes for name in columns if (regime, name) in panels]
     lengths = [n for regime in regimes for n in balanced(sum(place[0] == regime for place in places))]
     counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
-    note = f"mean of {seeds_text(counts)}" + ("; band: its 95 % bootstrap interval" if max(counts) >= LEAST else "")
+    note = f"mean of {seeds_text(counts)}" + ("; band: its 95 % bootstrap interval" if max(counts) >= MIN_RUNS else "")
     note += f"; moving average over {window} evaluations" if window > 1 else ""
     note += f"; {LEVELS}"
     with sheet(

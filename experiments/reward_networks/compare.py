@@ -31,7 +31,7 @@ from control.cli.options import flags as known_flags
 from control.cli.settings import Settings, build, validate
 from control.cli.words import read_value
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
-from control.evolution.objectives import first, first_stable, stays_solved
+from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 from control.loops.build import check_spaces
 from control.loops.steps import StepLoop
 from control.reports.search import quartiles
@@ -187,7 +187,7 @@ def row_of(outcome: Outcome, config: Any, late: int) -> dict[str, Any]:
     bounds, best = interval(curve.mean(1).numpy(), iqm), int(curve.mean(0).argmax())
     return {
         "agents": len(curve),
-        "first": quartiles(first(curve, solved), curve, test_every),
+        "first": quartiles(first_solved_test(curve, solved), curve, test_every),
         "stays": quartiles(first_stable(curve, solved), curve, test_every),
         "staying": float(stays_solved(curve, solved).double().mean()),
         "late": {
@@ -247,7 +247,7 @@ def steps_of_mean(curve: Tensor, solved: float, test_every: int) -> dict[str, in
 
     None means never.
     """
-    tests = {"mean_reaches": first(curve[None], solved), "mean_stays": first_stable(curve[None], solved)}
+    tests = {"mean_reaches": first_solved_test(curve[None], solved), "mean_stays": first_stable(curve[None], solved)}
     return {name: None if at == len(curve) else (int(at) + 1) * test_every for name, at in tests.items()}
 
 

@@ -133,7 +133,7 @@ def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]
         raise SettingError(f"{line}; allowed: reward of an environment with a map, as cliff")
     networks: Any = proxy.networks
     moves = len(dynamics.actions)
-    phi = networks.program(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
+    phi = networks.with_weights(proxy.parameters[None])(torch.eye(len(dynamics.rows) * len(dynamics.rows[0]))[None])[0]
     next_phi = phi[dynamics.next_cell].view(-1, moves)
     rewards = shaped(networks.mode, dynamics.reward.view(-1, moves), phi[:, None], next_phi, discount).numpy()
     return dynamics, networks.mode.name, rewards

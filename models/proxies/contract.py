@@ -9,7 +9,7 @@ A kind of proxy consists of a folder here and the files named below:
 - ``control/reports/<kind>.py`` has ``picture``, which draws the winner of a search.
 - `understudy.kinds.KINDS` has a record for all readers of files: settings, shapes of tensors, and descriptions.
 
-D is the number of parameters of one proxy.
+D is the number of parameters of one proxy, and ``flat [M, D]`` has all parameters of M proxies, a row for each.
 """
 
 from typing import Any, Protocol
@@ -22,7 +22,7 @@ from models.streams import Streams
 
 
 class Parameters(Protocol):
-    """The layout of a proxy's flat parameters. ``size`` is D."""
+    """The networks of a proxy, and the positions of their weights in its vector of D = ``size`` parameters."""
 
     @property
     def size(self) -> int: ...
@@ -31,16 +31,16 @@ class Parameters(Protocol):
         """Return initial parameters ``[M, D]`` float32, one row per stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views ``[M, n]`` of ``flat [M, D]`` by name, with the n parameters of one network each. TensorBoard
-        shows their histograms."""
+        """Return views ``[M, n]`` of the parameters ``flat [M, D]`` of M proxies by name, with the n parameters of one
+        network each. TensorBoard shows their histograms."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of ``flat [D]`` by their names in a file, such as ``reward.0.weight`` for layer 0 of a network:
-        weights ``[out, in]`` and biases ``[out]``."""
+        """Return views of the parameters ``flat [D]`` of one proxy by their names in a file, such as
+        ``reward.0.weight`` for layer 0 of a network: weights ``[out, in]`` and biases ``[out]``."""
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies that maximise the rewards of the proxies ``flat [M, D]``. Raises SettingError if these
-        rewards define no policy."""
+        """Return the policies that maximise the rewards of M proxies with the parameters ``flat [M, D]``. Raises
+        SettingError if these rewards define no policy."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""Reading and writing proxies: converts between files of `understudy` and flat parameters with settings.
-`understudy.files` defines and checks the format."""
+"""Reading and writing proxies (learned environments and rewards): converts between files of `understudy` and settings
+with a vector ``[D]`` of all weights. `understudy.files` defines and checks the format."""
 
 import importlib
 from collections.abc import Mapping

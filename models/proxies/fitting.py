@@ -1,4 +1,9 @@
-"""The networks of proxies: their architecture, the names of their tensors, and fits by supervised learning."""
+"""The networks of proxies (learned environments and rewards): their architecture, the names of their tensors, and fits
+by supervised learning.
+
+M is the number of networks that are fitted together, P of parameters of each, N of rows of data, I of inputs, O of
+outputs.
+"""
 
 import torch
 from torch import Tensor

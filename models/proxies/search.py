@@ -213,8 +213,9 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1, with its ``test_limit``. In the second phase, they have
-        the values for this phase."""
+        """Return the settings of a generation, counted from 1, with its ``test_limit``. After ``second_phase``
+        generations, the settings ``second_...`` replace others, such as ``second_steps`` the setting
+        ``inner_steps``."""
         config = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
             return config

@@ -4,7 +4,9 @@ Source: the model-based baseline of Ferreira et al. 2022, arXiv 2202.02790. Two 
 it trains networks on ``[state, action]`` that are later used with ``[action, state]``, and it does not train the
 prediction of the end of an episode.
 
-N is the number of transitions, S the size of an observation, A the number of actions (or the size of one).
+N is the number of transitions, S the size of an observation, A the number of actions (or the size of one). ``flat [1,
+D]`` are the weights of all networks of the synthetic environment in one row. A piece is up to `PIECE` consecutive steps
+of an episode.
 """
 
 from typing import NamedTuple
@@ -62,7 +64,8 @@ class Transitions(NamedTuple):
 
 
 class Fit:
-    """Scales of the inputs and outputs of the networks of a synthetic MDP, and the losses of a fit.
+    """Scales of the inputs and outputs of the networks of a synthetic environment with episodes, and the losses of a
+    fit.
 
     During the fit, all inputs, next states and rewards are standardised to mean 0 and variance 1, and the done network
     outputs a logit. `in_raw_units` moves these scales into the first and last layers. ``output_scales`` maps the name
@@ -91,8 +94,9 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination ``[3]`` on ``rows``, and the gradient ``[1, D]`` of their
-        sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of the outputs."""
+        """Return the losses of state, reward and termination ``[3]`` on the transitions ``rows``, and the gradient
+        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of
+        the outputs."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -132,8 +136,9 @@ class Fit:
         return flat
 
     def start_wide(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network in ``flat [1, D]``, if there is one, in place. Its initial states are normal
-        numbers with mean 0. The standard deviation of each is half of its largest absolute value in the data."""
+        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. Its
+        initial states are normal numbers with mean 0. The standard deviation of each is half of its largest absolute
+        value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)
@@ -141,13 +146,14 @@ class Fit:
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment ``flat [1, D]`` (`in_raw_units`) on ``rows``, by name.
+        """Return errors of the synthetic environment with the weights ``flat [1, D]`` (`in_raw_units`) on ``rows``, by
+        name.
 
         ``obs_loss``, ``reward_loss`` and ``termination_loss`` are as in `transition_losses`. ``ends_missed`` is the
         fraction of terminations that the done network does not predict, ``ends_false`` the fraction of other steps in
         which it predicts one. Then follow the errors of `rollout_errors`. An error without data is NaN.
         """
-        out = self.networks.program(flat).step(rows.obs[None], rows.action[None])
+        out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
         losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
         errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
@@ -164,7 +170,7 @@ class Fit:
         numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
         which the done network is wrong in at least one step.
         """
-        program, num_rows, starts = self.networks.program(flat), len(rows.obs), rows.piece_starts()
+        program, num_rows, starts = self.networks.with_weights(flat), len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state, error = rows.obs[starts], torch.zeros(len(starts))
         is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination
@@ -181,5 +187,5 @@ class Fit:
 
 
 def _spread(values: Tensor) -> Tensor:
-    """Return standard deviations ``[S]`` of ``values [N, S]``, exactly 0 for equal values."""
+    """Return standard deviations ``[S]`` of the columns of ``values [N, S]``, exactly 0 for equal values."""
     return values.std(0, correction=0).where(values.amax(0) > values.amin(0), 0.0)

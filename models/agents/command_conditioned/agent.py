@@ -2,6 +2,10 @@
 
 Read top to bottom: storing episodes (`observe`), then fitting the policy to them (`learn`). commands.py samples the
 commands. docs/command_conditioned.md lists the deviations from the papers and the public code.
+
+A command is the goals that the policy receives as inputs, such as a return and a horizon (number of steps). M is the
+number of members (independent agents, one per seed), E of episodes of each, T of steps of the longest episode, B of
+steps in a minibatch, C of numbers in a command. ``*O`` is the shape of an observation.
 """
 
 import copy
@@ -215,8 +219,8 @@ class Agent(EpisodeAgent):
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
         """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
-        of a minibatch to two losses ``[M]``: one to minimise, and one to report. Return the mean reported loss ``[M]``,
-        and keep the gradient norms in ``_latest``."""
+        of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
+        Return the mean reported loss ``[M]``, and keep the gradient norms in ``_latest``."""
         config, reported_losses, norms = self.config, [], []
         for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(slots)
@@ -233,8 +237,8 @@ class Agent(EpisodeAgent):
         return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss ``[M]`` of the policy on a minibatch ``slots [M, B]`` twice: to minimise, with
-        exponential weights if they are on; and to report, without weights and without gradient."""
+        """Return the mean loss ``[M]`` of the policy on the steps at the positions ``slots [M, B]`` in memory twice: to
+        minimise, with exponential weights if they are on; and to report, without weights and without gradient."""
         config = self.config
         obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)

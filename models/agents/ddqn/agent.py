@@ -1,4 +1,8 @@
-"""Double deep Q-learning, plain or dueling, for M members in lockstep."""
+"""Double deep Q-learning, plain or dueling, for M members (independent agents, one per seed) in lockstep.
+
+E is the number of environments of each member, B of steps in a minibatch, O of numbers in an observation, A of actions,
+D of weights of a network. ``flat_parameters [M, D]`` has all weights of a member in one row.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The dueling Q-network of M members."""
+"""The dueling Q-network of M members (independent agents)."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,9 @@
-"""Q-learning from replay or from imagined rollouts, for M members in lock-step (Young et al. 2023)."""
+"""Q-learning from replay or from imagined rollouts (Young et al. 2023), for M members in lock-step.
+
+A member is an independent agent with one seed and one environment. A model predicts the steps of an environment. With a
+model, action values learn from rollouts that the model imagines. A latent model first encodes an observation as latent
+variables, which it samples. O is the number of numbers in an observation, A of actions.
+"""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -66,7 +71,7 @@ class Agent(StepAgent):
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
         has_bits, members = _has_bits(config, spaces), len(self.seeds)
         spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
-        self.model: Any = Imagination(self.obs_size)  # of model none
+        self.model: Any = Imagination(self.obs_size)  # without a model: `encode` returns the observations
         self.replay_buffer: Transitions | States
         if config.model == "perfect":
             self.model = PerfectModel(dynamics, self.obs_size, self.num_rollouts)
@@ -123,12 +128,13 @@ class Agent(StepAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step. Return exploring actions ``[M, 1]`` for ``obs [M, 1, O]``."""
+        """Return exploring actions ``[M, 1]`` of M members with one environment each, for ``obs [M, 1, O]``. First
+        count the step and sample its random numbers, of which a latent model uses some in `encode`."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
         q = self.values(features)
-        self._acting_q.append(q)
+        self._acting_q.append(q)  # for `metrics`
         return explore(self.config, q, self.random_numbers["act"])
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:

@@ -3,6 +3,10 @@ settings.
 
 Read top to bottom: the returns and advantages of a batch of episodes (`observe`), one gradient step on it (`learn`),
 then acting and the networks. docs/policy_gradients.md lists the deviations from the notebook.
+
+M is the number of members (independent agents, one per seed), E of episodes of each, T of steps of the longest episode,
+N of experiences (steps) of a member in its episodes, with padding, B of experiences in a chunk. ``*O`` is the shape of
+an observation, A the number of actions.
 """
 
 import functools

@@ -1,4 +1,8 @@
-"""Proximal policy optimisation (PPO) for M members in lockstep.
+"""Proximal policy optimisation (PPO) for M members (independent agents, one per seed) in lockstep.
+
+E is the number of environments of each member, T of steps of each environment in a rollout, B of steps in a minibatch,
+O of numbers in an observation, A in an action, D of weights. ``flat_parameters [M, D]`` has all weights of a member's
+actor and critic in one row.
 
 The algorithm is as in CleanRL and stable-baselines3, with three deviations:
 

@@ -1,4 +1,5 @@
-"""Soft actor-critic for M members in lockstep."""
+"""Soft actor-critic for M members (independent agents, one per seed) in lockstep. `models.off_policy` explains the
+other letters in shapes."""
 
 from collections.abc import Sequence
 
@@ -55,8 +56,9 @@ class Agent(TwinCriticAgent):
         action, _ = sample(outputs, self.random_numbers["explore"])
         return action
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for ``outputs [M, E, 2 A]``: tanh of means, or samples by ``streams``."""
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, 2 A]``: tanh of means, or samples with
+        the random generators ``streams``."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         action, _ = sample(outputs, streams.normal(self.action_size, outputs.shape[1]).transpose(1, 2))

@@ -1,4 +1,7 @@
-"""Tabular Q-learning and SARSA for M members in lockstep.
+"""Tabular Q-learning and SARSA for M members (independent agents, one per seed) in lockstep.
+
+E is the number of environments of each member, S of cells (the states), A of actions. ``flat_parameters [M, S * A]``
+has the table of action values of a member in one row.
 
 A step is a dozen operations on a few hundred numbers. An operation takes a microsecond in NumPy and three microseconds
 in torch, so the code uses NumPy, on arrays that share memory with torch's tensors.
@@ -45,8 +48,8 @@ class RowLookup:
         self._repeated_first_rows = self.first_rows
 
     def __call__(self, obs: Tensor) -> Array:
-        """Return the row of each one-hot observation in the stacked tables of all members, ``[M, E, S] -> [M * E]``
-        int64."""
+        """Return the row of each one-hot observation in the stacked tables ``[M * S, A]`` of all members: ``[M, E, S]
+        -> [M * E]`` int64."""
         # The product with 0, 1, 2, ... is several times faster than argmax, and exact: all its terms are integers.
         cells = obs.numpy().reshape(-1, self.num_states) @ self.cell_indices
         if len(self._repeated_first_rows) != len(cells):

@@ -1,4 +1,5 @@
-"""TD3 and DDPG for M members in lockstep."""
+"""TD3 and DDPG for M members (independent agents, one per seed) in lockstep. `models.off_policy` explains the other
+letters in shapes."""
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +30,9 @@ class Agent(TwinCriticAgent):
         noise = self.random_numbers["explore"]
         return torch.add(outputs.tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for ``outputs [M, E, A]``: greedy, or with noise from ``streams``."""
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, A]``: greedy, or with noise from the
+        random generators ``streams``."""
         vectors = outputs.tanh()
         if streams is None:
             return vectors

@@ -1,4 +1,5 @@
-"""TD3 for discrete actions, by a Gumbel-softmax, for M members in lockstep."""
+"""TD3 for discrete actions, by a Gumbel-softmax, for M members (independent agents, one per seed) in lockstep.
+`models.off_policy` explains the other letters in shapes."""
 
 import torch
 from torch import Tensor, nn
@@ -77,9 +78,10 @@ class Agent(td3.Agent):
         """Return the environment's actions ``[M, E]`` int64, the argmax of each of the ``vectors [M, E, A]``."""
         return vectors.argmax(2)
 
-    def play(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return vectors ``[M, E, A]`` for `clip`, from logits ``outputs [M, E, A]``: vectors that are sampled as in
-        training if there are ``streams``, otherwise the logits themselves (greedy)."""
+    def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
+        """Return vectors ``[M, E, A]`` whose largest numbers are the actions (`clip`), from logits ``outputs [M, E,
+        A]``. With the random generators ``streams`` they are sampled as in training. Otherwise they are the logits
+        (greedy)."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])

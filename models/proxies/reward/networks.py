@@ -1,4 +1,9 @@
-"""The network of a learned reward for M members at once, with their parameters in one tensor ``[M, size]``."""
+"""The network phi of a learned reward, for M members (independent agents, each with a separate reward) at once.
+
+``flat [M, size]`` has all parameters of the network of a member in one row. S is the size of an observation, I the
+number of values that phi reads from the info of a step, E the number of environments of a member. A mode
+(`understudy.kinds.Mode`) determines the inputs of phi, and how a reward is computed from it.
+"""
 
 import torch
 from torch import Tensor
@@ -14,7 +19,8 @@ from understudy.kinds import MODES, MOST_EXPONENT
 
 class Networks:
     """Architecture of the reward network phi. Its inputs are the S numbers of a state, the I numbers in the info of a
-    step, or both, as ``mode`` says. With info alone phi is one linear layer without bias. Mode 0 does not use phi.
+    step, or both, as the setting ``mode`` says. With info alone phi is one linear layer without bias. Mode 0, the
+    environment's reward alone, does not use phi.
 
     Source: Ferreira et al. 2022, section 3 and appendix. As in its public code, the action is not an input. Raises
     SettingError for a mode with info if ``spaces`` has none, and if ``rn_input_center`` or ``rn_input_spread`` has
@@ -52,13 +58,14 @@ class Networks:
         return {"reward": flat[:, : self.network_size]}
 
     def output_scale(self, flat: Tensor) -> Tensor:
-        """Return the factor ``[M]`` on the network's output. With ``rn_evolve_scale``, the last parameter of ``flat [M,
-        size]`` is the logarithm of the factor relative to ``rn_output_scale``."""
+        """Return the factor ``[M]`` on the network's output, by the parameters ``flat [M, size]``. With
+        ``rn_evolve_scale``, the last parameter is the logarithm of the factor relative to ``rn_output_scale``."""
         scale = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
         return scale * flat[:, -1].exp() if self.config.rn_evolve_scale else scale
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
+        """Return views of the parameters ``flat [D]`` of one member by their names in a file: weights ``[out, in]`` and
+        biases ``[out]``."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
         return fitting.named_layers("reward", self.parts["reward"], flat[None, : self.network_size])
@@ -68,8 +75,9 @@ class Networks:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit phi, without its output scale, to ``targets [N]`` on ``states [N, S]`` (`models.proxies.fitting.fit`).
-        Starts from ``flat [M, size]`` and returns new parameters ``[M, size]``, from which a search may start."""
+        """Fit the reward network phi, without its output scale, to ``targets [N]`` on ``states [N, S]``
+        (`models.proxies.fitting.fit`). Starts from the parameters ``flat [M, size]`` and returns new ones, from which a
+        search may start."""
         if self.config.rn_output == "symexp":
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
@@ -81,8 +89,8 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit phi as `fit` does, but with inputs and targets that are scaled to mean 0 and variance 1. Then change the
-        first and the last layer to undo this scaling."""
+        """Fit the reward network phi as `fit` does, but with inputs and targets that are scaled to mean 0 and variance
+        1. Then change the first and the last layer to undo this scaling."""
         center, spread = states.mean(0), states.std(0)
         spread = spread.where(spread > 1e-6, 1.0)
         mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
@@ -91,8 +99,8 @@ class Networks:
         fitting.undo_scaling(layers, (center, spread), (mean, scale))
         return flat
 
-    def program(self, flat: Tensor) -> "Phi":
-        """Return phi with the parameters ``flat [M, size]``, which can be evaluated."""
+    def with_weights(self, flat: Tensor) -> "Phi":
+        """Return the reward network phi with the parameters ``flat [M, size]``, which can be evaluated."""
         return Phi(self, flat)
 
 
@@ -114,14 +122,16 @@ class Phi:
 
     @torch.no_grad()
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate phi: ``obs [M, E, S]`` and ``info [M, E, I]`` -> ``[M, E]``."""
+        """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (numbers from the environment's info)
+        -> ``[M, E]``."""
         if self.table is not None:
             return (obs * self.table.unsqueeze(1)).sum(2)  # exact: one term is not 0
         return self._evaluate(obs, info)
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate phi by its network, like `__call__`. Mode 0 has no inputs, and its phi is 0."""
+        """Evaluate the reward network, like `__call__` but without the table. In mode 0 it has no inputs, and the
+        result is 0."""
         mode = self.networks.mode
         if not (mode.state or mode.info):
             return obs.new_zeros(obs.shape[:2])
@@ -145,5 +155,5 @@ class Phi:
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
 
     def select(self, members: Tensor) -> "Phi":
-        """Return phi of ``members`` (indices ``[M']``) only."""
+        """Return the reward networks of ``members`` (indices ``[M']``) only."""
         return Phi(self.networks, self.flat[members])

@@ -1,4 +1,9 @@
-"""The networks of a synthetic environment for M members at once, with their parameters in one tensor ``[M, size]``."""
+"""The networks of synthetic environments for M members (independent agents), each with separate networks.
+
+``flat [M, size]`` has all parameters of the networks of a member in one row. E is the number of environments of a
+member, S the size of an observation, A the number of actions (or the size of a continuous action). An MDP has episodes
+of several steps. In a bandit every step is an episode, so its state does not change.
+"""
 
 import math
 from collections.abc import Mapping
@@ -104,9 +109,10 @@ class Networks:
         last_bias.zero_()
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of ``flat [M, size]`` whose table of initial states has the first of ``states [M, N, S]`` as
-        its rows. If ``scaled``, the inputs of the target are scaled to mean 0 and variance 1 on all N states.
-        Otherwise, with ``target_scale`` widest, their spread is increased if variances on these states exceed 1."""
+        """Return a copy of the parameters ``flat [M, size]`` with the first of ``states [M, N, S]`` as the rows of the
+        table of initial states. If ``scaled``, the inputs of the target are scaled to mean 0 and variance 1 on all N
+        states. Otherwise, with ``target_scale`` widest, their spread is increased if variances on these states exceed
+        1."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.num_table_rows:
@@ -120,8 +126,8 @@ class Networks:
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """Return a copy of ``flat [M, size]`` that takes states which are already scaled as the inputs of the target
-        (`scale_states`), and gives the same rewards for them."""
+        """Return a copy of the parameters ``flat [M, size]`` for states that are already scaled as the inputs of the
+        target network (`scale_states`). The networks with these parameters give the same rewards for them."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
@@ -130,39 +136,42 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a search does not change, as views of ``flat [M, size]`` by name."""
+        """Return the parameters that a search does not change, as views of all parameters ``flat [M, size]`` by
+        name: center and spread of the target's inputs, and the table of initial states."""
         shapes = self._fixed_shapes
         counts = [math.prod(shape) for shape in shapes.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of each network by name, as views of ``flat [M, size]``."""
+        """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of ``flat [D]`` by their names in a file: weights ``[out, in]`` and biases ``[out]``."""
+        """Return views of the parameters ``flat [D]`` of one member by their names in a file: weights ``[out, in]`` and
+        biases ``[out]``."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():
             tensors |= named_layers(name, self.parts[name], parameters)
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies of the targets in ``flat [M, size]``. Raises SettingError if there is no target."""
+        """Return the policies that take the actions of the target networks, by the parameters ``flat [M, size]``.
+        Raises SettingError if there is no target network."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
-        return Target(self.program(flat))
+        return Target(self.with_weights(flat))
 
-    def program(self, flat: Tensor) -> "Program":
-        """Return the networks with the parameters ``flat [M, size]``, which can be stepped."""
+    def with_weights(self, flat: Tensor) -> "Program":
+        """Return a `Program`, the networks with the parameters ``flat [M, size]``, which computes steps."""
         return Program(self, flat)
 
 
 class Program:
-    """Networks with their parameters. With one hidden layer and no target, the networks of a step are folded into one,
-    so that a step takes two matrix products.
+    """Networks with their parameters, which compute steps of M synthetic environments. With one hidden layer and no
+    target, the networks of a step are joined to one wide network, so that a step takes two matrix products.
 
     ``layers`` maps the name of each network to its layers, and ``names`` are the networks of a step. ``form`` computes
     the reward from the difference to the target's action; None without a target."""
@@ -185,7 +194,7 @@ class Program:
             self._fold([self.layers[name] for name in self.names])
 
     def _fold(self, networks: list[list[Layer]]) -> None:
-        """Fold ``networks`` of two layers with the same inputs and width into one wide network. Weights are ``[M, out,
+        """Join ``networks`` of two layers with the same inputs and width to one wide network. Weights are ``[M, out,
         in]`` and biases ``[M, out, 1]``. The wide network has the outputs of all networks, one after the other, so its
         last weight is block-diagonal."""
         first_layers, last_layers = zip(*networks, strict=True)
@@ -272,7 +281,7 @@ class Program:
         return outputs.transpose(1, 2)
 
     def select(self, members: Tensor) -> "Program":
-        """Return the program of ``members`` (indices ``[M']``) only."""
+        """Return the networks of ``members`` (indices ``[M']``) only."""
         return Program(self.networks, self.flat[members])
 
     def to(self, device: torch.device) -> "Program":
