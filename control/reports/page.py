@@ -363,13 +363,9 @@ def _comparison(subjects: Sequence[Subject]) -> str:
         return ""
     texts = [f"{item.label} {number_text(item.result['mean'])} after {item.steps} steps" for item in subjects]
     text = f"{tags.TAGS[subjects[0].tag].title}, at the end: {', '.join(texts)}"
-    text = f"{text}; {seeds_text([len(subject.group.runs) for subject in subjects])} each"
+    text = f"{text}; {seeds_text([len(subject.group.runs) for subject in subjects])} each."
     steps = [seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values()]
-    return (
-        f"{text}. The runs have different lengths, so this is no ranking."
-        if max(steps) > 1.1 * min(steps)
-        else f"{text}."
-    )
+    return f"{text} The runs have different lengths, so this is no ranking." if max(steps) > 1.1 * min(steps) else text
 
 
 def _results(subjects: Sequence[Subject]) -> Table:
