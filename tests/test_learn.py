@@ -93,7 +93,10 @@ def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     wrapped = understudy.RewardWrapper(gym.make("Corridor-v0"), reward)
     wrapped.reset(seed=0)
     assert wrapped.step(1)[1] > wrapped.step(0)[1]  # going right is worth more, before the end pays
+    assert results["race"]["real_steps"] == 2 * 2 * 256  # two rewards, each with two agents
     page = (folder / "page.html").read_text()
+    steps = sum(result.get("real_steps", 0) for result in results.values())
+    assert f">{steps:,}</td>" in page and "trained only on the bandit (2 of QLearning)" in page
     assert "of the way from random play" in page and page.count("data:image/svg+xml") == 2
     # A resumed command repeats no stage except the missing one.
     assert results.pop("settings")["teacher"] == "test_learn:right"
@@ -102,8 +105,9 @@ def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert learned(tmp_path, "test_learn:Corridor-v0", "right", "--resume") == (0, folder)
     again = learn.Learned(folder, True).results
     assert [*again] == [*learn.STAGES] and {name: again[name] for name in results} == results
-    capsys.readouterr()
+    assert "nothing is left to do" not in capsys.readouterr().out
     words = ["--learn", "test_learn:Corridor-v0", "--resume", "--logdir", str(tmp_path)]
+    assert trainer.main(words) == 0 and "nothing is left to do" in capsys.readouterr().out
     assert trainer.main([*words, "--race_agents", "3"]) == 2
     assert "race_agents is 3, but the run to resume has 2" in capsys.readouterr().err
     (folder / learn.RESULTS).write_text("{")

@@ -162,7 +162,9 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     page = Page(folder / "report.html")
     check_page(page)
     assert "UDRL on cartpole" in page.text and page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,")
-    (result,) = re.findall(r"(\d+\.\d) evaluation return, greedy actions Not solved : 475 or more is solved", page.text)
+    (result,) = re.findall(
+        r"(\d+\.\d) evaluation return, greedy actions, at the end .*? Not solved at the end: 475", page.text
+    )
     assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
     assert "Film final: UDRL, seed 25, one episode, return 9" in page.text and "Interrupted" not in page.text
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
@@ -194,6 +196,18 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}' in page.source
     assert " share solved training steps 3 19.2 " in page.text and " 0 % " in page.text
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
+
+
+@pytest.mark.draws
+def test_ends_and_bests_of_short_runs(logdir: Path, tmp_path: Path) -> None:
+    """Only the last of ten epochs is at the end. The best return is of epoch 4."""
+    write_run(logdir, "PPO", lambda epoch, seed: {"eval/return_greedy": 250.0 if epoch == 4 else 7.0}, epochs=10)
+    write_run(logdir, "DDQN", lambda epoch, seed: {"eval/return_greedy": 9.0}, epochs=5)
+    text = make_page(logdir / "lunarlander" / "debug" / "PPO", out=tmp_path / "page.html").text
+    assert "7.0 evaluation return, greedy actions, at the end" in text and "Best: 250.0 after epoch 4, solved" in text
+    text = make_page(logdir, out=tmp_path / "page.html").text
+    assert "at the end: DDQN 9.0 after 5,000 steps, PPO 7.0 after 10,000 steps; 1 seed each. The runs have diff" in text
+    assert "runs return at the end verdict" in text
 
 
 def test_a_return_at_the_level_solves() -> None:

@@ -112,6 +112,9 @@ def test_kinds_of_agents() -> None:
         f"Agents come 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}. "
         f"Mean returns: DDQN 220.0, PPO 180.0, A2C -150.0, {baselines}"
     )
+    alike = joint_verdict({"DDQN": good, "PPO": good})["sentence"]
+    agents = f"New agents that trained only on the bandit ({good.agents.count} each of DDQN, PPO)"
+    assert alike == f"{agents} come 100 % {way}. Mean returns: agents 220.0, {baselines}"
     one = joint_verdict({"DDQN": good, "PPO": bad})
     assert not one["passed"] and one["sentence"].startswith(
         f"Agents come 100 % (DDQN) {way}; PPO: {failure}: try more."

@@ -46,7 +46,7 @@ from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
 from control.loops.rollout import FunctionPolicy, rollout
-from control.reports.learned import FIGURE, PAGE, write_page
+from control.reports.learned import FIGURE, GOOD_FRACTION, PAGE, conclusion, write_page
 from control.reports.search import quartiles
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
@@ -63,7 +63,6 @@ from models.streams import Streams, derive_seed
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
 _TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
 _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
-_GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone should reach it
 _FAST_RATE = 1000  # steps of the environment per second; below it, a teacher of continuous actions is SAC
 # Settings of teachers, which have to suit tasks of any scale.
 _TEACHERS: dict[str, dict[str, Any]] = {
@@ -132,8 +131,8 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence, empty if there was no exam."""
-        return _last_sentence(self.results.values())
+        """The verdict and the results beside it as sentences, empty if there was neither an exam nor a race."""
+        return conclusion(self.results)
 
     def _repr_png_(self) -> bytes | None:
         """Return the figure, or None without an exam; Jupyter calls this."""
@@ -211,7 +210,9 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     """Run the stages that have no results. Return whether no stage failed."""
     only = task.options.only
     names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
-    failures: set[str] = set()  # names of stages
+    failures = {name for name in names if task.results.get(name, {}).get("failed")}
+    if verbose and all(name in task.results or failures.intersection(_REQUIRED[name]) for name in names):
+        print_wrapped("nothing is left to do: these are the results of the earlier run")
     for name in names:
         if failures.intersection(_REQUIRED[name]):
             continue
@@ -230,16 +231,10 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     write_page(task.folder, task.game, task.results, _command_text(task))
-    judged = [task.results[name] for name in names if name in task.results]
-    if verbose and (sentence := _last_sentence(judged)):
+    judged = {name: task.results[name] for name in names if name in task.results}
+    if verbose and (sentence := conclusion(judged)):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
-
-
-def _last_sentence(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return the sentence of the last verdict in the results of stages. Empty if there is none."""
-    sentences = [result["verdict"]["sentence"] for result in results if "verdict" in result]
-    return sentences[-1] if sentences else ""
 
 
 def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -248,6 +243,7 @@ def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     baselines = Baselines.measure(task.game, task.seed, task.limit)
     rate = baselines.real_steps / (time.perf_counter() - started)
     text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
+    text = f"{text} in {baselines.random.count} episodes each"
     scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
     speed = {"real_steps": baselines.real_steps, "steps_per_second": rate}
     return {"text": f"{text}; {rate:,.0f} steps/s"} | scores | {"action": baselines.action} | speed
@@ -335,14 +331,15 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
         score = judge(settings, flat, f"judging clone {number}")
         clones.append((score, settings, flat))
-        if task.fraction(score) >= _GOOD_FRACTION:
+        if task.fraction(score) >= GOOD_FRACTION:
             break
     score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
     if len(clones) > 1:  # the highest of several scores is an overestimate
         score = judge(settings, flat, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
     percent = 100 * task.fraction(score)
-    text = f"its policy returns {score}, {percent:.0f} % of the way from random play to the teacher"
+    text = f"its policy returns {score} in {score.count} new episodes, {percent:.0f} % of the way from random play to"
+    text = f"{text} the teacher"
     return {"text": text, "score": dataclasses.asdict(score), "real_steps": sum(real_steps)}
 
 
@@ -384,12 +381,13 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
         loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
     real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - fraction, fraction))
     teacher_score = task.score("teacher", "score")
-    advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= _GOOD_FRACTION else _ADVICE
+    advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
     real_score = Score.of(real.scores)
-    text = f"{text}; {reference} after {steps:,} steps on the task itself {real_score}"
+    text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each); {reference} after {steps:,} steps on the task"
+    text = f"{text} itself {real_score} ({_REAL_AGENTS} agents)"
     scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
     scores |= {"real": {reference: dataclasses.asdict(real_score)}}
     counts = {"steps": steps, "real_steps": int(real.steps.sum())}
@@ -403,7 +401,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     proxy = files.load(task.folder / REWARD)
     steps, count = task.options.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
-    solved = random_play + _GOOD_FRACTION * (goal - random_play)
+    solved = random_play + GOOD_FRACTION * (goal - random_play)
     name = parse_agents(proxy.description["settings"]["agent"])[0]
     test_every = max(1, steps // _TESTS)
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
@@ -411,11 +409,14 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of its agents
     # The weights [N, D] of the reward networks, one row per agent. None: train on the task itself.
     weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
+    real_steps = 0
     for number, (reward_name, flat) in enumerate(weights.items()):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
         if flat is None:  # agents of the task's reward have their usual settings
             loop.agent_config = default_config(name, task.game)
-        curve = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5)).curve  # [N, T]
+        outcome = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5))
+        curve = outcome.curve  # [N, T]
+        real_steps += int(outcome.steps.sum())
         solved_at = first_solved_test(curve, solved)  # [N], index of a test
         _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
@@ -423,22 +424,25 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         arms[reward_name]["curve"] = curve.mean(0).tolist()
         if watch is not None:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
-    text, gain = _race_text(name, solved, steps, arms)
-    return {"text": text, "agent": name, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
+    text, gain = _race_text(name, count, solved, steps, arms)
+    values = {"agent": name, "agents": count, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
+    return {"text": text, "real_steps": real_steps} | values
 
 
-def _race_text(name: str, solved: float, steps: int, arms: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the result of the stage `race` with agents ``name`` as text, and whether the learned reward makes agents
-    faster. ``arms`` has the results with the ``learned`` reward and with the reward of the ``task``: the median steps
-    until a test has the return ``solved`` (None without such a test), the mean return of late tests, and the
-    discount."""
+def _race_text(name: str, count: int, solved: float, steps: int, arms: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the result of the stage `race` with ``count`` agents ``name`` as text, and whether the learned reward
+    makes agents faster. ``arms`` has the results with the ``learned`` reward and with the reward of the ``task``: the
+    median steps until a test has the return ``solved`` (None without such a test), the mean return of late tests, and
+    the discount."""
     learned, baseline = arms["learned"], arms["task"]
     learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
     learned_text, baseline_text = (
         f"after {count:,.0f} steps" if count < math.inf else f"in no test of {steps:,} steps"
         for count in (learned_steps, baseline_steps)
     )
-    text = f"{name} reaches {number_text(solved)} {learned_text}, with the task's reward {baseline_text}"
+    agents = f"the median of {count} {name} agents" if count > 1 else f"one {name} agent"
+    text = f"{agents} comes {100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+    text = f"{text} ({number_text(solved)}) {learned_text}, with the task's reward {baseline_text}"
     gain = learned_steps < baseline_steps
     if not gain:
         text = f"no gain: {text}"

@@ -186,19 +186,24 @@ def draw_levels(
 # -- curves ------------------------------------------------------------------------------------------------------------
 
 GRID_POINTS = 200
+_FEW_POINTS = 15  # a curve with fewer points has markers
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
 SMOOTHED = "curves are centred moving averages over 2 % of their points"
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
     """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged
-    the tag. The grid ends with the shortest run, and values are interpolated linearly. If N is 0, both are empty."""
+    the tag. The grid ends with the shortest run, and values are interpolated linearly. If runs have few points, these
+    are the grid. If N is 0, both are empty."""
     curves = [run.points(tag, x) for run in runs]
     curves = [(xs, values) for xs, values in curves if len(xs)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
     grid = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
+    if end > start and max(len(xs) for xs, _ in curves) < _FEW_POINTS:
+        points = np.unique(np.concatenate([xs for xs, _ in curves]))
+        grid = points[(start <= points) & (points <= end)]
     return grid, np.stack([np.interp(grid, xs, smooth(values)) for xs, values in curves])
 
 
@@ -223,13 +228,15 @@ def draw_curves(
     with_band: bool = True,
     with_iqm: bool = True,
 ) -> None:
-    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. A single
-    point is a dot. ``with_seeds`` adds thin lines of the seeds. Fewer than three seeds have only a line each, unless
-    the band is turned off."""
+    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. Few
+    points have markers. ``with_seeds`` adds thin lines of the seeds. Fewer than three seeds have only a line each,
+    unless the band is turned off."""
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
-    marker: dict[str, Any] = {"marker": "o", "clip_on": False} if len(x) == 1 else {}
+    marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(x) < _FEW_POINTS else {}
+    if len(x) == 1:
+        marker |= {"markersize": 6, "clip_on": False}
     if with_band and len(curves) < MIN_RUNS:
         for number, curve in enumerate(curves):  # the first has the label
             axis.plot(x, curve, color=colour, linewidth=1.2, label=label if number == 0 else None, **marker)

@@ -1,6 +1,7 @@
 """The page of `--learn`: one HTML file with the results of the stages, and its figure. Its template is
 ``learned.html.j2``."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ import numpy as np
 
 from control.reports.page import render
 from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_looks
+from control.reports.tables import number_text
 from control.storage.run_dir import atomic_write_text
+from control.storage.versions import versions
 from understudy.program import IDS
 
 FIGURE, PAGE = "exam.png", "page.html"
+GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
@@ -24,9 +28,23 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         figures.append(figure.with_suffix(".svg"))
     files = sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json"))
     values = {"game": game, "env_id": IDS.get(game, game), "results": results, "figures": figures}
-    values |= {"files": files, "command": command}
+    values |= {"files": files, "command": command, "conclusion": conclusion(results)}
+    values |= {"date": time.strftime("%Y-%m-%d"), "version": versions()["understudy"]}
     atomic_write_text(folder / PAGE, render("learned.html.j2", **values))
     return folder / PAGE
+
+
+def conclusion(results: Mapping[str, Any]) -> str:
+    """Return the last verdict in the ``results`` of stages as sentences, with the agents of the exam that trained on
+    the task and the gain in the race. Empty if there is none of these."""
+    sentences = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result][-1:]
+    for name, score in results.get("exam", {}).get("real", {}).items():
+        mean, count = number_text(score["mean"]), score["count"]
+        sentences.append(f"{name} that trained as long on the task itself: {mean} ({count} agents).")
+    if race := results.get("race"):
+        gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no gain"
+        sentences.append(f"The learned reward {gain}.")
+    return " ".join(sentences)
 
 
 def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
@@ -53,6 +71,8 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
                 curve = race["arms"][arm]["curve"]
                 steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
                 axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
-            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, label="near the teacher")
-            axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: return in training")
+            near = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=near)
+            count = race.get("agents", "the")  # files of earlier versions lack it
+            axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: mean return of {count} agents")
             axes[1].legend(frameon=False, fontsize="small")

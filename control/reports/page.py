@@ -229,6 +229,20 @@ class Subject:
         return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
 
     @property
+    def best(self) -> tuple[float, int] | None:
+        """Best return of an agent and its epoch if it is higher than the result, None otherwise and of several runs."""
+        epochs, values = self.group.runs[0].points(self.tag)
+        if self.is_search or len(self.group.runs) > 1 or not len(values) or values.max() <= self.result["mean"]:
+            return None
+        return float(values.max()), int(epochs[values.argmax()])
+
+    @property
+    def steps(self) -> str:
+        """Numbers of steps of the seeds as text: one, or the smallest and the largest."""
+        steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
+        return f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
+
+    @property
     def unfinished(self) -> list[str]:
         """Names of the runs that were interrupted or continue, with their epochs."""
         texts, folders = [], {folder.path: folder for folder in self.folders}
@@ -299,6 +313,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         steps=_steps(subjects),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
+        comparison=_comparison(subjects),
         results=_results(subjects),
         unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects, run_dirs),
@@ -340,15 +355,27 @@ def _steps(subjects: Sequence[Subject]) -> str:
     return " and ".join(texts)
 
 
+def _comparison(subjects: Sequence[Subject]) -> str:
+    """Return the results of two to four groups of agents in one environment as a sentence, with their steps. Empty for
+    other groups."""
+    tasks = {(subject.group.names[0], subject.tag) for subject in subjects}
+    if not 1 < len(subjects) < 5 or len(tasks) > 1 or not subjects[0].tag or any(item.is_search for item in subjects):
+        return ""
+    texts = [f"{item.label} {number_text(item.result['mean'])} after {item.steps} steps" for item in subjects]
+    text = f"{tags.TAGS[subjects[0].tag].title}, at the end: {', '.join(texts)}"
+    text = f"{text}; {seeds_text([len(subject.group.runs) for subject in subjects])} each."
+    steps = [seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values()]
+    return f"{text} The runs have different lengths, so this is no ranking." if max(steps) > 1.1 * min(steps) else text
+
+
 def _results(subjects: Sequence[Subject]) -> Table:
     """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
     has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
-    columns = ["runs", "return" if has_one_seed else "mean", "IQM", "its 95 % interval", "verdict", "solved from"]
+    return_name = "return" if any(subject.is_search for subject in subjects) else "return at the end"
+    columns = ["runs", return_name if has_one_seed else "mean", "IQM", "its 95 % interval", "verdict", "solved from"]
     rows = [[*columns, "return of", "best return", "seeds", "steps of a seed", "steps of a search"]]
     for subject in subjects:
         seeds = subject.summary["seeds"]
-        steps = [seed["env_steps"] for seed in seeds.values()]
-        steps_text = f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
         mean, *spread = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         if len(seeds) == 1:
             spread = subject.spread_over_agents
@@ -358,7 +385,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
         row += [tags.TAGS[subject.tag].short if subject.tag else "-"]
         row += [number_text(sum(best) / len(best)) if best else "-"]
         rows.append([*row, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})"])
-        rows[-1] += ["-", steps_text] if subject.is_search else [steps_text, "-"]
+        rows[-1] += ["-", subject.steps] if subject.is_search else [subject.steps, "-"]
     used_columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
     return Table(list(zip(*used_columns, strict=True)), "Results" if has_one_seed else "Results over seeds")
 
@@ -520,6 +547,7 @@ def render(template: str, **values: Any) -> str:
     environment.filters |= {
         "data_url": lambda path: _data_url(path.suffix, _themed(path) if path.suffix == ".svg" else path.read_bytes()),
         "number": number_text,
+        "solved_text": solved_text,
         "poster": lambda path: _data_url(".jpg", poster(path)),
         # Commands for a shell, with each flag in a span, so that lines break only between flags.
         "highlight": lambda commands: Markup(

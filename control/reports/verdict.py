@@ -229,16 +229,22 @@ class Verdict(Baselines):
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` maps the name of each kind to its
     verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. Its sentences name every
-    kind."""
+    kind, and give common numbers once."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))
-    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if name not in failures]
-    clauses = [f"agents come {', '.join(shares)} {_WAY}"] if shares else []
+    shares = {name: f"{100 * it.share:.0f} %" for name, it in verdicts.items() if name not in failures}
+    agents, percents = "agents", ", ".join(f"{share} ({name})" for name, share in shares.items())
+    if not failures and len({*shares.values()}) == 1:  # all kinds agree
+        count = f"{first_verdict.agents.count} {'each ' if len(shares) > 1 else ''}of {', '.join(shares)}"
+        agents, percents = f"new agents that trained only on the bandit ({count})", next(iter(shares.values()))
+    clauses = [f"{agents} come {percents} {_WAY}"] if shares else []
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
     if shares and first_verdict.doubt:
         clauses.append(first_verdict.doubt)
     returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
+    if len(means := {str(verdict.agents) for verdict in verdicts.values()}) == 1 and len(verdicts) > 1:
+        returns = f"agents {means.pop()}"
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
     return {"passed": passed, "sentence": sentence, "kinds": {name: it.as_dict() for name, it in verdicts.items()}}
