@@ -158,6 +158,11 @@ _WORDS = {"coef": "coefficient", "ent": "entropy", "vf": "value", "obs": "observ
 _WORDS |= {"num": "number of", "envs": "environments", "eps": "epsilon", "std": "standard deviation"}
 
 
+def aliases(text: str) -> list[str]:
+    """Return the other names of a setting from its text, which may wrap beside the word "Also"."""
+    return re.findall(r"\w+", re.split(r"\sAlso\s", text)[-1]) if re.search(r"\sAlso\s", text) else []
+
+
 def _link_settings(app, document):
     """Give each setting in the lists of docs/settings* an anchor such as ``ppo-clip-range``, a link to it, and entries
     of the index."""
@@ -179,8 +184,7 @@ def _link_settings(app, document):
         anchor += "" if anchor not in slugs else f"-{sum(slug.startswith(anchor) for slug in slugs)}"
         slugs[anchor] = (item.line, anchor, names[0].astext())
         item["ids"].append(anchor)
-        aliases = re.findall(r"\w+", item[0].astext().partition(" Also ")[2])
-        setting_names = (names[0].astext(), *aliases)
+        setting_names = (names[0].astext(), *aliases(item[0].astext()))
         texts = {" ".join(_WORDS.get(word, word) for word in name.split("_")) for name in setting_names}
         texts |= {name.replace("_", " ") for name in setting_names}
         texts |= {f"{agent} {text}" for agent in agents for text in texts if len(text) > len(agent)}
@@ -189,6 +193,21 @@ def _link_settings(app, document):
         item[0].insert(0, addnodes.index(entries=entries))
         link = f'<a class="headerlink" href="#{anchor}" title="Link to this setting">#</a>'
         item[0] += nodes.raw("", link, format="html")
+
+
+# Words of readers, for which a page has others.
+_KEYWORDS = {"docs/faq": ("faq", "help"), "docs/citing": ("license", "licence")}
+
+
+def _name_pages(app, document):
+    """Give each page its name in the sidebar and its keywords as entries of the index, which the search finds."""
+    from sphinx import addnodes
+
+    page, folder = app.env.docname, ROOT / "docs"
+    sidebar = re.findall(r"^(.+) <(.+)>$", (folder / "index.md").read_text(), re.MULTILINE)
+    names = [name for name, path in sidebar if (folder / path).resolve() == ROOT / page]
+    names += _KEYWORDS.get(page, ())
+    document.insert(0, addnodes.index(entries=[("single", name, "", "main", None) for name in names]))
 
 
 def _page(app, name, template, context, document):
@@ -216,6 +235,7 @@ def _extra_files(app, error):
 def setup(app):
     app.connect("source-read", _read)
     app.connect("doctree-read", _link_settings)
+    app.connect("doctree-read", _name_pages)
     app.connect("doctree-read", _shorten_types)
     app.connect("html-page-context", _page)
     app.connect("autodoc-process-docstring", _document)

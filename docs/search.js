@@ -1,10 +1,13 @@
-/* Scores of the search: the defaults of Sphinx, but a page with the words as its title comes first, and records last. */
-const sought = (new URLSearchParams(location.search).get("q") || "").trim().toLowerCase();
+/* Scores of the search: the defaults of Sphinx, but a page with the words as its title or its name in the sidebar comes
+   first, and records last. An entry of the index that equals the words has a score of 100. */
+const plain = (text) => text.trim().toLowerCase().replace(/\?$/, "");
+const sought = plain(new URLSearchParams(location.search).get("q") || "");
 var Scorer = {
   score: ([page, title, anchor, , score]) => {
+    const names = [plain(title), plain(title.split(":")[0])];
+    const isNamed = names.includes(sought) || names.includes(`${sought}s`) || score === 100;
+    if (!anchor && isNamed) return score + 200;
     if (/benchmarks|CHANGELOG|CONTRIBUTING|paper|results|experiments/.test(page)) return score - 100;
-    const name = title.toLowerCase().split(":")[0];
-    if (!anchor && (name === sought || name === `${sought}s`)) return score + 200;
     return /how_to|pretrained|citing/.test(page) ? score - 4 : score;
   },
   objNameMatch: 11,

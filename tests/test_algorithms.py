@@ -18,7 +18,7 @@ def table(heading: str) -> dict[str, list[str]]:
     rows = re.search(rf"^\| {re.escape(heading)} .*\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert rows
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]
-    return {first: other_cells for first, *other_cells in cells}
+    return {re.sub(r"\[(.+)\]\(.+\)", r"\1", first): other_cells for first, *other_cells in cells}
 
 
 def searches(name: str) -> bool:

@@ -1,6 +1,7 @@
 """The documentation as a site: what is changed of a page for it, and that Sphinx builds it without a warning."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -65,6 +66,12 @@ def test_flags_remain_whole(conf: ModuleType) -> None:
     assert conf.unbroken(line) == shown and conf.unbroken("<p>a-b</p>") == "<p>a-b</p>"
 
 
+@pytest.mark.parametrize("start", ["Number. Also ", "Number.\nAlso ", "Number. Also\n"])
+def test_aliases_are_found_where_a_line_wraps(conf: ModuleType, start: str) -> None:
+    assert conf.aliases(f"lr (0.1): the rate, also of values. {start}n_steps,\nlr_decay.") == ["n_steps", "lr_decay"]
+    assert conf.aliases("seed (25): the seed, also of resets.") == []
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     for package in ("sphinx", "furo", "myst_parser", "sphinx_copybutton"):
@@ -80,6 +87,11 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert all(f"how_to/{page.stem}.html" in start for page in ROOT.glob("docs/how_to/*.md"))
     assert "logo.svg" in start and "copybutton" in start
     assert 'id="ppo-clip-range"' in (tmp_path / "site/docs/settings/ppo.html").read_text()
+    index = json.loads(re.sub(r"^Search.setIndex\((.*)\)$", r"\1", (tmp_path / "site/searchindex.js").read_text()))
+    for page in (ROOT / "docs/settings.md", *ROOT.glob("docs/settings/*.md")):
+        for listed in re.findall(r"Also\s(`[^.]+)\.", page.read_text()):
+            assert set(re.findall(r"\w+", listed.lower())) <= set(index["indexentries"]), f"{page.name}: {listed}"
+    assert {"faq", "license", "other ways"} <= set(index["indexentries"])
     assert "score - 100" in (tmp_path / "site/_static/language_data.js").read_text()
     api = (tmp_path / "site/docs/api.html").read_text()
     assert "_SupportsArray" not in api
