@@ -35,7 +35,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 add_module_names = False  # headings name the modules
-python_maximum_signature_line_length = 80  # longer ones have a line for each parameter
+python_maximum_signature_line_length = 100  # longer ones have a line for each parameter
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page
 
 # `make linkcheck` tries links to outside; those between pages are tested (tests/test_docs.py).
