@@ -25,6 +25,7 @@ include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "[CS]*.m
 exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
 smartquotes = False  # which would make a dash of the two hyphens of a flag
 default_role = "code"  # docstrings name what they speak of in single backticks
+highlight_language = "none"  # of blocks without a language, such as output
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
