@@ -25,6 +25,7 @@ include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "[CS]*.m
 exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
 smartquotes = False  # which would make a dash of the two hyphens of a flag
 default_role = "code"  # docstrings name what they speak of in single backticks
+highlight_language = "none"  # of blocks without a language, such as output
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
@@ -35,7 +36,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 add_module_names = False  # headings name the modules
-python_maximum_signature_line_length = 80  # longer ones have a line for each parameter
+python_maximum_signature_line_length = 100  # longer ones have a line for each parameter
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page
 
 # `make linkcheck` tries links to outside; those between pages are tested (tests/test_docs.py).

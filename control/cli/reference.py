@@ -30,6 +30,10 @@ _HEADINGS = {
     "learning rule": "",
 }
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+# Folder of a family -> its page, where the names differ.
+_PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy"}
+_PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
+EVERY_RUN = "Settings of every run are on [the first page](../settings.md)."
 INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
@@ -97,6 +101,9 @@ def _search_settings() -> Iterator[str]:
     """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
     yield f"## Settings of all searches ({', '.join(names)})\n"
+    yield _wrap(
+        "Searches learn [synthetic environments](../synthetic_environments.md) and [rewards](../reward_networks.md)."
+    )
     yield "Defaults depend on the preset and the environment; `--help` with both shows those of a run.\n"
     yield from _sections(SearchConfig(), names)
     yield from _sections(NetworkConfig(), names)
@@ -117,6 +124,7 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
     """Yield the settings of a family with the implementations ``names``, then their other defaults."""
     folder = family.package.rpartition(".")[2]
     yield f"## Settings of {', '.join(names)}\n"
+    yield f"{_wrap(f'More about these methods is on the page {_page_link(folder)}. {EVERY_RUN}')}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
     changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
@@ -132,7 +140,18 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
         yield ""
     if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
         yield "### sources\n"
-        yield _wrap(re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", sources[1]))
+        text = re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", re.sub(r"\s+", " ", sources[1]))
+        text = re.sub(r"docs/(\w+\.md)", r"[\1](../\1)", text)
+        for source in re.split(r"[.,](?: and)? (?=\[[A-Z]\] )", text.rstrip(" .")):
+            yield _wrap(f"- {source}.", "  ")
+
+
+def _page_link(folder: str) -> str:
+    """Return a link to the page about a family; without one, to the page about all agents."""
+    name = _PAGES.get(folder, folder)
+    path = DOCS / f"{name}.md" if (DOCS / f"{name}.md").exists() else DOCS / "which_agent.md"
+    title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return f"[{title.partition(':')[0]}](../{path.name})"
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
