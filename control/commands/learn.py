@@ -50,7 +50,7 @@ from control.reports.learned import FIGURE, GOOD_FRACTION, PAGE, conclusion, wri
 from control.reports.search import quartiles
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
-from control.storage import run_dir
+from control.storage import checkpoints, run_dir
 from envs.make import make_environment, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
@@ -258,7 +258,8 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
     text = f"{trained.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
     if trained:
-        text = f"{text}, after {trained['real_steps']:,} steps"
+        text = f"{text}; the best checkpoint is of step {trained['best_steps']:,}, and training took "
+        text += f"{trained['real_steps']:,} steps"
     result = trained | {"text": text, "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
@@ -300,9 +301,12 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     returns = {path: Run(path).evaluate(_JUDGING_EPISODES, seed=seed).mean for path in candidates if path.exists()}
     best = max(returns, key=lambda path: returns[path])
     shutil.copyfile(best, task.folder / TEACHER)
-    steps = int(Run(folder).metrics["env_steps"].max())
+    steps = {
+        "real_steps": int(Run(folder).metrics["env_steps"].max()),
+        "best_steps": int(checkpoints.load(best).run_state["env_steps"][0]),
+    }
     run_folder = str(folder.relative_to(task.folder))
-    return {"implementation": settings.run.implementation, "real_steps": steps, "run": run_folder}
+    return {"implementation": settings.run.implementation, **steps, "run": run_folder}
 
 
 def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:

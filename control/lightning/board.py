@@ -58,7 +58,9 @@ class Board:
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
         lines = [f"| {names[name]} | `{word(value, ',')}` |" for name, value in values]
         table = "\n".join(["| setting | value |", "| --- | --- |", *lines])
-        self.writer.add_text("settings", f"Settings in bold are also on the page HPARAMS.\n\n{table}", steps)
+        self.writer.add_text(
+            "settings", f"Settings in bold are also on the page HPARAMS, implementation as algo.\n\n{table}", steps
+        )
         # HPARAMS shows the first five names in the order of the alphabet, which should contain the algorithm.
         highlighted = {"algo": highlighted.pop("implementation"), **highlighted}
         plain = {

@@ -302,15 +302,16 @@ class Recorder(Callback):
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a better one. ``watch`` gets the finished fraction, and
-    the best return of an evaluation."""
+    """Ends a training after ``patience`` evaluations without a better one. Evaluations before the first update do not
+    count. ``watch`` gets the finished fraction, and the best return of an evaluation."""
 
     def __init__(self, patience: int, watch: Watch | None = None):
         super().__init__(GREEDY, mode="max", patience=patience)
         self.watch = watch
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        super().on_train_epoch_end(trainer, module)
+        if module.gradient_steps:
+            super().on_train_epoch_end(trainer, module)
         if self.watch is not None:
             best = float(self.best_score)
             self.watch(module.finished_fraction(), f"best return {best:.1f}" if math.isfinite(best) else "")

@@ -56,7 +56,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=False) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
         learned = [name in (f"{agent} on the bandit" for agent in exam["agents"]) for name in rows]
         colours = [COLOURS[0] if is_learned else GREY for is_learned in learned]
         means = [row["mean"] for row in rows.values()]
@@ -75,4 +75,3 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=near)
             count = race.get("agents", "the")  # files of earlier versions lack it
             axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: mean return of {count} agents")
-            axes[1].legend(frameon=False, fontsize="small")
