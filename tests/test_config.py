@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
-from control.cli.settings import effective_values, replaced_in
+from control.cli.settings import REMOVED, effective_values, replaced_in
 from control.cli.words import command_line
 from helpers import yaml_file
 from inputs import values_of
@@ -188,3 +188,10 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     written = effective_values(settings)
     assert {name: as_dict(restored)[name] for name in written} == written and effective_values(restored) == written
     assert from_dict(as_dict(settings)) == dataclasses.replace(settings, explicit_names=frozenset())
+
+
+def test_no_setting_is_ignored_as_removed() -> None:
+    settings = {
+        name for implementation in implementations() for name in as_dict(settings_from(implementation=implementation))
+    }
+    assert settings.isdisjoint(REMOVED) and "clamp_adv_to_max" in settings

@@ -21,8 +21,7 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-# Settings that only older files have; they are ignored.
-REMOVED = ("display", "step_timeout", "clamp_adv_to_max", "max_adv_clamp_val")
+REMOVED = ("display", "step_timeout")  # settings that only older files have; they are ignored
 _DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of these settings
 

@@ -400,7 +400,7 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
-    it. Compare the steps until half of the agents have come near the teacher (`_GOOD_FRACTION` of the way from random
+    it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
     play to its mean return), and the mean returns in the last quarter of the tests."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.options.race_steps, task.options.race_agents
@@ -537,8 +537,8 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
         "reward": (_SECONDS["fit"] / 2, 60_000 * step + _SECONDS["fit"]),
         "race": (race_steps * step / 5, race_steps * (step + _SECONDS["update"])),
     }
-    left = [estimates[name] for name in names if name not in task.results]
-    low, high = (sum(ends) for ends in zip(*left, strict=True)) if left else (0.0, 0.0)
+    bounds = [estimates[name] for name in names if name not in task.results]
+    low, high = (sum(ends) for ends in zip(*bounds, strict=True)) if bounds else (0.0, 0.0)
     divisor, unit = (60, "minutes") if high >= 90 else (1, "seconds")
     ends = dict.fromkeys(f"{max(1, seconds / divisor):.0f}" for seconds in (low, high))
     return f"; about {' to '.join(ends)} {unit} left" if high >= 1 else ""

@@ -6,7 +6,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -246,8 +246,9 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     print(paint(f"\n{_work_text(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            lines.append(("best", _best_score_text(module, folder)))
-            if last_score := _last_score_text(module, folder):
+            metrics = run_dir.read_metrics(folder / "metrics.csv")
+            lines.append(("best", _best_score_text(module, folder, metrics)))
+            if last_score := _last_score_text(module, metrics):
                 lines.append(("last", last_score))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
@@ -264,13 +265,12 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _best_score_text(module: AgentModule, folder: Path) -> str:
+def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
     more)``. If the score is the mean of two tests, it is followed by both. If no return solves the environment, the
     score is compared with the first one. A score from training is followed by the best greedy return."""
     loop, path = module.loop, folder / "checkpoints" / "best.ckpt"
     text, solved = f"{loop.score_name} {module.best:.1f}", solved_return(module.settings.run.gamename)
-    metrics = run_dir.read_metrics(folder / "metrics.csv")
     tag, seeds = loop.score_tag, len(module.seeds)
     tests, scores = ([value for value in metrics.get(name, []) if math.isfinite(value)] for name in (GREEDY, tag))
     if tag == GREEDY and loop.varies and path.exists():
@@ -293,9 +293,8 @@ def _best_score_text(module: AgentModule, folder: Path) -> str:
     return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
 
 
-def _last_score_text(module: AgentModule, folder: Path) -> str:
+def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
     """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else ""."""
-    metrics = run_dir.read_metrics(folder / "metrics.csv")
     rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
     returns = [(int(epoch), value) for epoch, value in rows if math.isfinite(value)]
     last = [value for epoch, value in returns if epoch == returns[-1][0]]  # of all members

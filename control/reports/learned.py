@@ -71,7 +71,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
                 curve = race["arms"][arm]["curve"]
                 steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
                 axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
-            near = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
-            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=near)
+            goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
             count = race.get("agents", "the")  # files of earlier versions lack it
             axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: mean return of {count} agents")
