@@ -1,5 +1,6 @@
 """Faulty Gymnasium environments end with one line that names the place, the value and the expectation."""
 
+import multiprocessing
 import re
 import sys
 from typing import Any
@@ -221,5 +222,7 @@ def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Sh
 @pytest.mark.parametrize("extra_flags", [[], ["--num_workers", "2"]], ids=["here", "worker"])
 def test_run_ends_with_message(extra_flags: list[str], logdir: Any, capsys: Shown) -> None:
     argv = ["--gamename", f"{__name__}:Exits-v0", "--logdir", str(logdir), "--logger", "none", *extra_flags]
+    previous_children = multiprocessing.active_children()
     line = refused(trainer.main, argv, "SystemExit: 0", capsys, run_started=True)
     assert re.fullmatch(r"error: environment \S+:Exits-v0, step 1 of the episode with seed \d+: SystemExit: 0\n", line)
+    assert set(multiprocessing.active_children()) <= set(previous_children)

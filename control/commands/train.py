@@ -1,5 +1,6 @@
 """A training run: its folder, its module, Lightning's trainer, and the printed summary."""
 
+import contextlib
 import dataclasses
 import importlib
 import math
@@ -84,8 +85,8 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 
 
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
-    """Train ``module`` in ``folder``, make the results and print the summary. Return whether the run finished. Raises
-    KeyboardInterrupt at the second signal to stop."""
+    """Train ``module`` in ``folder``, make the results, print the summary and close the module. Return whether the run
+    finished. Raises KeyboardInterrupt at the second signal to stop."""
     if not module.is_over():  # otherwise config.yaml keeps the settings of the training
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         write_versions(folder, module.epoch + 1)
@@ -95,22 +96,21 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     stop = StopOnSignal()  # ends the training at the next epoch; a second signal raises StopNow
     progress_callbacks: Callbacks = [Progress()] if verbose else []
     module.log_all = bool(callbacks)  # only callbacks of users read logged metrics; others read ``module.row``
-    try:
-        with stop:
-            fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
-    except StopNow:
-        module.close()  # because Ray may not end at the exit of the interpreter
-        if (folder / run_dir.LAST).exists():
-            print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
-        else:
-            print_on_stderr(
-                "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
-            )
-        raise KeyboardInterrupt from None
-    finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
-    if finished:
-        ending.status = exit_status(folder)  # everything is printed and written
-    module.close()
+    with contextlib.closing(module):  # also after an error, so that no process of it goes on
+        try:
+            with stop:
+                fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
+        except StopNow:
+            if (folder / run_dir.LAST).exists():
+                print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
+            else:
+                print_on_stderr(
+                    "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
+                )
+            raise KeyboardInterrupt from None
+        finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
+        if finished:
+            ending.status = exit_status(folder)  # everything is printed and written
     return finished
 
 
