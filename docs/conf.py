@@ -139,19 +139,21 @@ def _signature(app, what, name, thing, options, signature, returns):
 
 
 def unbroken(body: str) -> str:
-    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value. Each line of a shell
-    command is an element, whose second and later lines are indented."""
+    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value. Each line of code is
+    an element. If it wraps, it continues two columns to the right of its start."""
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
     body = re.sub(
         r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S
     )
-    commands = re.compile(
-        r'(<div class="highlight-(?:bash|shell|console|sh) .*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S
-    )
-    line = re.compile(r"(.*\n)")
-    return commands.sub(lambda it: it[1] + line.sub(r'<span class="command">\1</span>', it[2]) + it[3], body)
+    code = re.compile(r'(<div class="highlight-.*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S)
+    line = re.compile(r'((?:<span class="w">)?( *).*)\n')
+    return code.sub(lambda it: it[1] + line.sub(_code_line, it[2]) + it[3], body)
+
+
+def _code_line(found: re.Match[str]) -> str:
+    return f'<span class="line" style="--indent: {len(found[2]) + 2}ch">{found[1]}\n</span>'
 
 
 # Abbreviations in names of settings, as somebody may write them in a search.

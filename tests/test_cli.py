@@ -85,6 +85,11 @@ def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         trainer.main(["--algo", "CPG", "--help", "clip"])
     assert "clip_range (of PPO, A2C), clip_range_vf (of PPO, A2C)" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        trainer.main(["--help", "cartpole"])
+    assert capsys.readouterr().out.endswith(
+        " is an environment. Settings of its runs: python trainer.py --gamename cartpole --help\n"
+    )
     assert trainer.main(["--help", "algo", "PPO"]) == 2
     assert "did you mean '--algo PPO --help'?" in capsys.readouterr().err
     assert trainer.main(["--help", "discont"]) == 2

@@ -103,7 +103,8 @@ def _search_page(
     valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
 ) -> str:
     """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
-    the page lists the settings of all implementations. Raises SettingError if none of these contains the text."""
+    the page lists the settings of all implementations. If none of these contains the text, it names the page of the
+    environment ``text``. Raises SettingError if there is no such environment either."""
     from envs.names import GAMES
 
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
@@ -118,11 +119,12 @@ def _search_page(
         first = next(iter(implementations()))
         shared = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
         notes = dict.fromkeys(shared, f"default of {first}") | notes
+    if not matches and text in GAMES:
+        return f"{text} is an environment. Settings of its runs: python trainer.py --gamename {text} --help"
     if not matches:
         name, _, value = text.partition(" ")
         is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-        suggestion = f"--{name} {value} --help" if is_choice else f"--gamename {text} --help" if text in GAMES else ""
-        hint = f"; did you mean '{suggestion}'?" if suggestion else nearest(text, valid_flags)
+        hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
     lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
     if re.search(r" \[[A-Z]\]", "".join(lines)):
