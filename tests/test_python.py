@@ -313,6 +313,8 @@ def test_max_time_ends_the_training(name: str, tmp_path: Path, monkeypatch: pyte
 
 # -- the page and its notebook -----------------------------------------------------------------------------------------
 
+PATH_OUTSIDE = r"['\" ]/(home|work|tmp|usr|root)\b"
+
 
 def code_cells(name: str) -> list[str]:
     """Return the code of a notebook of docs, whose first cell changes the directory."""
@@ -325,8 +327,15 @@ def code_cells(name: str) -> list[str]:
 
 
 def test_notebook_equals_the_page() -> None:
-    page = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert code_cells("python.ipynb") == [block.rstrip("\n") for block in page]
+    page = re.split(
+        r"^```python\n(.*?)^```\n", (ROOT / "docs" / "python.md").read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    assert code_cells("python.ipynb") == [block.rstrip("\n") for block in page[1::2]]
+    notebook = (ROOT / "docs" / "python.ipynb").read_text()
+    cells = ["".join(cell["source"]) for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "markdown"]
+    assert cells == [text.strip("\n") for text in page[::2] if text.strip("\n")]
+    outputs = [cell["outputs"] for cell in json.loads(notebook)["cells"] if "print(" in "".join(cell["source"])]
+    assert all(outputs[1:]) and not re.search(PATH_OUTSIDE, notebook)
 
 
 def heat(obs: np.ndarray) -> np.ndarray:
@@ -357,4 +366,4 @@ def test_notebook_about_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     result = names["result"]
     assert result.results["teacher"]["score"]["mean"] > result.results["probe"]["constant"]["mean"]
     assert result._repr_png_()[1:4] == b"PNG"
-    assert not re.search(r"['\" ]/(home|work|tmp|usr|root)\b", (ROOT / "docs" / "your_task.ipynb").read_text())
+    assert not re.search(PATH_OUTSIDE, (ROOT / "docs" / "your_task.ipynb").read_text())
