@@ -219,7 +219,8 @@ def test_a_search_solves_cartpole(script: Path) -> None:
 def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
     controls = (ROOT / "docs/live/controls.html").read_text()
     assert len(script.read_bytes()) + len(controls.encode()) <= 40 * 1024
-    sources = [(ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js")]
+    paths = ("docs/live/learning.js", "docs/live/page.js", "docs/search.js", "control/commands/policy.js")
+    sources = [(ROOT / path).read_text() for path in paths]
     assert sum(source.count("\n") for source in sources) <= 900
     used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', sources[1])) | {"learned", "real"}
     names = re.findall(r'id="live-([\w-]+)"', controls)

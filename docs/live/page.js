@@ -1,5 +1,4 @@
-/* Controls and pictures of docs/live.md. `learning.js` has everything that learns, `understudyWeights` the shipped
-networks. */
+/* Controls and pictures of docs/live.md. learning.js learns, and `understudyWeights` are the shipped networks. */
 "use strict";
 
 const understudy = createUnderstudy(understudyWeights);
@@ -10,14 +9,12 @@ const describe = (canvas, text) => canvas.setAttribute("aria-label", text);
 const number = (value) => value.toFixed(1);
 const rate = () => 10 ** Number(element("rate").value);
 const updates = () => Number(element("updates").value);
-const CURVE_POINTS = 20;
-const SEARCH_SECONDS = 300;
+const [CURVE_POINTS, SEARCH_SECONDS] = [20, 300];
 
 const choices = []; // of the menu of tasks: {task, bandit}
 let session = 0; // a training ends when the reader starts another one
 let paused = false;
-let pairs = 0; // trained pairs of agents; their seeds are 1, 2, ...
-let searches = 0; // as above
+let [pairs, searches] = [0, 0]; // trained pairs of agents, and searches; their seeds are 1, 2, ...
 let curve = { lines: [], last: 1 }; // lines of points [updates, return], and the number of updates
 let searchCurve = []; // points [generation, return]
 
