@@ -95,10 +95,11 @@ def with_examples(lines: list[str]) -> list[str]:
 LIVE_BANDITS = ("cartpole-bandit", "acrobot-bandit", "pendulum-bandit", "mountaincar-bandit")
 _COMMENT_OR_INDENT = re.compile(r"^ *(/\*([^*]|\*(?!/))*\*/|// .*)\n| +// .*$|^ +|^\n", re.MULTILINE)
 _LINE_END = re.compile(r"(?<=[;{,])\n")  # which JavaScript does not need
+_SPACE = re.compile(r'("[^"\n]*"|`[^`]*`)| *([=<>,;:?{}()|&]+) *')  # beside signs, outside texts
 
 
 def live_script() -> str:
-    """The script of docs/live.md: the networks of shipped bandits, and docs/live/*.js without comments and indents, on
+    """The script of docs/live.md: the networks of shipped bandits, and docs/live/*.js without comments and spaces, on
     few lines.
 
     Tables of first states are left out; the script draws such states itself.
@@ -113,7 +114,8 @@ def live_script() -> str:
         weights[name] = {"activation": proxy.config["proxy_activation_fn"], "tensors": encoded}
     code = "".join((ROOT / "docs/live" / name).read_text() for name in ("learning.js", "page.js"))
     numbers = json.dumps(weights, separators=(",", ":"))
-    return f"const understudyWeights = {numbers};\n" + _LINE_END.sub("", _COMMENT_OR_INDENT.sub("", code))
+    code = _SPACE.sub(r"\1\2", _LINE_END.sub("", _COMMENT_OR_INDENT.sub("", code)))
+    return f"const understudyWeights={numbers};\n{code}"
 
 
 def readable(signature: str) -> str:

@@ -218,7 +218,7 @@ def test_a_search_solves_cartpole(script: Path) -> None:
 
 def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
     controls = (ROOT / "docs/live/controls.html").read_text()
-    assert len(script.read_bytes()) + len(controls.encode()) <= 40 * 1024
+    assert len(script.read_bytes()) + len(controls.encode()) <= 40_000
     paths = ("docs/live/learning.js", "docs/live/page.js", "docs/search.js", "control/commands/policy.js")
     sources = [(ROOT / path).read_text() for path in paths]
     assert sum(source.count("\n") for source in sources) <= 900
