@@ -70,7 +70,7 @@ _TEACHERS: dict[str, dict[str, Any]] = {
     "QLearning": {"lr": 0.1, "discount": 0.99},
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
-_EVALUATIONS = 50  # evaluations of the teacher during its training
+_EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # evaluations of the teacher during its training, and their episodes
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
@@ -283,7 +283,7 @@ def _teacher_settings(task: Task) -> Settings:
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
     changes |= {"logdir": str(task.folder), "exp_name": TEACHER.partition(".")[0], "num_threads": run.num_threads}
     changes |= {"total_steps": options.teacher_steps, "steps_per_epoch": -(-options.teacher_steps // _EVALUATIONS)}
-    changes |= {"eval_every": 1, "eval_episodes": 20, "checkpoint_every": 1, "time_limit": task.limit}
+    changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1, "time_limit": task.limit}
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
 
 
@@ -292,7 +292,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
-    callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
+    callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch, task.spaces.max_return)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
     ending.status = INTERRUPTED  # training has set the status of a finished command
     if not finished:
@@ -519,19 +519,25 @@ def _command_text(task: Task) -> str:
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes left``. It is
-    empty if there are none. The lower end assumes that the teacher reaches its best return at once and that agents
-    train in machine code, and the upper end that neither is so. Both use the speed that the stage `probe` measured."""
+    empty if there are none. The lower end assumes that the teacher reaches its best return at once, in episodes as
+    short as in random play, and that agents train in machine code. The upper end assumes that none of this is so. Both
+    use the speed that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
     step = 1 / probe["steps_per_second"]
     length = probe["real_steps"] / max(1, probe["random"]["count"])
     teacher_steps = options.teacher_steps if options.teacher is None else 0
     judging = _JUDGING_EPISODES * length * step
+    num_tests = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES if options.teacher is None else 0
+    longest = task.spaces.max_episode_steps or _TIME_LIMIT
     agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
     agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
     agent *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
     race_steps = 2 * options.race_agents * options.race_steps
     estimates = {
-        "teacher": (_PATIENCE * teacher_steps * step, teacher_steps * (step + _SECONDS["update"]) + judging),
+        "teacher": (
+            _PATIENCE * (teacher_steps + num_tests * length) * step,
+            teacher_steps * (step + _SECONDS["update"]) + num_tests * longest * step + judging,
+        ),
         "bandit": (_SECONDS["fit"] / 2, 41_000 * step + _SECONDS["fit"]),
         "exam": (agents * agent / 4, agents * (agent + 10 * length * step)),
         "reward": (_SECONDS["fit"] / 2, 60_000 * step + _SECONDS["fit"]),

@@ -303,15 +303,18 @@ class Recorder(Callback):
 
 class StopWhenFlat(EarlyStopping):
     """Ends a training after ``patience`` evaluations without a better one. Evaluations before the first update do not
-    count. ``watch`` gets the finished fraction, and the best return of an evaluation."""
+    count. ``watch`` gets the finished fraction, and the best return of an evaluation. After an evaluation with
+    ``max_return``, which none can exceed, it is a fraction of the training until this end."""
 
-    def __init__(self, patience: int, watch: Watch | None = None):
+    def __init__(self, patience: int, watch: Watch | None = None, max_return: float | None = None):
         super().__init__(GREEDY, mode="max", patience=patience)
-        self.watch = watch
+        self.watch, self.max_return = watch, math.inf if max_return is None else max_return
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         if module.gradient_steps:
             super().on_train_epoch_end(trainer, module)
         if self.watch is not None:
-            best = float(self.best_score)
-            self.watch(module.finished_fraction(), f"best return {best:.1f}" if math.isfinite(best) else "")
+            best, fraction = float(self.best_score), module.finished_fraction()
+            if best >= self.max_return:
+                fraction = max(fraction, module.epoch / (module.epoch + self.patience - self.wait_count))
+            self.watch(fraction, f"best return {best:.1f}" if math.isfinite(best) else "")

@@ -280,7 +280,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     for folder in folders:
         for path in folder.left_out:  # as noted while the page was made
             warning(f"left out: '{path}' is no regular file of its run's folder")
-    print_wrapped(f"Report: {target} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+    print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
 

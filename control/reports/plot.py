@@ -13,7 +13,7 @@ import numpy as np
 
 from control.cli.files import read_json
 from control.reports import curves, scores, sheets
-from control.reports.runs import Array, Group, find_groups, logged, note_group_versions, return_tags
+from control.reports.runs import Array, Group, find_groups, logged, note_group_versions, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
 from control.reports.sheets import PLAIN, Look
 from control.reports.tables import seeds_text, summarise, summary_text
@@ -68,7 +68,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     """
     out = None if out is None else Path(out)
     if len(run_dirs) == 1 and (run_dirs[0] / TRIALS).is_file():
-        print(f"Figure:  {plot_search(run_dirs[0], look, out)}")
+        print(f"Figure:  {short_path(plot_search(run_dirs[0], look, out))}")
         return 0
     if out is not None:
         sheets.figure_file(out)  # raises for a wrong suffix before anything is read
@@ -107,7 +107,10 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
         _draw(book, arms, heading, tag, tasks)
     if redrawn is None:
         sheets.write_numbers(numbers_path, numbers)
-    print("\n" + "\n".join(f"Figure:  {path}" for path in book.files) + f"\nNumbers: {redrawn or numbers_path}")
+    print()
+    for path in book.files:
+        print(f"Figure:  {short_path(path)}")
+    print(f"Numbers: {short_path(redrawn or numbers_path)}")
     return 0
 
 
