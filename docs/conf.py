@@ -59,14 +59,17 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#5cc3de", "color-brand-content": "#5cc3de"},
 }
 
+FIGURE_WIDTH = 1400  # pixels of PNGs by `control.reports.sheets`
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
 
 
-def _figure(source: str, caption: str, shown: str = "") -> str:
+def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
     """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
-    options = f":alt: {caption}\n" + (f":class: {shown}\n:figclass: {shown}\n" if shown else "")
+    header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
+    classes = " ".join(["panels"] * (int.from_bytes(header[16:20]) == FIGURE_WIDTH) + [shown] * bool(shown))
+    options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
     return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
 
 
@@ -75,9 +78,9 @@ def as_on_the_site(text: str, folder: Path) -> str:
     readers of the repository is left out."""
     text = re.sub(r"<!-- repository -->.*?<!-- /repository -->\n\n", "", text, flags=re.DOTALL)
     text = _PICTURE.sub(
-        lambda it: _figure(it[3], it[2], "only-light") + "\n" + _figure(it[1], it[2], "only-dark"), text
+        lambda it: _figure(it[3], it[2], "only-light", folder) + "\n" + _figure(it[1], it[2], "only-dark", folder), text
     )
-    text = _IMAGE.sub(lambda it: _figure(it[2], it[1]), text)
+    text = _IMAGE.sub(lambda it: _figure(it[2], it[1], "", folder), text)
     return _LINK.sub(lambda it: it[1] if (folder / it[2]).is_dir() else it[0], text)
 
 

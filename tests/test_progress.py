@@ -111,7 +111,7 @@ def returns_again(
 
     search: Any = SimpleNamespace(
         config=SearchConfig(**changes), outcome=None, workers=SimpleNamespace(run=run),
-        seeds_of=lambda _, n: list(range(n)), seconds_of=lambda agents: 0.0, count_real_steps=lambda steps: None,
+        seeds_of=lambda _, n: list(range(n)), seconds_of=lambda *agents: 0.0, count_real_steps=lambda steps: None,
         settings=SimpleNamespace(
             proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
         ),

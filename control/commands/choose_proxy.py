@@ -239,7 +239,7 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     text = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
-    with _progress_with_estimate(module, text, len(entries) * count) as watch:
+    with _progress_with_estimate(module, text, len(entries) * count, module.config.retest_drawn) as watch:
         scores, agent_counts = test(module, means, count, watch)
     rows, eligible_scores = [], []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
@@ -318,11 +318,11 @@ def _train_and_test(
 
 
 @contextlib.contextmanager
-def _progress_with_estimate(module: ProxyModule, text: str, agents: int) -> Iterator[Watch | None]:
+def _progress_with_estimate(module: ProxyModule, text: str, agents: int, drawn: bool = False) -> Iterator[Watch | None]:
     """Context manager that prints ``text`` with the estimated time for this number of ``agents``, and shows the
-    progress. Does neither if ``text`` is empty."""
+    progress. Does neither if ``text`` is empty. ``drawn`` is for `ProxyModule.seconds_of`."""
     if text:
-        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents))})")
+        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, drawn))})")
     with progress("agents trained and tested", bool(text)) as watch:
         yield watch
 

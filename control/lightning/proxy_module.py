@@ -37,6 +37,9 @@ from models.settings import SettingError
 from models.streams import Streams
 from understudy.kinds import KINDS
 
+_DRAWN_FACTOR = 3  # time of an agent with drawn hyperparameters, such as two layers, by the time of another one
+_DRAWING_SECONDS = 4.0  # of the pictures of a winner
+
 
 class ProxyModule(RunModule):
     """Trains fresh agents on each proxy of a population and tests them on the real environment (`train_epoch`). The
@@ -289,19 +292,21 @@ class ProxyModule(RunModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
-    def seconds_of(self, agents: int) -> float:
-        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed."""
+    def seconds_of(self, agents: int, drawn: bool = False) -> float:
+        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. Agents
+        are slower if all of their hyperparameters are ``drawn``."""
         if self.outcome is None:
             return 0.0
         seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
-        return seconds * agents * self.config.steps_in_use / self.config.inner_steps
+        return seconds * agents * self.config.steps_in_use / self.config.inner_steps * (_DRAWN_FACTOR if drawn else 1)
 
     def seconds_after(self) -> float:
-        """Estimate the seconds to evaluate the best means again, to evaluate the winner, and to film it."""
+        """Estimate the seconds to evaluate the best means again, to evaluate the winner, to draw and to film it."""
         run, outcome = self.settings.run, self.outcome
         num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
         num_means = min(self.archive.size, num_tested) + int(not self.has_solved())  # also the last mean
-        seconds = self.seconds_of(num_means * self.config.retest_agents)
+        seconds = _DRAWING_SECONDS * (self.outcome is not None)
+        seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
         episode_length = None if outcome is None else float(outcome.lengths.double().mean())
         return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
 
