@@ -38,7 +38,7 @@ from models.streams import Streams
 from understudy.kinds import KINDS
 
 _DRAWN_FACTOR = 3  # time of an agent with drawn hyperparameters, such as two layers, by the time of another one
-_DRAWING_SECONDS = 4.0  # of the pictures of a winner
+_DRAWING_SECONDS = 6.0  # of the pictures of a winner
 
 
 class ProxyModule(RunModule):

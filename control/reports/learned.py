@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and t
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
     """Write the page about the ``results`` of the stages, and return its path. ``command`` repeats the run."""
     figures = []
-    for look in stored_looks() if "exam" in results else ():
+    wide, narrow = stored_looks()
+    for look in (wide, replace(narrow, formats=("svg",))) if "exam" in results else ():  # no card of TensorBoard
         figure = look.path(folder, Path(FIGURE).stem)
         _draw(figure, results, look)
         figures.append(figure.with_suffix(".svg"))
