@@ -546,5 +546,6 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     bounds = [estimates[name] for name in names if name not in task.results]
     low, high = (sum(ends) for ends in zip(*bounds, strict=True)) if bounds else (0.0, 0.0)
     divisor, unit = (60, "minutes") if high >= 90 else (1, "seconds")
-    ends = dict.fromkeys(f"{max(1, seconds / divisor):.0f}" for seconds in (low, high))
-    return f"; about {' to '.join(ends)} {unit} left" if high >= 1 else ""
+    ends = dict.fromkeys(f"{seconds / divisor:.0f}" for seconds in (low, high))
+    start = "up to" if "0" in ends else "about"
+    return f"; {start} {' to '.join(end for end in ends if end != '0')} {unit} left" if high >= 1 else ""
