@@ -70,19 +70,22 @@ class Agent(EpisodeAgent):
         capacity = sys.maxsize if config.is_offline else config.buffer_size
         self.memory = EpisodeMemory(self.members, capacity, config.buffer_unit, config.buffer_order)
         self.optimizers = [Adam([*self.policy.parameters(), *self.trunk.parameters()], config.lr)]
-        if (network := self.value or self.quantile_net) is not None:
+        state_network = self.value or self.quantile_net  # settings allow only one of the two
+        if state_network is not None:
             # Returns say more about images than actions do, so both losses train the trunk.
-            self.optimizers.append(Adam([network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
-        # "norms": gradient norms [M] of each latest update; "outputs" of the policy for the latest minibatch.
+            self.optimizers.append(Adam([state_network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
+        # "norms": a list of gradient norms [M], one for each update of the latest `_descend`; "outputs": the outputs
+        # of the policy for the latest minibatch, [M, B, outputs].
         self._latest: dict[str, Any] = {}
         self.is_discrete = isinstance(spaces.actions, Discrete)
-        if isinstance(spaces.actions, Continuous):  # outputs of networks are in [-1, 1]
+        if isinstance(spaces.actions, Continuous):  # the policy outputs actions in units of half their range
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
         """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
-        Only policies of discrete actions are checked, because the loss of continuous actions does not show it."""
+        ``metrics`` is the result of `learn`. Only policies of discrete actions are checked: their loss is ln(A) if they
+        are uniform, and the loss of continuous actions has no such value."""
         if not isinstance(self.spaces.actions, Discrete):
             return super().has_collapsed(metrics)
         uniform_loss = math.log(self.spaces.actions.n)
@@ -94,16 +97,19 @@ class Agent(EpisodeAgent):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> "CommandedPolicy":
-        """See `models.contract.Agent.begin`. Commands are sampled, except if ``evaluate`` is on and ``eval_command`` is
-        "lower_bound": then the command is the mean."""
-        exact = evaluate and self.config.eval_command == "lower_bound"
-        return CommandedPolicy(self, envs, streams, sample, exact, command or {})
+        """Return a policy for E = ``envs`` episodes of each member. Each episode follows a command, which is sampled at
+        its start. If ``evaluate`` is on and ``eval_command`` is "lower_bound", the command is the mean of the
+        distribution instead. `models.contract.Agent.begin` describes the arguments."""
+        at_mean = evaluate and self.config.eval_command == "lower_bound"
+        return CommandedPolicy(self, envs, streams, sample, at_mean, command or {})
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        # The quantile network gives the rank of a commanded return in a state, so one network is not enough.
+        """Return the network of a member's greedy policy for an exported file, or None if one network is not enough.
+        ``command`` replaces commands by name, such as ``{"return": 250.0}``."""
+        # A commanded return needs the quantile network too, which computes its rank in each state.
         if self.config.desire_rank and "return" in command:
             return None
-        policy: Any = self.policy if self.averaged is None else self.averaged[0]
+        policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
         layers, activations = policy.of_member(member)
         head = "argmax" if self.is_discrete else "scale"
         return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
@@ -122,41 +128,47 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the ranks ``[M, B]`` of ``returns [M, B]`` among the quantiles in ``obs [M, B, *O]``."""
+        """Return the rank of each of the ``returns [M, B]``: the probability that the return-to-go from ``obs [M, B,
+        *O]`` is smaller, ``[M, B]``, as the quantile network estimates it."""
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store whole episodes and update the exploration commands.
+        """Store whole episodes and update the distribution from which exploration commands are sampled.
 
         With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. The result is empty if
-        ``num_val_batches`` is 0, and for RCP-A, because `learn` computes the advantages that its commands need.
+        ``num_val_batches`` is 0. It is also empty for RCP-A: its commands are advantages, and `learn` computes the
+        advantages of the new episodes later.
         """
         returns_to_go = self._returns_to_go(trajectory)
-        returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
-        episodes = [self._to_episodes(trajectory, returns_to_go, returns, member) for member in range(self.members)]
+        # [M, E], discounted if commanded returns are.
+        episode_returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
+        members = range(self.members)
+        episodes = [self._to_episodes(trajectory, returns_to_go, episode_returns, member) for member in members]
         metrics = {}
         if validate and self.config.num_val_batches > 0 and not self.config.desire_advantage:
             metrics["validation_loss"] = self._validation_loss(episodes)
-        for member in range(self.members):
+        for member in members:
             self.memory.add(member, episodes[member])
         self.commands.widen_scales(returns_to_go, trajectory.returns, trajectory.lengths)
         # An episode's discounted return is the return-to-go of its first step.
         self.commands.update_from_returns(self.memory, returns_to_go[0], trajectory.lengths)
-        for member, episode_returns in enumerate(self._episode_returns()):
+        for member, returns_in_memory in enumerate(self._episode_returns()):
             lengths = torch.tensor([len(episode) for episode in self.memory.episodes[member]]).float()
-            self.commands.update_groups(member, episode_returns, lengths)
+            self.commands.update_groups(member, returns_in_memory, lengths)
         return metrics
 
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
-        """Return the discounted return-to-go of every step, ``[T, M, E]``. If ranks are commanded and the quantile
-        network has been trained, it is the TD(lambda) return. Its values are the means of the quantiles, clamped to the
-        returns in memory as in `_clamped_values`."""
+        """Return the return-to-go of every step, ``[T, M, E]``: the discounted sum of the rewards from this step on. If
+        ranks are commanded and the quantile network has been trained, it is the TD(lambda) return, whose state values
+        are the means of the predicted quantiles."""
         config, reward, valid = self.config, trajectory.reward, trajectory.valid
-        if self.quantile_net is None or not self.optimizers[1].param_groups[0]["step_count"]:
+        is_trained = self.quantile_net is not None and self.optimizers[1].param_groups[0]["step_count"] > 0
+        if not is_trained:
             return discounted_returns(reward, valid, config.discount)
-        values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])
-        final_values = self._values(list(trajectory.final_obs))
+        values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
+        final_values = self._values(list(trajectory.final_obs))  # [E] for each member
+        # Clamp values to the range of the returns-to-go in memory, for the reason in `_clamped_values`.
         for m, returns in enumerate(self.memory.column("rtg")):
             low, high, scale = returns.min().clamp(max=0), returns.max().clamp(min=0), self._value_scale()[m]
             values[m] = (values[m] * scale).clamp(low, high).view(len(reward), -1)
@@ -168,34 +180,35 @@ class Agent(EpisodeAgent):
         return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
 
     def _to_episodes(
-        self, trajectory: Trajectory, returns_to_go: Tensor, commanded_returns: Tensor, member: int
+        self, trajectory: Trajectory, returns_to_go: Tensor, episode_returns: Tensor, member: int
     ) -> list[Episode]:
-        """Convert the episodes of one member to `Episode`, for `EpisodeMemory.add`. The fields of a step include the
-        commands that its action has fulfilled. ``returns_to_go`` are ``[T, M, E]``. ``commanded_returns [M, E]`` are
-        the returns of whole episodes, with the discount of commanded returns."""
+        """Convert the episodes of one member to a list of `Episode`, for `EpisodeMemory.add`. The fields of a step
+        include every command that its action has fulfilled, such as the return-to-go. ``returns_to_go`` are ``[T, M,
+        E]``. ``episode_returns [M, E]`` are the returns of whole episodes, discounted if commanded returns are."""
         episodes = []
-        lengths, returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
-        for e, (length, episode_return) in enumerate(zip(lengths, returns, strict=True)):
+        lengths, undiscounted_returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
+        for e, (length, undiscounted_return) in enumerate(zip(lengths, undiscounted_returns, strict=True)):
             steps = {
                 "obs": trajectory.obs[:length, member, e],
                 "action": trajectory.action[:length, member, e],
                 "rtg": returns_to_go[:length, member, e],
-                "cum_rew": torch.full((length,), episode_return),
+                "cum_rew": torch.full((length,), undiscounted_return),
                 "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
             }
-            extras = {"return": commanded_returns[member, e].clone()}
+            extras = {"return": episode_returns[member, e].clone()}
             if self.value is not None:
                 steps["reward"] = trajectory.reward[:length, member, e]
                 # `_refresh_advantages` fills these in.
                 steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
                 terminated = trajectory.terminated[length - 1, member, e]
                 extras |= {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
-            episodes.append(Episode(steps, episode_return, extras))
+            episodes.append(Episode(steps, score=undiscounted_return, extras=extras))
         return episodes
 
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
-        there is one, then of the policy. Return means over them, ``{name: [M]}``; ``entropy`` of the last minibatch."""
+        there is one, then of the policy. Return means over these steps, ``{name: [M]}``. Only ``entropy`` is not a
+        mean: it is for the last minibatch."""
         config = self.config
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
@@ -203,10 +216,10 @@ class Agent(EpisodeAgent):
             loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
             metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
         if self.value is not None:
-            self._refresh_advantages()
+            self._refresh_advantages()  # computes the targets of the value network
             metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
             metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
-            self._refresh_advantages()
+            self._refresh_advantages()  # computes advantages for the policy, with the updated value network
             pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
             metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
         metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
@@ -220,7 +233,7 @@ class Agent(EpisodeAgent):
     ) -> Tensor:
         """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
         of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
-        Return the mean reported loss ``[M]``, and keep the gradient norms in ``_latest``."""
+        Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_latest``."""
         config, reported_losses, norms = self.config, [], []
         for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(slots)
@@ -237,8 +250,8 @@ class Agent(EpisodeAgent):
         return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean loss ``[M]`` of the policy on the steps at the positions ``slots [M, B]`` in memory twice: to
-        minimise, with exponential weights if they are on; and to report, without weights and without gradient."""
+        """Return two mean losses ``[M]`` of the policy on a minibatch ``slots [M, B]`` (positions of steps in memory):
+        one to minimise, with exponential weights if they are on, and one to report, without weights or gradient."""
         config = self.config
         obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)
@@ -250,10 +263,10 @@ class Agent(EpisodeAgent):
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
-        squared error of continuous actions in units of half their range. ``command`` has the C `_command_fields`, ``[M,
-        B]`` each. Keep the outputs of the policy in ``_latest``."""
+        squared error of continuous actions in units of half their range. ``command`` is a list of C tensors ``[M, B]``,
+        the fields that `_command_fields` names. Keep the outputs of the policy in ``_latest``."""
         if self.quantile_net is not None:
-            column = self.commands.column["rank"]
+            column = self.commands.column["rank"]  # it holds returns-to-go until here
             command[column] = self.rank(obs, command[column])
         outputs = self(obs, torch.stack(command, dim=-1))
         self._latest["outputs"] = outputs.detach()
@@ -263,24 +276,19 @@ class Agent(EpisodeAgent):
 
     @property
     def _command_fields(self) -> list[str]:
-        """Names of the fields in memory that are the commands of a step. In place of a rank it is the return-to-go,
-        from which the current quantile network computes the rank."""
+        """Names of the fields in memory that are the commands of a step. Ranks are not stored, because they change with
+        the quantile network: their field is the return-to-go, of which `_fit_loss` computes the rank."""
         return ["rtg" if name == "rank" else name for name in self.commands.names]
 
     def status(self) -> dict[str, Tensor]:
-        """Return learning rate, steps in memory, and the range of returns in memory, ``{tag: [M]}``."""
+        """Return ``{tag: [M]}``: learning rate, number of steps in memory and, if a command is a return, the smallest
+        and the largest return of the episodes in memory."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
-        return super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)} | self._return_range()
-
-    def _return_range(self) -> dict[str, Tensor]:
-        """Return the smallest and the largest episode return, ``{tag: [M]}``. Empty if no command is a return."""
-        returns = self._episode_returns()
-        if not returns:
-            return {}
-        return {
-            "rollout/command_return_seen_min": torch.stack([member_returns.amin() for member_returns in returns]),
-            "rollout/command_return_seen_max": torch.stack([member_returns.amax() for member_returns in returns]),
-        }
+        status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
+        if returns := self._episode_returns():
+            status["rollout/command_return_seen_min"] = torch.stack([returns_m.amin() for returns_m in returns])
+            status["rollout/command_return_seen_max"] = torch.stack([returns_m.amax() for returns_m in returns])
+        return status
 
     def _episode_returns(self) -> list[Tensor]:
         """Return for each member the returns ``[N]`` of the N episodes in its memory. They are discounted if the
@@ -292,7 +300,7 @@ class Agent(EpisodeAgent):
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
         """Return the mean loss ``[M]`` of the policy on steps that are sampled from the new ``episodes`` of each
-        member. The random streams of the training are forked."""
+        member. Sample them by random streams that are forked from the streams of the training."""
         num_samples = self.config.num_val_batches * self.config.batch_size
         names = ["obs", "action", *self._command_fields]
         member_batches = []  # the columns of each member
@@ -305,10 +313,10 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def _refresh_advantages(self) -> None:
-        """Recompute value, value target and advantage of every step in memory with the current value network, then
-        update the advantage command."""
+        """Recompute value, value target and advantage of every step in memory with the current value network. Then
+        update the distribution of advantage commands."""
         config, memory = self.config, self.memory
-        values, final_values = self._clamped_values()
+        values, final_values = self._clamped_values()  # a tensor [steps] and a tensor [episodes] for each member
         memory.set_column("value", torch.cat(values))
         lengths = [len(episode) for episodes in memory.episodes for episode in episodes]
 
@@ -319,7 +327,7 @@ class Agent(EpisodeAgent):
         remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
-        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
+        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))  # of the state after each step
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
@@ -337,10 +345,11 @@ class Agent(EpisodeAgent):
 
     def _clamped_values(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
-        ``[episodes]``, in units of reward. Final values are 0 after termination, and without ``bootstrap_truncation``.
+        ``[episodes]``, in units of reward. Values are clamped to the range of the returns-to-go in memory. Final values
+        are 0 after termination, and all of them are 0 without ``bootstrap_truncation``.
 
-        At a time limit the network may extrapolate (a lander can climb for ever), and bootstrapping from an
-        extrapolated value amplifies its error. So values are clamped to the range of returns in memory.
+        At a time limit the network may extrapolate: a lander that climbs for ever reaches states that were never seen.
+        Bootstrapping from an extrapolated value amplifies its error, so values are clamped.
         """
         memory, scale = self.memory, self._value_scale()
         values = self._values(memory.column("obs"))
@@ -360,9 +369,10 @@ class Agent(EpisodeAgent):
         return self.commands.return_reach / SCALED_LIMIT
 
     def _values(self, obs: list[Tensor]) -> list[Tensor]:
-        """Return values ``[n]``, in units of `_value_scale`, for the observations ``[n, *O]`` of each member. n may
-        differ between members. They are computed in chunks of a fixed shape, because the rounding of a matrix product
-        may depend on the length of the batch."""
+        """Return for each member the values ``[n]`` of its observations ``[n, *O]``, in units of `_value_scale`.
+        Members may have different n."""
+        # Chunks of a fixed shape, because the rounding of a matrix product may depend on the length of the batch, which
+        # is the largest n of all members.
         size = _IMAGE_CHUNK if self.spaces.is_image else _VALUE_CHUNK
         num_chunks = -(-max(map(len, obs)) // size)  # rounded up
         padded_obs = stack_padded(obs, num_chunks * size)
@@ -371,7 +381,7 @@ class Agent(EpisodeAgent):
 
     def _value(self, obs: Tensor) -> Tensor:
         """Return values of ``obs [M, B, *O]``, ``[M, B]`` in units of `_value_scale`."""
-        if self.value is None:  # ranks are commanded
+        if self.value is None:  # the mean of the predicted quantiles
             return (self._quantiles(obs) * level_weights(self.levels)).sum(-1)
         return self.value(self.trunk(obs)).squeeze(-1)
 
@@ -381,16 +391,16 @@ class Agent(EpisodeAgent):
         return self.quantile_net(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean pinball loss ``[M]`` of the quantile network on a minibatch ``slots [M, B]``, in units of
-        `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
+        """Return the mean pinball loss ``[M]`` of the quantile network on a minibatch ``slots [M, B]`` (positions of
+        steps in memory), in units of `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(slots, ["obs", "rtg"])
         quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
         loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
         return loss, loss.detach()
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean squared error ``[M]`` of the value network on a minibatch ``slots [M, B]``, in units of
-        `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
+        """Return the mean squared error ``[M]`` of the value network on a minibatch ``slots [M, B]`` (positions of
+        steps in memory), in units of `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(slots, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
@@ -400,7 +410,8 @@ class Agent(EpisodeAgent):
 
     @property
     def command_names(self) -> list[str]:
-        """See `models.contract.Agent.command_names`. A return may be commanded by its rank."""
+        """The names of the commands that a user can replace. If ranks are commanded, "return" is one of them: the
+        policy then converts a commanded return to its rank."""
         return [*super().command_names, *(["return"] if self.config.desire_rank else [])]
 
     def training_state(self) -> dict[str, Any]:
@@ -412,7 +423,7 @@ class Agent(EpisodeAgent):
         obs = torch.zeros(*shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         action = torch.zeros(*shape, *spaces.action_shape, dtype=spaces.action_dtype)
         number, flag = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
-        # An example of an episode, of one step, to check the saved episodes against.
+        # An example of an episode, of one step. The saved episodes must have the same fields, shapes and dtypes.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
         (example,) = self._to_episodes(trajectory, number, number[0], 0)
         self.memory.load_state_dict(state["memory"], example)
@@ -422,27 +433,28 @@ class Agent(EpisodeAgent):
 class CommandedPolicy(Policy):
     """Policy for E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
 
-    If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``exact``, commands are the mean
-    instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks are commanded, a return
-    in ``overrides`` is counted down, and in every step the command is the rank of this return in the current state.
+    If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``at_mean``, commands are the mean
+    of their distribution instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks
+    are commanded and ``overrides`` has a return, this return is counted down, and in every step the command is its rank
+    in the current state.
     """
 
-    def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, exact: bool, overrides: Command):
+    def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, at_mean: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
-        self.command = self.commands.sample(envs, streams, exact, overrides)
+        self.command = self.commands.sample(envs, streams, at_mean, overrides)
         # Commanded returns-to-go [M, E], from which ranks are computed.
         self.commanded_returns: Tensor | None = None
         if "rank" in self.commands.column and "return" in overrides:
             self.commanded_returns = torch.full((self.members, envs), overrides["return"])
-        draws: list[Draw] = []
+        draws: list[Draw] = []  # the random numbers of each step: their sampler, names and shapes
         # RCP-A samples a new command at every step (public code).
-        if "advantage" in self.commands.names and not exact and "advantage" not in overrides:
+        if "advantage" in self.commands.names and not at_mean and "advantage" not in overrides:
             draws.append((Streams.normal, {"command": (envs,)}))
         if sample:
             sampler = Streams.gumbel if agent.is_discrete else Streams.normal
             draws.append((sampler, {"action": (envs, agent.num_outputs)}))
         self.floor = agent.config.policy_floor if sample and agent.is_discrete else 0.0
-        if self.floor:
+        if self.floor:  # one number decides whether the action is uniformly random, the other one chooses it
             draws.append((Streams.uniform, {"floor": (envs, 2)}))
         self.noise = NoiseBlocks(streams, draws)
 

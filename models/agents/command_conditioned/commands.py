@@ -29,8 +29,9 @@ def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
     """
     quantiles = quantiles.sort(-1).values  # the outputs of a network need not be ascending
     count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # number of quantiles that are not above the return
-    upper = count.clamp(1, len(levels) - 1)
-    low, high = (quantiles.gather(-1, i.unsqueeze(-1)).squeeze(-1) for i in (upper - 1, upper))
+    upper = count.clamp(1, len(levels) - 1)  # index of the quantile above the return
+    low = quantiles.gather(-1, (upper - 1).unsqueeze(-1)).squeeze(-1)
+    high = quantiles.gather(-1, upper.unsqueeze(-1)).squeeze(-1)
     fraction = (returns - low) / (high - low)
     ranks = levels[upper - 1] + fraction * (levels[upper] - levels[upper - 1])
     ranks = torch.where(count == 0, 0.5 * levels[0], ranks)
@@ -70,16 +71,17 @@ class Commands(nn.Module):
         self.config, self.max_return = config, max_return
         self.names = [name for name in COMMANDS if getattr(config, f"desire_{name}")]
         self.column = {name: i for i, name in enumerate(self.names)}
+        # [C], a command's value that the network receives as 0: the middle of the ranks.
         self.center = torch.tensor([0.5 if name == "rank" else 0.0 for name in self.names])
         # A step lowers a command by ``fall_per_step`` and by ``fall_per_reward`` times the reward, but keeps it between
         # ``smallest`` and ``largest``. All are [C].
-        is_horizon = [name == "horizon" for name in self.names]
-        counts_rewards = [name == "rtg" and config.command_source == "best" for name in self.names]
+        falls_by_step = [name == "horizon" for name in self.names]
+        falls_by_reward = [name == "rtg" and config.command_source == "best" for name in self.names]
         limit = torch.finfo(torch.float32).max
         max_rtg = limit if max_return is None else max_return
-        self.fall_per_step, self.fall_per_reward = torch.tensor([is_horizon, counts_rewards]).float()
-        self.smallest = torch.tensor([1.0 if falls else -limit for falls in is_horizon])
-        self.largest = torch.tensor([max_rtg if falls else limit for falls in counts_rewards])
+        self.fall_per_step, self.fall_per_reward = torch.tensor([falls_by_step, falls_by_reward]).float()
+        self.smallest = torch.tensor([1.0 if is_horizon else -limit for is_horizon in falls_by_step])
+        self.largest = torch.tensor([max_rtg if is_rtg else limit for is_rtg in falls_by_reward])
         for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
             self.register_buffer(name, torch.zeros(members))
         self.register_buffer("scale", torch.ones(members, len(self.names)))
@@ -87,26 +89,29 @@ class Commands(nn.Module):
         self.register_buffer("group_lengths", torch.zeros(members, _HORIZON_GROUPS))
         self.update_scale()
 
-    def sample(self, envs: int, streams: Streams, exact: bool, overrides: Mapping[str, float]) -> Tensor:
+    def sample(self, envs: int, streams: Streams, at_mean: bool, overrides: Mapping[str, float]) -> Tensor:
         """Sample the commands ``[M, E, C]`` at the start of E = ``envs`` episodes.
 
         UDRL: the return is U(mean, mean + spread), at most ``max_return`` (paper, section 2.2). RCP: the return or
         advantage is N(mean, spread). The horizon is ``horizon``. Ranks are U(0, rank_min) with probability
-        ``rank_low_share``, otherwise U(rank_min, rank_max). If ``exact``, returns and advantages are the mean itself,
-        and ranks are ``eval_rank``. ``overrides`` replaces commands, by their names for users: ``{"return": 250.0}``. A
-        return in it also changes the horizon (`matching_horizon`).
+        ``rank_low_share``, otherwise U(rank_min, rank_max).
+
+        If ``at_mean``, returns and advantages are the mean itself, and ranks are ``eval_rank``. ``overrides`` replaces
+        commands, by their names for users: ``{"return": 250.0}``. If it has a return, the horizon is the usual length
+        of episodes with about this return (`matching_horizon`).
         """
         is_uniform = self.config.command_source == "best"
-        samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), exact)
+        samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), at_mean)
         if is_uniform and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
         if "rank" in self.column:
-            low, high, low_probability = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
+            rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
             uniform = streams.uniform(envs)
-            ranks = low + (high - low) * (uniform - low_probability) / (1 - low_probability)
-            ranks = torch.where(uniform < low_probability, low * uniform / max(low_probability, 1e-6), ranks)
-            values["rank"] = torch.full_like(ranks, self.config.eval_rank) if exact else ranks
+            usual_ranks = rank_min + (rank_max - rank_min) * (uniform - low_share) / (1 - low_share)
+            low_ranks = rank_min * uniform / max(low_share, 1e-6)
+            ranks = torch.where(uniform < low_share, low_ranks, usual_ranks)
+            values["rank"] = torch.full_like(ranks, self.config.eval_rank) if at_mean else ranks
         if "return" in overrides:
             values["horizon"] = self.matching_horizon(overrides["return"]).unsqueeze(1).expand(-1, envs)
         for name in self.names:
@@ -116,17 +121,19 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return ``command`` of `models.contract.GreedyNetwork`, for the mean command of a member. ``overrides``
-        replaces commands, as in `sample`."""
-        start = self.sample(1, Streams([0] * len(self.mean)), True, overrides)[member, 0]
+        """Return for each command of a member, by its name for users, the numbers ``[7]`` of `GreedyNetwork.command`:
+        its first value (the mean), how it is counted down (`count_down`), and how it is scaled (`scaled`).
+        ``overrides`` replaces commands, as in `sample`."""
+        streams = Streams([0] * len(self.mean))  # without effect on the mean
+        start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         falls = self.fall_per_step, self.fall_per_reward
-        rows = [start, *falls, self.smallest, self.largest, self.center, self.scale[member]]
-        columns = torch.stack(rows, 1)
-        return {_USER_NAMES[name]: column for name, column in zip(self.names, columns, strict=True)}
+        rows = [start, *falls, self.smallest, self.largest, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
+        numbers_by_command = torch.stack(rows, 1)  # [C, 7]
+        return {_USER_NAMES[name]: numbers for name, numbers in zip(self.names, numbers_by_command, strict=True)}
 
-    def sample_value(self, noise: Tensor, exact: bool = False) -> Tensor:
-        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``exact``."""
-        deviation = torch.zeros_like(noise) if exact else noise
+    def sample_value(self, noise: Tensor, at_mean: bool = False) -> Tensor:
+        """Return ``mean + spread * noise`` for ``noise [M, E]``, or the mean alone if ``at_mean``."""
+        deviation = torch.zeros_like(noise) if at_mean else noise
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * deviation
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
@@ -136,28 +143,29 @@ class Commands(nn.Module):
         command.clamp_(self.smallest, self.largest)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. The rank is
-        the one in evaluations."""
+        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. For ranks it
+        is ``eval_rank``, the rank that evaluations command."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {_USER_NAMES[name]: means[name].clone() for name in self.names}
 
     def scaled(self, command: Tensor) -> Tensor:
-        """Return the input of the network for ``command [M, B, C]``: times ``scale``, and ranks relative to 0.5."""
+        """Return the input of the network for ``command [M, B, C]``: its difference from ``center`` times ``scale``."""
         return (command - self.center) * self.scale.unsqueeze(1)
 
     def by_name(self, command: Tensor) -> dict[str, Tensor]:
-        """Split ``command [M, E, C]`` by the names for users, into copies ``[M, E]``."""
+        """Return each of the C commands in ``command [M, E, C]`` by its name for users, as a copy ``[M, E]``."""
         return {_USER_NAMES[name]: command[..., column].clone() for name, column in self.column.items()}
 
     def update_from_returns(self, memory: EpisodeMemory, new_returns: Tensor, lengths: Tensor) -> None:
         """Update mean, spread and horizon of the next commands after new episodes, which are in ``memory`` already.
-        ``new_returns`` and ``lengths [M, E]`` are the new episodes' discounted returns and lengths.
+        ``new_returns [M, E]`` are the discounted returns of the new episodes, ``lengths [M, E]`` their numbers of
+        steps.
 
-        UDRL: they are the mean return, the standard deviation of returns and the mean length of the ``last_few`` best
-        episodes in memory (paper, section 2.2). RCP-R: mean and spread are the maximum and the standard deviation of
-        ``new_returns``, the horizon is the mean length of the 5 best new episodes. RCP-A: the horizon is the same, and
-        `update_from_advantages` sets mean and spread.
+        UDRL: mean and spread are the mean and the standard deviation of the returns of the ``last_few`` best episodes
+        in memory, and the horizon is the mean length of these episodes (paper, section 2.2). RCP-R: mean and spread are
+        the maximum and the standard deviation of ``new_returns``, and the horizon is the mean length of the 5 best new
+        episodes. RCP-A: the horizon is the same, but `update_from_advantages` sets mean and spread.
         """
         config = self.config
         for m in range(len(lengths)):
@@ -178,50 +186,54 @@ class Commands(nn.Module):
                 self.mean[m], self.spread[m] = mean, spread
 
     def update_groups(self, member: int, returns: Tensor, lengths: Tensor) -> None:
-        """Update ``group_returns`` and ``group_lengths`` of a ``member`` by ``returns`` and ``lengths [N]`` of all
-        episodes in its memory."""
+        """Sort all episodes in the memory of a ``member`` by return into groups of similar size, and update the mean
+        return and the mean length of each group. ``returns`` and ``lengths`` are ``[N]`` for N episodes."""
         order = returns.argsort()
+        # With fewer episodes than groups, the remaining groups repeat the last one.
         for group, rows in enumerate(order.tensor_split(min(_HORIZON_GROUPS, len(order)))):
             self.group_returns[member, group:] = returns[rows].mean()
             self.group_lengths[member, group:] = lengths[rows].mean()
 
     def matching_horizon(self, commanded_return: float) -> Tensor:
         """Return the mean length ``[M]`` of episodes in memory whose return is about ``commanded_return``. It is
-        interpolated between groups of episodes."""
+        interpolated between groups of episodes with similar returns (`update_groups`)."""
         horizons = []
         for group_returns, group_lengths in zip(self.group_returns.numpy(), self.group_lengths.numpy(), strict=True):
+            # Merge groups of equal returns, because `numpy.interp` needs increasing ones.
             returns, groups = np.unique(group_returns, return_inverse=True)
             mean_lengths = np.bincount(groups, group_lengths) / np.bincount(groups)
             horizons.append(max(1, round(np.interp(commanded_return, returns, mean_lengths))))
         return torch.tensor(horizons, dtype=torch.float32)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
-        """Update mean, spread and scale of the advantage command by the ``advantages [n]`` in the memory of each
-        member. The mean is the maximum of the advantages, as published, or a quantile of them."""
+        """Update mean, spread and scale of the advantage command by the ``advantages [n]`` of all steps in the memory
+        of each member. The mean is the largest advantage, as published, or a quantile of the advantages."""
         config = self.config
         for m, advantage in enumerate(advantages):
             std = advantage.std(correction=0)
             if config.advantage_command == "max":
                 self.mean[m] = advantage.max()
             else:
-                rank = max(1, round(config.advantage_quantile * len(advantage)))
-                self.mean[m] = advantage.kthvalue(rank).values
+                position = max(1, round(config.advantage_quantile * len(advantage)))  # 1: the smallest advantage
+                self.mean[m] = advantage.kthvalue(position).values
             self.spread[m] = config.advantage_spread * std
             # `update_scale` computes SCALED_LIMIT / reach, which is 2 / std.
             self.advantage_reach[m] = 0.5 * SCALED_LIMIT * std.clamp_min(1e-3)
         self.update_scale()
 
     def widen_scales(self, returns_to_go: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Increase the reaches, if needed, to include new ``returns_to_go [T, M, E]``, ``returns`` and ``lengths [M,
-        E]``. Reaches are powers of two, so that the scales seldom change."""
+        """Increase the reaches (the largest magnitudes of returns and horizons so far, from which automatic scales
+        follow), if needed, to include new ``returns_to_go [T, M, E]``, ``returns [M, E]`` and ``lengths [M, E]``."""
         max_return = torch.maximum(returns_to_go.abs().amax((0, 2)), returns.abs().amax(1))
         max_length = lengths.amax(1).float()
+        # Reaches are powers of two, so that the scales seldom change.
         for reach, maximum in ((self.return_reach, max_return), (self.horizon_reach, max_length)):
             reach.copy_(torch.maximum(reach, torch.exp2(maximum.clamp_min(1e-3).log2().ceil())))
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set the factor on each command: the setting if there is one, otherwise `SCALED_LIMIT` / reach."""
+        """Set ``scale [M, C]``, the factor on each command: the setting of the user if there is one, otherwise
+        `SCALED_LIMIT` divided by the largest magnitude that the command is expected to have."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale

@@ -287,14 +287,15 @@ def ineffective(config: Config) -> dict[str, str]:
     by_advantage, by_return = config.desire_advantage, config.desire_rtg or config.desire_cum_rew
     by_rank, has_values = config.desire_rank, config.desire_advantage or config.desire_rank
     uses_lambda = config.use_lambda_td or config.advantage_target == "lambda" or by_rank
+    # No hidden layer except the first, which embeds the observation with tanh.
     only_embeddings = config.network != "gated" and len(config.hidden_sizes) == 1 and not has_values
-    samples_commands = config.eval_command == "sampled"  # evaluations do
+    evaluates_samples = config.eval_command == "sampled"  # rank_min etc. then have an effect in evaluations
     return reasons_by_setting(
         (config.dataset is None, ("online",), "dataset is null"),
         (config.dataset is not None, ("num_rand_action_rollouts", "random_action_epochs"), "dataset replaces them"),
         (config.is_offline, ("buffer_size", "buffer_unit"), "the whole dataset is kept"),
         (config.is_offline, ("training_rollouts_per_worker", "num_val_batches"), "no episodes are played in training"),
-        (config.is_offline and not samples_commands, _RANK_RANGE, "no episodes are played in training"),
+        (config.is_offline and not evaluates_samples, _RANK_RANGE, "no episodes are played in training"),
         (only_embeddings, ("activation",), "hidden_sizes has one layer, which embeds the observation and has tanh"),
         (not by_advantage, tuple(names_with(Config, "part", "advantages")), "desire_advantage is off"),
         (not has_values, tuple(names_with(Config, "part", "values")), "desire_advantage and desire_rank are off"),

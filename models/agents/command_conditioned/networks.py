@@ -42,6 +42,7 @@ class BehaviorNetwork(Network):
         return dense(x, output_weight, output_bias)
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        """Return layers and activations of one member (`models.contract.GreedyNetwork`). The first layer has a gate."""
         embedding, gate, *layers = self.pairs(member)
         return [(*embedding, *gate), *layers], ["tanh", *[self.slope] * (len(layers) - 1)]
 
@@ -49,9 +50,9 @@ class BehaviorNetwork(Network):
 class HyperNetwork(Network):
     """A policy whose weights are an affine function of the command. They are generated for each row of a batch.
 
-    It differs from the public code, which does not learn. Here no ReLU follows the logits, commands are scaled, and
-    generated weights initially have the size of the weights of a default layer. In the public code, unscaled returns of
-    +-300 are the inputs of generators with default initialisation.
+    It differs from the public code, which does not learn: there, unscaled returns of +-300 are the inputs of generators
+    with default initialisation. Here commands are scaled, generated weights initially have the size of the weights of a
+    default layer, and no ReLU follows the logits.
     """
 
     def __init__(
@@ -95,9 +96,12 @@ class HyperNetwork(Network):
         return x.view(members, batch, -1)
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        """Return layers and activations of one member (`models.contract.GreedyNetwork`). The inputs of a generated
+        layer are x, the outer products of command and x, and the command."""
         pairs = self.pairs(member)
         layers: Layers = [pairs[0]]
         for (slope, offset), (bias_slope, bias) in zip(pairs[1::2], pairs[2::2], strict=True):
+            # Weights of x [fan_in, fan_out], of the outer products [C * fan_in, fan_out], of the command [C, fan_out].
             parts = [offset.view(-1, len(bias)), slope.T.reshape(-1, len(bias)), bias_slope.T]
             layers.append((torch.cat(parts).T, bias))
         return layers, ["tanh", *[self.slope] * (len(layers) - 2)]
@@ -124,6 +128,7 @@ class GatedNetwork(Network):
         return dense(x, output_weight, output_bias)
 
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
+        """Return layers and activations of one member (`models.contract.GreedyNetwork`). Hidden layers have gates."""
         *hidden, output = self.pairs(member)
         gated = [(*layer, *gate) for layer, gate in zip(hidden[::2], hidden[1::2], strict=True)]
         return [*gated, output], [self.slope] * len(gated)

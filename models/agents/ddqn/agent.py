@@ -55,7 +55,7 @@ class Agent(OffPolicyAgent):
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.noise = NoiseBlocks(
             lockstep_streams(seeds, "exploration and replay"),
-            [
+            [  # the random numbers of each step: their sampler, names and shapes
                 (Streams.uniform, {"explore": (self.envs,)}),
                 (integers_below(self.num_actions), {"action": (self.envs,)}),
                 (Streams.uniform, {"replay": (config.updates_per_step, first_config.batch_size)}),
@@ -85,7 +85,8 @@ class Agent(OffPolicyAgent):
 
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make a gradient step and a soft target update (`OffPolicyAgent.update`)."""
+        """Make a gradient step on the minibatch that ``random_numbers["replay"]`` chooses, and a soft target update, in
+        the members ``learning [M]`` bool (None: all). Return the loss ``[M]`` before the step."""
         batch = self.minibatch(random_numbers["replay"], learning)
         self.optimizer.zero_grad()
         loss, _, _ = self.q_loss(batch)
@@ -95,7 +96,8 @@ class Agent(OffPolicyAgent):
         return loss.detach()
 
     def q_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss ``[M]`` of a minibatch, the values ``[M, B]`` of its actions, their TD targets ``[M, B]``."""
+        """Return three tensors for a minibatch ``{column: [M, B, ...]}``: the loss ``[M]`` of double DQN, the values
+        ``[M, B]`` of its actions, and their TD targets ``[M, B]``."""
         with torch.no_grad():
             next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
             next_q = q_of(self.network(self.target_parameters, batch["next_obs"]), next_action)
@@ -124,6 +126,8 @@ class Agent(OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+        """Return the network of a member's greedy policy, for an exported file. If dueling, it has no value: the best
+        action has the largest advantage."""
         if isinstance(self.network, DuelingQNetwork):
             return GreedyNetwork(*self.network.advantage_of_member(self.flat_parameters, member), "argmax")
         return GreedyNetwork(*self.network.of_member(self.flat_parameters, member), "argmax")
@@ -144,7 +148,7 @@ class Greedy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``. Of several best ones, it is the first."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first one if several are equally good."""
         return self.network(self.flat_parameters, obs).argmax(2)
 
 

@@ -20,7 +20,6 @@ from models.tiles import ZERO, copy
 from models.vectors import LANES, load, splat, store, total, where_better, where_less
 
 Array = np.ndarray[Any, Any]
-NUMBERS = ("explore", "action", "replay")  # names in `Agent.noise`
 IMPROVES = FAST  # how `improve` is compiled
 
 
@@ -68,26 +67,41 @@ class Work(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
-    into ``loss [M]``. Reserves rows in the replay buffer."""
+    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
     network, config, buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
     (table,) = buffer.reserve(steps * envs)  # a single table, because all columns are float32
-    # Groups of values, in the order of the fields of `Members`.
-    over_batch = isinstance(network, DuelingQNetwork) and network.over_batch
-    architecture = isinstance(network, DuelingQNetwork), over_batch, *_nets(network)
-    q_learner = nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer)
-    arrays = agent.episodes.numpy(), loss.numpy(), table.numpy()
-    counts = buffer.position, buffer.size, buffer.capacity
-    numbers = [random_numbers[name].numpy() for name in NUMBERS]
-    epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
-    floats = np.float32(config.discount), np.float32(config.tau)
-    fill = max(1, config.fill)  # a minibatch needs at least one row
-    settings = agent.obs_size, agent.num_actions, *floats, config.init_episodes, fill
-    return Members._make((*architecture, q_learner, *arrays, *counts, *numbers, *epsilons, *settings))
+    trunk, value, advantage = _nets(network)
+    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
+    return Members(
+        dueling=isinstance(network, DuelingQNetwork),
+        mean_over_batch=isinstance(network, DuelingQNetwork) and network.over_batch,
+        trunk=trunk,
+        value=value,
+        advantage=advantage,
+        q_learner=nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
+        episodes=agent.episodes.numpy(),
+        loss=loss.numpy(),
+        table=table.numpy(),
+        position=buffer.position,
+        replay_size=buffer.size,
+        capacity=buffer.capacity,
+        explore=random_numbers["explore"].numpy(),
+        random_action=random_numbers["action"].numpy(),
+        replay_uniform=random_numbers["replay"].numpy(),
+        by_episode=by_episode,
+        by_step=by_step,
+        obs_size=agent.obs_size,
+        num_actions=agent.num_actions,
+        discount=np.float32(config.discount),
+        tau=np.float32(config.tau),
+        init_episodes=config.init_episodes,
+        fill=max(1, config.fill),  # a minibatch needs at least one row
+    )
 
 
 def _nets(network: MLP | DuelingQNetwork) -> tuple[Net, Net, Net]:
-    """Return the fields ``trunk, value, advantage`` of `Members`; the last two are placeholders if not dueling."""
+    """Return the fields ``trunk, value, advantage`` of `Members`. If not dueling, the last two are placeholders."""
     if isinstance(network, DuelingQNetwork):
         value_begin, advantage_begin = network.features.size, network.features.size + network.value.size
         value, advantage = nets.make_net(network.value, value_begin), nets.make_net(network.advantage, advantage_begin)
@@ -109,7 +123,7 @@ class Player(NamedTuple):
 
 
 def make_player(policy: Greedy) -> Player:
-    """Return the policy for compiled code. Its weights share the policy's memory."""
+    """Return the record of a greedy policy for compiled code. Its weights share the policy's memory."""
     dueling = isinstance(policy.network, DuelingQNetwork)
     trunk, value, advantage = _nets(policy.network)
     num_actions = int((advantage if dueling else trunk).sizes[-1])
@@ -119,7 +133,7 @@ def make_player(policy: Greedy) -> Player:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one thread: activations, action values, targets, a minibatch and the gradient."""
+    """Allocate the memory in which one thread computes the updates of a member. Unused columns contain zeros."""
     batch_size = agent.replay_uniform.shape[3]
     widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
     layers = [nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage)]
@@ -142,11 +156,12 @@ def make_work(agent: Members) -> Work:
 
 @exact_inlined
 def _greedy_action(networks, params, obs, scratch):
-    """Return the action with the largest value for ``obs [O]``, the first of several (`Greedy.act`). ``networks`` is
-    `Members` or `Player`, with a member's parameters ``params [D]``. Overwrites ``scratch [4, widest]``: rows 2 and 3
-    with the value network, rows 0 and 1 with the other two."""
-    row = nets.outputs_row(networks.trunk, params, obs, scratch)  # action values or, if dueling, features
-    if networks.dueling:
+    """Return the action with the largest value for ``obs [O]``, the first one if several are equal (`Greedy.act`).
+    ``networks`` is `Members` or `Player`, with a member's parameters ``params [D]``. The networks run in the rows of
+    ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and 1."""
+    # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
+    row = nets.outputs_row(networks.trunk, params, obs, scratch)
+    if networks.dueling:  # replace ``scratch[row]`` by the action values, value + advantage - mean advantage
         for i in range(networks.value.sizes[0]):
             scratch[2, i] = scratch[row, i]
         value_row = nets.single(networks.value, params, scratch, 2)
@@ -162,17 +177,16 @@ def _greedy_action(networks, params, obs, scratch):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
-    (`Agent.act`)."""
+    """Return the epsilon-greedy action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs
+    [O]``: the compiled form of `Agent.act`. ``state`` is for other agents."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.random_action[m, t, e]
     return _greedy_action(agent, agent.q_learner.flat_parameters[m], obs, work.scratch)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer, as the compiled form of
-    `Agent.observe`. A row is ``obs, next_obs, action, reward, discount``. Other agents also need ``work``, ``state`` or
-    ``done``."""
+    """Write step ``t`` of the block of member ``m`` in environment ``e`` into the replay buffer: the compiled form of
+    `Agent.observe`. A row is ``obs, next_obs, action, reward, discount``. The other arguments are for other agents."""
     envs, obs_size = agent.explore.shape[2], agent.obs_size
     row = (agent.position + t * envs + e) % agent.capacity
     for i in range(obs_size):
@@ -185,9 +199,9 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _write_q_values(agent, work, params):
-    """Run `DuelingQNetwork`, or `MLP.forward` if not dueling, with a member's parameters ``params [D]``, on the
-    observations in ``work.trunk.acts[0]``. Write action values to ``work.q [A, columns]``, and the networks'
-    activations to ``work``."""
+    """Compute the action values of a minibatch with a member's parameters ``params [D]``, from the observations in
+    ``work.trunk.acts[0]``, which has one column for each of them. Write the action values to ``work.q [A, columns]``,
+    and the activations of all networks to ``work`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
     nets.forward(agent.trunk, params, work.trunk)
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
     trunk_outputs = work.trunk.acts[depth]  # action values or, if dueling, features
@@ -200,7 +214,7 @@ def _write_q_values(agent, work, params):
             work.advantage.acts[0, i, column] = trunk_outputs[i, column]
     nets.forward(agent.value, params, work.value)
     nets.forward(agent.advantage, params, work.advantage)
-    # Value and advantage have two layers: their outputs are ``value.acts[2]``.
+    # Value and advantage have two layers, so their outputs are ``acts[2]``.
     num_actions, mean_sum = np.float32(agent.num_actions), np.float32(0)
     for column in range(batch_size):
         mean = np.float32(0)
@@ -220,16 +234,17 @@ def _write_q_values(agent, work, params):
 
 @compiled
 def _q_backward(agent, work, params):
-    """Backpropagate through `DuelingQNetwork`, or `MLP` if not dueling, with a member's parameters ``params [D]``.
-    Starts from d loss / d q in ``work.q [A, columns]`` and the activations that `_write_q_values` wrote to ``work``.
-    Writes the gradient of the parameters to ``work.grad [D]``."""
+    """Write the gradient of a member's parameters ``params [D]`` to ``work.grad [D]``, by backpropagation from d loss /
+    d action values in ``work.q [A, columns]``. `_write_q_values` has written the activations to ``work``."""
     depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
     if not agent.dueling:
         copy(work.q, 0, work.trunk.grads[depth], 0, agent.num_actions)
         nets.backward(agent.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
         return
     value_grads, advantage_grads = work.value.grads, work.advantage.grads
-    # Value and advantage have two layers: the gradient of their outputs is ``value_grads[2]``.
+    # Value and advantage have two layers, so the gradients of their outputs are ``grads[2]``. With q = value +
+    # advantage - mean advantage, the gradient of the value is the sum of the gradients of all q, and the gradient of an
+    # advantage is the gradient of its q minus the mean of these gradients.
     mean_gradient_sum, num_actions = np.float32(0), np.float32(agent.num_actions)
     for column in range(batch_size):
         column_sum = np.float32(0)
@@ -254,8 +269,8 @@ def _q_backward(agent, work, params):
 
 @compiled
 def _write_td_targets(agent, work, m):
-    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target`` for member ``m`` (`Agent.q_loss`).
-    Overwrites ``work.q`` and ``work.online_q``."""
+    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target [1, columns]`` for member ``m``
+    (`Agent.q_loss`). Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
@@ -263,8 +278,10 @@ def _write_td_targets(agent, work, m):
     _write_q_values(agent, work, params)
     copy(work.q, 0, work.online_q, 0, agent.num_actions)
     _write_q_values(agent, work, target_params)
+    # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
-        max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)  # of the best action so far
+        # Values of the best action so far: ``max_q`` of the online network, ``next_q`` of the target network.
+        max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
         for action in range(1, agent.num_actions):
             online_q = load(work.online_q, action, column)
             next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
@@ -275,13 +292,14 @@ def _write_td_targets(agent, work, m):
 
 @compiled
 def _replace_q_by_gradient(agent, work):
-    """Return the mean squared TD error of the action values ``work.q`` of the minibatch in ``work.sample``, and replace
-    them by d loss / d q (`Agent.q_loss`)."""
+    """Return the mean squared TD error of the action values ``work.q [A, columns]`` for the minibatch in
+    ``work.sample``, and replace these values by d loss / d value (`Agent.q_loss`)."""
     action_row, weight_row = 2 * agent.obs_size, 2 * agent.obs_size + 3
     loss = splat(ZERO)
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)
-        # Actions are stored as float32, so they are compared with the number between two actions.
+        # ``where_less(x, y, a, b)`` is a if x < y, else b. Actions are stored as float32, so they are compared with
+        # the number between two actions.
         for action in range(1, agent.num_actions):
             taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
         error = taken_q - load(work.td_target, 0, column)
@@ -294,8 +312,8 @@ def _replace_q_by_gradient(agent, work):
 
 
 def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t``, if it may learn yet (`Agent.learn`, `Agent.update`): write its
-    weights, target weights and Adam's state in ``agent.q_learner``, and ``agent.loss[m]`` of the last update."""
+    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience (`Agent.learn`).
+    Update weights, target weights and Adam's state in ``agent.q_learner``. Write the last loss to ``agent.loss[m]``."""
     _, _, updates, batch_size = agent.replay_uniform.shape
     replay_size = min(agent.replay_size + (t + 1) * agent.explore.shape[2], agent.capacity)
     if agent.episodes[m] < agent.init_episodes or replay_size < agent.fill:
@@ -304,7 +322,8 @@ def improve(agent, work, m, t):
     for update in range(updates):
         uniforms = agent.replay_uniform[m, t, update]
         for column in range(batch_size):
-            row = nets.row_of(uniforms[column], uniforms[column - 1], replay_size)  # index -1 is the last number
+            # A row depends on a number and on the number before it. Before number 0 is the last one, index -1.
+            row = nets.row_of(uniforms[column], uniforms[column - 1], replay_size)
             for i in range(agent.table.shape[2]):
                 work.sample[i, column] = agent.table[row, m, i]
         _write_td_targets(agent, work, m)
@@ -318,5 +337,5 @@ def improve(agent, work, m, t):
 
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Greedy.act`). Overwrites ``scratch [4,
-    widest]``."""
+    widest]``. ``state`` and ``continuous_action`` are for other agents."""
     return _greedy_action(player, player.flat_parameters[m], obs, scratch)

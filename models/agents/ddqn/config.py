@@ -74,6 +74,7 @@ def ineffective(config: Config) -> dict[str, str]:
 
 def validate(config: Config) -> str | None:
     """Return the error in the settings as one line, or None if there is none."""
+    # The value of each setting may not exceed the value of the setting beside it.
     limits = {"batch_size": "buffer_size", "fill": "buffer_size", "num_envs": "buffer_size", "eps_min": "eps_init"}
     return limit_error(config, limits) or varied.validate(config)
 

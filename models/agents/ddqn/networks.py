@@ -32,12 +32,14 @@ class DuelingQNetwork:
         return torch.cat([part.initial(streams) for part in self.parts], 1)
 
     def advantage_of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return the network of one member that computes advantages, as `MLP.of_member` does. The best action has the
-        largest advantage, so a greedy policy needs no value."""
+        """Return the network that computes the advantages of one member, without autograd: for each layer its weight
+        ``[out, in]`` and bias ``[out]``, then the activation of each hidden layer. The best action has the largest
+        advantage, so a greedy policy needs no value."""
         feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
         features, first_activations = self.features.of_member(feature_weights, member)
         advantages, last_activations = self.advantage.of_member(advantage_weights, member)
-        return [*features, *advantages], [*first_activations, 1.0, *last_activations]  # features have no activation
+        identity = 1.0  # slope below 0: the layer of features has no activation
+        return [*features, *advantages], [*first_activations, identity, *last_activations]
 
     def __call__(self, flat: Tensor, obs: Tensor) -> Tensor:
         """Return action values, ``obs [M, B, O] -> [M, B, A]``, with parameters ``flat [M, size]``."""

@@ -97,15 +97,16 @@ class Agent(StepAgent):
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
 
     def _noise_blocks(self) -> NoiseBlocks:
-        """Return the `NoiseBlocks` with the random numbers of every step, by name. ``rows`` and ``starts`` sample from
-        the replay buffer, ``act`` and ``imagined`` are for exploration. The other names are methods of the model. All
-        numbers except ``act`` and ``encode`` have a leading axis for the updates of the step."""
+        """Return the `NoiseBlocks` that sample the random numbers of every step, by name. ``rows`` and ``starts``
+        choose transitions from the replay buffer: for the batch, and for the starts of imagined rollouts. ``act`` and
+        ``imagined`` choose actions: in the environment, and in imagined rollouts. The other names are methods of the
+        model. Except for ``act`` and ``encode``, the first axis of the numbers is the updates of a step."""
         config = self.config
         update_axis = (config.updates_per_step,)
         rollout_axes = (*update_axis, config.rollout_length)
         explore_sampler, count = exploration_noise(config, self.num_actions)
         uniform_shapes: dict[str, tuple[int, ...]] = {"rows": (*update_axis, config.batch_size)}
-        # Sampler -> name -> shape without the axis of members. Two of the samplers may be the same.
+        # Sampler -> name -> shape without the axis of members. Several kinds of numbers may have the same sampler.
         shapes_by_sampler: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: uniform_shapes}
         shapes_by_sampler.setdefault(explore_sampler, {})["act"] = (1, count)
         if config.model != "none":
@@ -116,7 +117,7 @@ class Agent(StepAgent):
         model_shapes = {name: (*leading_axes[name], *shape) for name, shape in self.model.noise_shapes.items()}
         shapes_by_sampler.setdefault(self.model.sample_noise, {}).update(model_shapes)
         numbers_per_step = sum(prod(shape) for shapes in shapes_by_sampler.values() for shape in shapes.values())
-        # It depends only on shapes, so that the numbers of a member do not depend on the number of members.
+        # A block's length must not depend on the number of members, because random numbers depend on this length.
         steps = max(1, min(_MAX_STEPS, _MAX_NUMBERS // numbers_per_step))
         streams = Streams.from_name(self.seeds, "model generalisation")
         return NoiseBlocks(streams, list(shapes_by_sampler.items()), steps, self.device)
@@ -138,13 +139,16 @@ class Agent(StepAgent):
         return explore(self.config, q, self.random_numbers["act"])
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        """Return the network of a member's greedy policy, for an exported file: the network of the action values or,
+        with a latent model, the encoder followed by this network."""
         q_network = self.values.q_network
         layers, activations = q_network.mlp.of_member(q_network.flat, member)
-        if "encode" in self.model.noise_shapes:  # latents are sampled in training; the policy takes the likeliest ones
+        if "encode" in self.model.noise_shapes:  # a latent model
             encoder, latents = self.model.encoder, self.model.latents
             first_layers, first_activations = encoder.mlp.of_member(encoder.flat, member)
             weight, bias = first_layers[-1]
-            first_layers[-1] = weight[: latents.size], bias[: latents.size]  # without deviations
+            # Only outputs for the likeliest latent, which the activation ``latents.mode`` computes from them.
+            first_layers[-1] = weight[: latents.size], bias[: latents.size]
             layers, activations = first_layers + layers, [*first_activations, latents.mode, *activations]
         return GreedyNetwork(layers, activations, "argmax")
 
@@ -176,8 +180,8 @@ class Agent(StepAgent):
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """Copy weights to the target network if it is time, and make the updates of this step. Return the loss ``[M]``
-        of the action values in the last update, NaN before the first update."""
+        """Copy weights to the target network every ``target_update_frequency`` steps, then make the updates of this
+        step. Return the loss ``[M]`` of the action values in the last update, NaN before the first update."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         previous_steps = self.steps - 1  # before this step
@@ -192,11 +196,12 @@ class Agent(StepAgent):
 
     def numbers_of_update(self, update: int) -> dict[str, Tensor]:
         """Return the random numbers of the update with index ``update`` in the current step, ``{name: [M, ...]}``."""
-        return {name: block[:, update] for name, block in self.random_numbers.items() if name not in ("act", "encode")}
+        numbers_by_name = {name: x for name, x in self.random_numbers.items() if name not in ("act", "encode")}
+        return {name: numbers[:, update] for name, numbers in numbers_by_name.items()}
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Update the model, then the action values, with the ``random_numbers`` of `numbers_of_update`. Return the
-        losses of the model by name, and the ``loss`` of the action values, ``{name: [M]}``."""
+        """Fit the model to a batch, then update the action values. ``random_numbers`` are from `numbers_of_update`.
+        Return the losses of the model by name, and the ``loss`` of the action values, ``{name: [M]}``."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))
@@ -204,19 +209,19 @@ class Agent(StepAgent):
             batch = self.replay_buffer.batch(random_numbers["starts"])
         self._latest = self._compute_update(batch, random_numbers)
         self.values.optimizer.update([self._latest.gradient])
-        # A captured graph overwrites these tensors in its next replay.
+        # A clone, because a captured graph overwrites its results in the next update.
         return losses | {"loss": self._latest.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
-        """Compute the update of the action values: from ``batch`` itself or, with a model, from rollouts that are
-        imagined from ``batch``."""
+        """Compute the update of the action values from ``batch``: from its transitions or, with a model, from imagined
+        rollouts that start there."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
         return imagined_update(self.values, self.model, batch, random_numbers)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return ``{tag: [M]}``: means since the last call (losses of the model, values and entropy of exploration),
-        and explained variance and gradient norm of the latest update. Then forget all of them."""
+        """Return statistics since the last call, ``{tag: [M]}``, and forget them: mean losses of the model, mean value
+        and mean entropy of exploration. Explained variance and gradient norm are of the latest update."""
         model_loss_sums = {name: total for name, total in self._loss_sums.items() if name != "loss"}
         means = {f"model/{name}_loss": total / self._num_updates for name, total in model_loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
@@ -249,8 +254,8 @@ class Agent(StepAgent):
 
 
 def _has_bits(config: Config, spaces: Spaces) -> bool:
-    """Return whether observations are stored and predicted as bits. Raises SettingError if settings require bits and
-    observations are numbers, or the other way round."""
+    """Return whether observations are stored and predicted as bits. Raises SettingError if a setting requires bits but
+    the observations are numbers, or requires numbers but they are bits."""
     if config.binary_obs and not spaces.binary:
         raise SettingError("binary_obs is True, but observations of this game are numbers; allowed: false, or null")
     has_bits = spaces.binary if config.binary_obs is None else config.binary_obs
@@ -269,8 +274,8 @@ class Greedy(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``. Of several best ones, it is the first."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, O]``; the first one if several are equally good."""
         model, noise = self.agent.model, None
-        if "encode" in model.noise_shapes:
+        if "encode" in model.noise_shapes:  # a latent model
             noise = model.sample_noise(self.streams, obs.shape[1], model.latents.num_features).to(obs.device)
         return self.agent.values(model.encode(obs, noise)).argmax(2)

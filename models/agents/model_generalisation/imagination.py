@@ -107,7 +107,8 @@ class PerfectModel(Imagination):
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
-        """Return the next state ``[M, B, K]``, its observation, and reward and termination of the step."""
+        """Return the next state ``[M, B, K]``, its observation, and its reward and termination as a record."""
+        # Deterministic dynamics have no noise.
         result = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
         next_state, reward, terminated, _ = result
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
@@ -219,6 +220,7 @@ class LatentModel(_LearnedModel):
         self.decoder = self.named_network("decoder", self.size, decoder_outputs)
         self.optimizer = make_optimizer(config, list(self.parameters()), config.model_lr)
         self.sample_noise = Streams.normal if self.latents.uses_normal_noise else Streams.uniform
+        # Latents that each method samples in one call.
         rows = {"fit": config.batch_size, "begin": spec.num_rollouts, "step": spec.num_rollouts, "encode": 1}
         self.noise_shapes = {name: (count, self.latents.num_features) for name, count in rows.items()}
 
@@ -233,7 +235,7 @@ class LatentModel(_LearnedModel):
         assert noise is not None
         encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))  # one pass for both
         halves = encoder_outputs.split(batch.action.shape[1], 1)
-        params, next_params = (self.latents.params(half, encoder=True) for half in halves)
+        params, next_params = (self.latents.params(half, encoder=True) for half in halves)  # of obs, of next_obs
         latent = self.latents.sample(params, noise)
         x = self.with_action(latent, batch.action)
         losses = self.outcome_losses(x, batch)
@@ -271,9 +273,9 @@ def _stop_gradient(params: Params) -> Params:
 
 
 def imagined_update(values: ActionValues, model: Imagination, start: Any, random_numbers: dict[str, Tensor]) -> Update:
-    """Play an imagined rollout of T steps from each row of ``start`` by the exploring policy, and compute an update of
-    the action values from all steps (Young et al. 2023, algorithm 1). `Agent.numbers_of_update` returns the
-    ``random_numbers``.
+    """Play an imagined rollout of T steps from each of the states ``start`` by the exploring policy, and compute an
+    update of the action values from all steps (Young et al. 2023, algorithm 1). ``random_numbers`` are from
+    `Agent.numbers_of_update`.
 
     The function changes nothing, has fixed shapes and never waits for the device, so that it can be compiled or
     captured as a graph.
@@ -313,5 +315,5 @@ def _survival_probability(continues: Tensor, num_steps: int) -> Tensor:
     """Return the probability that the episode has lasted until each step of a rollout, ``[M, T B]``. ``continues [M, T
     B]`` is the probability that it continues after each of T = ``num_steps`` steps."""
     continues_by_step = continues.unflatten(1, (num_steps, -1))  # [M, T, B]
-    first_step = torch.ones_like(continues_by_step[:, :1])
+    first_step = torch.ones_like(continues_by_step[:, :1])  # every episode lasts until it
     return torch.cat((first_step, continues_by_step[:, :-1].cumprod(1)), 1).flatten(1)

@@ -18,12 +18,10 @@ from models.streams import Streams
 
 
 def make_network(config: Config, inputs: int, outputs: int, streams: Streams, device: torch.device) -> MlpNetwork:
-    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers.
-
-    The parameters of each member are padded to whole blocks (`models.layers`), because Adam's kernel rounds the last
-    elements of an array differently.
-    """
+    """Build a network ``[M, B, inputs] -> [M, B, outputs]`` with the family's hidden layers."""
     sizes = (inputs, *config.hidden_sizes, outputs)
+    # The parameters of each member are padded to a multiple of `BLOCK` numbers, because Adam's kernel rounds the last
+    # elements of an array differently.
     return MlpNetwork(sizes, config.activation, streams, Truncated, BLOCK).to(device)
 
 
@@ -65,10 +63,10 @@ class ActionValues(nn.Module):
 
     def bootstrap_value(self, features: Tensor) -> Tensor:
         """Return the values of next states, ``features [M, B, F] -> [M, B]``: the largest action value of the target
-        network or, with ``double_DQN``, its value of the best action according to the online network. Without
-        ``use_target``, the online network takes the place of the target network."""
+        network. With ``double_DQN``, it is the target network's value of the action that is best according to the
+        online network. Without ``use_target``, the online network takes the place of the target network."""
         parameters = self.target_parameters if self.config.use_target else None  # None: the online network's
-        target_q = self.q_network.activations(features, parameters)[-1]
+        target_q = self.q_network.activations(features, parameters)[-1]  # the last activations are the outputs
         if not self.config.double_DQN:
             return target_q.amax(2)
         best_action = self(features).argmax(2, keepdim=True)
@@ -78,8 +76,8 @@ class ActionValues(nn.Module):
         self, td_target: Tensor, features: Tensor, activations: list[Tensor], action: Tensor, weight: Tensor | None
     ) -> Update:
         """Compute the loss ``mean(weight (Q(features)[action] - td_target)^2)`` and its gradient. ``td_target``,
-        ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` is the result of ``q_network.activations``
-        for ``features [M, B, F]``. The mean is the sum divided by B, even if there are weights."""
+        ``action`` and ``weight`` (None: 1) are ``[M, B]``. ``activations`` of all layers are the result of
+        ``q_network.activations`` for ``features [M, B, F]``. Even with weights, the mean is the sum divided by B."""
         action_mask = one_hot(action, self.num_actions).float()
         chosen_q = (activations[-1] * action_mask).sum(2)  # the last activations are the action values [M, B, A]
         error = chosen_q - td_target
@@ -90,7 +88,7 @@ class ActionValues(nn.Module):
 
 
 def exploration_noise(config: Config, num_actions: int) -> tuple[Callable[..., Tensor], int]:
-    """Return the sampler of the random numbers that `explore` needs for one action, and their number."""
+    """Return the sampler of the random numbers that `explore` needs for one action, and how many it needs."""
     if config.exploration_strat == "softmax":
         return Streams.gumbel, num_actions
     return Streams.uniform, 2  # the first decides whether to explore, the second is for the action
@@ -113,7 +111,7 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
 
 def replay_update(values: ActionValues, batch: Batch) -> Update:
     """Compute an update towards the TD targets ``r + gamma * Q_target(s', best)``, or r after termination (Young et al.
-    2023, "experience replay"). Like `imagination.imagined_update`, it changes nothing and has fixed shapes."""
+    2023, "experience replay"). The function changes nothing and has fixed shapes, so that it can be compiled."""
     next_q = values.bootstrap_value(batch.next_obs)
     td_target = torch.addcmul(batch.reward, batch.continues, next_q, value=values.config.discount)
     activations = values.q_network.activations(batch.obs)

@@ -53,6 +53,7 @@ class Agent(EpisodeAgent):
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+        """Return the network of a member's greedy policy, for an exported file."""
         policy, count = self.network.policy, self.network.num_actions
         layers, activations = policy.mlp.of_member(policy.flat, member)
         weight, bias = layers[-1]
@@ -64,15 +65,15 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update as ``batch``, with returns and advantages. Return ``{name: [M]}``: the mean
-        of the baseline over the experiences (``baseline``) and, with a value network, the mean advantage
-        (``advantage_mean``) and ``explained_variance``. Empty without a baseline. ``validate`` has no effect."""
+        """Store the episodes of one update as ``batch``, with returns and advantages; ``validate`` has no effect.
+        Return ``{name: [M]}``, empty without a baseline: the mean of the baseline over the experiences (``baseline``)
+        and, with a value network, the mean advantage (``advantage_mean``) and ``explained_variance``."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None  # [M, N] if there is a value network
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
-        batch.returns = table(self._returns(trajectory, values), trajectory.valid, batch.obs.shape[1])
+        batch.returns = table(self._returns(trajectory, values), trajectory.valid, batch.obs.shape[1])  # [M, N]
         baseline = torch.zeros_like(batch.returns) if values is None else values
         if config.baseline == "batch_mean":
             baseline = batch.by_member(torch.mean, batch.returns).unsqueeze(1).expand_as(batch.returns)
@@ -82,7 +83,7 @@ class Agent(EpisodeAgent):
             metrics["baseline"] = batch.by_member(torch.mean, baseline)
         if values is not None:  # with the baseline batch_mean, the mean advantage is 0 up to rounding
             metrics["advantage_mean"] = batch.by_member(torch.mean, batch.advantages)
-            rows = zip(values, batch.returns, batch.counts, strict=True)
+            rows = zip(values, batch.returns, batch.counts, strict=True)  # the first ``count`` numbers are no padding
             variances = [explained_variance(value[:count], returns[:count]) for value, returns, count in rows]
             metrics["explained_variance"] = torch.stack(variances)
         if config.normalize_advantage:
@@ -91,8 +92,8 @@ class Agent(EpisodeAgent):
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
         """Return the return-to-go of every step, ``[T, M, E]``: the TD(lambda) return if there are ``values`` and
-        ``gae_lambda`` is set, otherwise the discounted return. ``values [M, N]`` are for the steps of the packed batch,
-        None without a value network."""
+        ``gae_lambda`` is set, otherwise the discounted return. ``values [M, N]`` are the state values of the
+        experiences, one episode after another."""
         config = self.config
         reward, valid = trajectory.reward * config.reward_scale, trajectory.valid
         final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
@@ -143,7 +144,7 @@ class Agent(EpisodeAgent):
             optimizer.param_groups[0]["lr"] = remaining_by_epochs * initial_lr
             if self.budget is not None:
                 remaining_by_steps = (1 - self.member_steps.double() / self.budget).clamp(0, remaining_by_epochs)
-                # The optimizer multiplies its rate by this factor of each member.
+                # [M]; the optimizer multiplies its rate, which is for the epochs, by the factor of each member.
                 optimizer.lr_factor = (remaining_by_steps / remaining_by_epochs).float()
 
     def training_state(self) -> dict[str, Any]:
@@ -160,7 +161,8 @@ class Agent(EpisodeAgent):
         number of experiences of a member in all chunks."""
         config = self.config
         logits, values = self.network(chunk.obs)
-        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)  # divided by the largest one
+        # Minus the entropy, as a share of the largest possible entropy.
+        negative_entropy = entropy_loss(logits, beta=1.0, mean_weight=chunk.mean_weight)
         losses = {"policy_loss": policy_gradient(logits, chunk.action, chunk.advantages, chunk.mean_weight)}
         if config.beta > 0:
             losses["entropy_loss"] = config.beta * negative_entropy
@@ -172,8 +174,7 @@ class Agent(EpisodeAgent):
         return {name: value.detach() for name, value in losses.items()}
 
     def _step(self, optimizer: Adam) -> Tensor:
-        """Clip the gradients, take the optimizer's step, and reset the gradients. Return their norm ``[M]`` before
-        clipping."""
+        """Clip and apply the gradients, then reset them. Return their norm ``[M]`` before clipping."""
         (group,) = optimizer.param_groups
         params, max_norm = group["params"], self.config.max_grad_norm
         norm = norms(gradients(params)) if max_norm is None else clip_gradients(params, max_norm)

@@ -39,8 +39,8 @@ class Batch:
             yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
 
     def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """Apply ``function`` to each row of ``values [M, N]`` without its padding. If it maps ``[n] -> [n]``, the
-        result is ``[M, N]``, padded with zeros. If it maps ``[n] -> []``, the result is ``[M]``."""
+        """Apply ``function`` to the n numbers of each member in ``values [M, N]`` that are no padding. If it returns n
+        numbers, the result is ``[M, N]``, padded with zeros. If it returns a single number, the result is ``[M]``."""
         results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
         returns_number = results[0].dim() == 0
         return torch.stack(results) if returns_number else stack_padded(results, values.shape[1])
@@ -65,7 +65,8 @@ def pack(trajectory: Trajectory) -> Batch:
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:
-    """Undo `table`: put ``values [M, N]`` at the ``valid`` steps of ``[T, M, E]``, zeros elsewhere."""
+    """Return ``values [M, N]`` of experiences, in the order of `table`, as numbers of steps ``[T, M, E]``: at the
+    ``valid [T, M, E]`` steps, and zeros elsewhere."""
     out = values.new_zeros(valid.shape)
     for m, row in enumerate(values):
         member_valid = valid[:, m].T  # [E, T], so that the mask selects one episode after another

@@ -110,8 +110,8 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and update the moments of observations. Return sampled actions, ``[M, E]`` or ``[M, E,
-        A]``, clipped to the bounds, for ``obs [M, E, O]``."""
+        """Begin a step: count it and update the moments of observations. Return sampled actions for ``obs [M, E, O]``,
+        clipped to the bounds: ``[M, E]`` or ``[M, E, A]``."""
         self.steps += 1
         parts = self.network.parts(self.flat_parameters)
         if self.obs_moments is not None:
@@ -142,17 +142,17 @@ class Agent(InnerAgent):
 
     def learn(self) -> Tensor:
         """Make all passes over the rollout if the current step completed it. Return the loss ``[M]`` of the latest
-        rollout, NaN before the first.
-
-        With ``target_kl``, the updates of a member end before the first minibatch with a KL divergence above 1.5
-        ``target_kl``. Permutations are sampled for all passes nevertheless, so that the random numbers of a member do
-        not depend on the other members."""
+        rollout, NaN before the first. With ``target_kl``, the updates of a member end before the first minibatch with a
+        KL divergence above 1.5 ``target_kl``."""
         if self.steps % self.rollout_steps:
             return self.loss
         config, batch = self.config, self.rollout_batch()
         active = torch.ones(self.members, dtype=torch.bool)
         for _ in range(config.ppo_epochs):
-            statistics, evaluated = [], []  # for each minibatch {name: [M]}, and the members that evaluated it [M] bool
+            # For each minibatch: its statistics {name: [M]}, and the members that computed them, [M] bool.
+            statistics, evaluated = [], []
+            # All passes sample permutations, even if no member needs them. So the random numbers of a member do not
+            # depend on the other members.
             for minibatch in self._minibatches(batch):
                 if active.any():
                     evaluated.append(active.clone())
@@ -194,8 +194,7 @@ class Agent(InnerAgent):
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
         """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
-        With ``target_kl``, members whose KL divergence is above the limit are removed from ``active`` before the step,
-        in place."""
+        With ``target_kl``, members whose KL divergence is above it first become False in ``active``, in place."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)
@@ -233,8 +232,8 @@ class Agent(InnerAgent):
             yield Batch(*(tensor[members, rows] for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
-        """Write the mean of the ``statistics`` of K minibatches to ``logged``, for each member over the minibatches
-        that it has ``evaluated [M, K]`` bool. Members that evaluated none keep their values."""
+        """Write means of ``statistics``, a list of ``{name: [M]}`` for K minibatches, to ``logged``. A member's mean is
+        over minibatches that it has ``evaluated [M, K]`` bool. If there are none, its logged values do not change."""
         counts = evaluated.sum(1)
         for name in statistics[0]:
             values = torch.stack([minibatch[name] for minibatch in statistics], 1)
@@ -243,12 +242,12 @@ class Agent(InnerAgent):
             self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
     def _novelty(self, *columns: Tensor) -> Tensor:
-        """Return intrinsic rewards ``[M, N]`` of a rollout. ``columns`` are its observations, actions and next
-        observations, ``[M, N, .]`` each. Minibatches of them, not shuffled, train the networks behind the rewards."""
+        """Return intrinsic rewards ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
+        next observations, ``[M, N, ...]`` each. Minibatches, not shuffled, train the networks behind the rewards."""
         assert self.curiosity is not None
         bonuses = []
-        minibatches = [column.split(self._batch_size(), 1) for column in columns]
-        for obs, action_vector, next_obs in zip(*minibatches, strict=True):  # [M, B, .] each
+        split_columns = [column.split(self._batch_size(), 1) for column in columns]
+        for obs, action_vector, next_obs in zip(*split_columns, strict=True):  # one minibatch, [M, B, ...] each
             action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
             bonuses.append(self.curiosity.rewards(obs, action, next_obs))
         return torch.cat(bonuses, 1)
@@ -266,14 +265,14 @@ class Agent(InnerAgent):
 
     def _count_minibatches(self, steps: int) -> int:
         """Return the number of minibatches in all passes over the rollouts that the latest ``steps`` completed."""
-        num_rollouts = self.steps // self.rollout_steps - (self.steps - steps) // self.rollout_steps
+        previous_steps = self.steps - steps
+        num_rollouts = self.steps // self.rollout_steps - previous_steps // self.rollout_steps
         minibatches_per_pass = -(-self.rollout_size // self._batch_size())  # rounded up
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64: all minibatches except
-        those that were skipped because of ``target_kl``. Reset the count of skipped updates. Only the shape of
-        ``learned [M]`` is used."""
+        skipped ones (``target_kl``), whose count is reset. Only the shape of ``learned [M]`` is used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
@@ -309,6 +308,7 @@ class Agent(InnerAgent):
         return value.unsqueeze(2)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+        """Return the network of a member's greedy policy, for an exported file."""
         parts = self.network.parts(self.flat_parameters.detach())
         layers, activations = self.network.actor.of_member(parts.actor, member)
         head = "argmax"

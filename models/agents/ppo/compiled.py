@@ -92,8 +92,8 @@ def can_compile(agent: Agent) -> bool:
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
-    into ``loss [M]``. Samples permutations for the rollouts that these steps complete."""
+    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples its permutations."""
     network, config, actions = agent.network, agent.config, agent.network.actions
     (table,) = agent.rollout.reserve(steps * agent.envs)  # a single table, because all columns are float32
     first_rollout = agent.steps // agent.rollout_steps
@@ -105,10 +105,10 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     for position, (name, values) in enumerate(agent.logged.items()):  # without ``grad_norm`` if there is no limit
         statistics[:, position] = values
         agent.logged[name] = statistics[:, position]  # shares memory, for the compiled code
-    # Groups of values, in the order of the fields of `Members`.
+    # The fields of `Members` in groups, which the last statement puts together in their order.
     nets = make_net(network.actor), make_net(network.critic, begin=network.actor.size)
     scales_at, adam = network.actor.size + network.critic.size, agent.optimizer
-    moments = agent.flat_parameters.detach().numpy(), adam.mean.numpy(), adam.square.numpy()
+    learner = agent.flat_parameters.detach().numpy(), adam.mean.numpy(), adam.square.numpy()
     rates = adam.count, np.array(adam.lr, np.float64), float(adam.eps)
     arrays = agent.episodes.numpy(), loss.numpy(), statistics.numpy(), table.numpy()
     counts, noise = (agent.steps, agent.rollout_steps), random_numbers["action"].numpy()
@@ -118,13 +118,13 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     action_size = actions.num_outputs if isinstance(actions, Gaussian) else 0
     sizes = agent.spaces.obs_shape[0], actions.num_outputs, action_size, low.numpy(), high.numpy()
     raw_action = np.empty((agent.members, agent.envs, action_size), np.float32)
-    # The sentinel -1: no limit.
+    # -1 means no limit.
     clip_value, max_norm = (-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm))
     discounts = config.discount, config.discount * config.gae_lambda
     floats = (*discounts, config.clip_range, clip_value, config.vf_coef, config.ent_coef, max_norm)
     settings = *map(np.float32, floats), config.normalize_advantage
     return Members._make(
-        (*nets, scales_at, *moments, *rates, *arrays, *counts, noise, raw_action, *schedule, *sizes, *settings)
+        (*nets, scales_at, *learner, *rates, *arrays, *counts, noise, raw_action, *schedule, *sizes, *settings)
     )
 
 
@@ -141,10 +141,10 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate scratch memory for one thread."""
+    """Allocate the memory in which one thread computes the updates of a member."""
     scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
     layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic)]
-    rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # value to returns
+    rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # the fields from value to returns
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
     statistics = np.zeros_like(agent.statistics[0])
@@ -164,8 +164,8 @@ class Player(NamedTuple):
 
 
 def make_player(policy: Play) -> Player | None:
-    """Return the policy for compiled code, or None if it samples or scales actions or normalises observations. Its
-    weights share the policy's memory."""
+    """Return the record of a greedy policy for compiled code, or None if the policy samples or scales actions or
+    normalises observations. Its weights share the policy's memory."""
     network, actions = policy.network, policy.network.actions
     is_scaled = isinstance(actions, Gaussian) and actions.scaled
     if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
@@ -184,25 +184,26 @@ def _clipped_action(bounds, x, i):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]`` (`Agent.act`). Return a
-    discrete action. Write a continuous action to ``work.continuous_action [A]``, and before clipping to
-    ``agent.raw_action[m, e]``; then return 0."""
+    """Sample the action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``: the compiled
+    form of `Agent.act`. Return a discrete action. For a continuous action return 0, and write it to
+    ``work.continuous_action [A]``, and before clipping to ``agent.raw_action[m, e]``. ``state`` is unused."""
     params = agent.flat_parameters[m]
-    row = outputs_row(agent.actor, params, obs, work.scratch)
+    row = outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
             agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
             work.continuous_action[i] = _clipped_action(agent, agent.raw_action[m, e, i], i)
         return 0
-    for action in range(agent.num_actions):
+    for action in range(agent.num_actions):  # the argmax of logits plus Gumbel noise is a sample of their softmax
         work.scratch[row, action] += agent.noise[m, t, e, action]
     return argmax(work.scratch[row], agent.num_actions)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of member ``m`` in environment ``e`` into the rollout (`Agent.observe`). Its row is ``obs,
-    next_obs``, the action (a continuous one is in ``agent.raw_action[m, e]``), ``reward, discount, done``."""
+    """Write step ``t`` of the block of member ``m`` in environment ``e`` into the rollout: the compiled form of
+    `Agent.observe`. Its row is ``obs, next_obs``, the action, ``reward, discount, done``. A continuous action is not
+    ``action``, but the numbers before clipping in ``agent.raw_action[m, e]``. ``work`` and ``state`` are unused."""
     envs, obs_size, action_at = agent.noise.shape[2], agent.obs_size, 2 * agent.obs_size
     row = ((agent.steps + t) % agent.rollout_steps) * envs + e
     for i in range(obs_size):
@@ -220,9 +221,9 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def _gather_obs(agent, acts, m, minibatch, count, obs_at):
-    """Write observations of member ``m`` to the network's inputs ``acts[0]``, one per column: of the rows
-    ``minibatch[:count]`` of the rollout, from the table's column ``obs_at`` on (0, or O for next observations). Write 0
-    to the other columns of ``acts[0]``."""
+    """Write observations of member ``m`` to the inputs ``acts[0] [inputs, columns]`` of a network, one in a column: the
+    observations in the rows ``minibatch[:count]`` of the rollout, and 0 in the remaining columns. ``obs_at`` is the
+    first column of the observation in a row of the table: 0, or O for the next observation."""
     for i in range(agent.obs_size):
         for column in range(count):
             acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
@@ -233,7 +234,7 @@ def _gather_obs(agent, acts, m, minibatch, count, obs_at):
 @compiled
 def _log_prob(agent, work, params, row, m, column):
     """Return the log-probability of the action in ``row`` of the rollout, for member ``m`` with parameters ``params
-    [D]`` (`Categorical.evaluate`, `Gaussian.evaluate`). The actor's outputs for this row are in ``column`` of the last
+    [D]`` (`Categorical.log_prob`, `Gaussian.log_prob`). The actor's outputs for this row are in ``column`` of the last
     layer of ``work.actor.acts``: means of continuous actions, or logits. Replace logits by log-probabilities."""
     outputs, action_at = work.actor.acts[len(agent.actor.sizes) - 1], 2 * agent.obs_size
     if agent.action_size:
@@ -257,11 +258,10 @@ def _log_prob(agent, work, params, row, m, column):
 
 @compiled
 def _evaluate_rollout(agent, work, m):
-    """Compute log-probabilities, values and values of the next observations of all rows of the rollout of member ``m``,
-    according to its weights before the updates (`Agent.rollout_batch`). Write them to the arrays ``[N]`` of ``work``;
-    its memory for minibatches is overwritten."""
+    """Compute log-probabilities, values, and values of the next observations of all N rows of the rollout of member
+    ``m``, with its weights before the updates (`Agent.rollout_batch`). Write them to the arrays ``[N]`` of ``work``."""
     params, num_rows, value_layer = agent.flat_parameters[m], len(work.value), len(agent.critic.sizes) - 1
-    for first in range(0, num_rows, agent.batch_size):  # in pieces of ``count`` rows, for which there is memory
+    for first in range(0, num_rows, agent.batch_size):  # in pieces of ``count`` rows, in the memory for minibatches
         count = min(agent.batch_size, num_rows - first)
         for column in range(count):
             work.minibatch[column] = first + column
@@ -298,7 +298,7 @@ def _write_advantages(agent, work, m):
 
 @compiled
 def _explained_variance(work):
-    """Return 1 - Var[value target - value] / Var[value target] over the rollout (`Agent._rollout_batch`)."""
+    """Return 1 - Var[return - value] / Var[return] over the rollout; return - value is the advantage."""
     num_rows, mean, mean_error = np.float32(len(work.value)), np.float32(0), np.float32(0)
     for row in range(len(work.value)):
         mean += work.returns[row]
@@ -313,8 +313,8 @@ def _explained_variance(work):
 
 @compiled
 def _write_minibatch_advantages(agent, work, count):
-    """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``, normalised as in
-    `Agent.ppo_loss` if the settings say so."""
+    """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``. If the settings say
+    so, normalise them over the minibatch (`models.losses.standardized`)."""
     mean, square_sum = np.float32(0), np.float32(0)
     for column in range(count):
         work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
@@ -332,9 +332,9 @@ def _write_minibatch_advantages(agent, work, count):
 
 @compiled
 def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_prob_grad, entropy_grad):
-    """Backpropagate d loss / d log-probability of ``taken_action`` and d loss / d entropy: write d loss / d logits to
-    ``column`` of ``gradient`` (`Categorical.gradient`). This column of ``log_probs`` contains the log-probabilities.
-    Return the entropy."""
+    """Write d loss / d logits to ``column`` of ``gradient [A, columns]`` and return the entropy of the policy. The same
+    column of ``log_probs`` has its log-probabilities. ``log_prob_grad`` is d loss / d log-probability of
+    ``taken_action``, ``entropy_grad`` is d loss / d entropy."""
     entropy = np.float32(0)
     for action in range(agent.num_actions):
         entropy -= np.exp(log_probs[action, column]) * log_probs[action, column]
@@ -348,10 +348,10 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 @compiled
 def _policy_loss(agent, work, m, count, row_weight):
     """Return the clipped loss of member ``m``'s policy minus the weighted entropy (`clipped_surrogate`), as a mean over
-    the first ``count`` columns of the minibatch; ``row_weight`` is 1 / ``count``. Writes its gradient with respect to
-    the actor's outputs to the last layer of ``work.actor.grads`` (0 in the other columns), and with respect to the
-    logarithms of standard deviations to ``work.grad``. Replaces logits in ``work.actor.acts`` by log-probabilities.
-    Adds the minibatch's means to ``work.statistics``."""
+    the first ``count`` columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to
+    the actor's outputs to the last layer of ``work.actor.grads``, 0 in the other columns. Write its gradient with
+    respect to the logarithms of standard deviations to ``work.grad``. Replace logits in ``work.actor.acts`` by
+    log-probabilities. Add means over the minibatch to ``work.statistics``."""
     params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
     low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
@@ -367,12 +367,12 @@ def _policy_loss(agent, work, m, count, row_weight):
         kl_sum += ratio - _ONE - log_ratio  # `approximate_kl`
         num_clipped += np.float32(abs(ratio - _ONE) > agent.clip)
         surrogate = ratio * work.minibatch_advantage[column]
-        clipped_ratio = low if ratio < low else high if ratio > high else ratio
+        clipped_ratio = low if ratio < low else high if ratio > high else ratio  # within [low, high]
         clipped_surrogate = clipped_ratio * work.minibatch_advantage[column]
         is_unclipped = surrogate <= clipped_surrogate
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
-        for i in range(agent.action_size):  # `Gaussian.gradient`
+        for i in range(agent.action_size):  # the gradient of `Gaussian.log_prob`
             std = np.exp(params[agent.scales_at + i])
             normalized = (agent.table[row, m, action_at + i] - outputs[i, column]) / std
             gradient[i, column] = log_prob_grad * normalized / std
@@ -394,8 +394,8 @@ def _policy_loss(agent, work, m, count, row_weight):
 @compiled
 def _value_loss(agent, work, count, row_weight):
     """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
-    columns of the minibatch; ``row_weight`` is 1 / ``count``. Writes its gradient with respect to the values to the
-    last layer of ``work.critic.grads``, 0 in the other columns. Adds the mean squared error to ``work.statistics``."""
+    columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the values to the last
+    layer of ``work.critic.grads``, 0 in the other columns. Add the mean squared error to ``work.statistics``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     for column in range(count):
@@ -406,6 +406,7 @@ def _value_loss(agent, work, count, row_weight):
             change, limit = value - work.value[row], agent.clip_value
             clipped_change = -limit if change < -limit else limit if change > limit else change
             clipped_error = work.value[row] + clipped_change - work.returns[row]
+            # The larger error counts. The error of the clipped value has no gradient.
             is_unclipped = clipped_change == change or squared_error >= clipped_error * clipped_error
             squared_error = squared_error if is_unclipped else clipped_error * clipped_error
         loss += squared_error
@@ -418,9 +419,8 @@ def _value_loss(agent, work, count, row_weight):
 
 @compiled
 def _clip_and_step(agent, work, m, update_number, lr_factor):
-    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_norm`), then make step ``update_number`` of
-    `LockstepAdam` (counted from 1) for member ``m``. Update weights and moments in ``agent`` in place. ``lr_factor``
-    multiplies the learning rate."""
+    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_norm`). Then make step ``update_number`` (from 1)
+    of `LockstepAdam` on weights and moments of member ``m``, with the learning rate times ``lr_factor``."""
     grad = work.grad
     if agent.max_norm >= 0:
         square_sum = np.float32(0)
@@ -443,10 +443,9 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 
 def improve(agent, work, m, t):
-    """Make all passes over the rollout of member ``m`` if step ``t`` of the block completes it. This is the compiled
-    form of `Agent.learn`. Updates the member's weights and Adam's moments in ``agent``. Writes the mean loss of the
-    last pass to ``agent.loss[m]``, and the means of its other statistics and the explained variance to
-    ``agent.statistics[m]``."""
+    """Make all passes over the rollout of member ``m`` if step ``t`` of the block completes it: the compiled form of
+    `Agent.learn`. Update the member's weights and Adam's moments in ``agent``. Write the mean loss of the last pass to
+    ``agent.loss[m]``, and its other statistics and the explained variance to ``agent.statistics[m]``."""
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
     # Index of this rollout among those that end in this block.
@@ -489,8 +488,8 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Play.act`). If actions are continuous,
-    write it to ``continuous_action [A]`` and return 0. Overwrites ``scratch [2, widest]``."""
+    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Play.act`). For a continuous action
+    return 0, and write it to ``continuous_action [A]``. Overwrites ``scratch [2, widest]``. ``state`` is unused."""
     row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     if player.action_size:
         for i in range(player.action_size):

@@ -38,21 +38,21 @@ class Parts(NamedTuple):
 
 
 class ActorCritic:
-    """Architecture of a member. Its row of parameters holds, in this order: policy network, value network, ``log_std``
-    of actions, convolutions, mean and scale of observations, and zeros up to a whole number of blocks
-    (`models.layers`).
+    """Architecture of a member. Its row of D parameters holds, in this order: policy network, value network,
+    ``log_std`` of actions, convolutions, mean and scale of observations, and zeros, so that D is a multiple of `BLOCK`.
 
-    ``part_sizes`` are the sizes of these parts, without the padding. The first ``num_trained`` numbers are trained.
+    ``part_sizes`` are the sizes of these parts, without the zeros. The first ``num_trained`` numbers are trained.
     ``member_config`` is ``config`` with sampled hyperparameters, of which ``hidden_sizes`` are used.
     """
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
         self.actions = actions_of(config, spaces)
         if spaces.is_image and (config.normalize_obs or config.intrinsic != "none"):
-            line = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
-            raise SettingError(f"{line}, but the environment shows images; allowed: false and none")
-        hidden, self._new_trunk = member_config.hidden_sizes, partial(trunk, spaces, config.conv_channels)
-        self.trunk, inputs = self._new_trunk(Streams([0]))  # only the architecture is used, not the parameters
+            settings = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
+            raise SettingError(f"{settings}, but the environment shows images; allowed: false and none")
+        hidden = member_config.hidden_sizes
+        self._make_trunk = partial(trunk, spaces, config.conv_channels)  # returns convolutions and their output size
+        self.trunk, inputs = self._make_trunk(Streams([0]))  # only the architecture is used, not the parameters
         num_trunk = sum(param.shape[1] for param in self.trunk.parameters())
         self.orthogonal = config.orthogonal
         layer = Orthogonal if config.orthogonal else Dense
@@ -76,11 +76,12 @@ class ActorCritic:
         *_, num_means, num_scales = self.part_sizes
         means, scales, padding = torch.zeros(num_means), torch.ones(num_scales), torch.zeros(self.padding)
         weights.append(self.actions.initial_log_std().expand(len(streams), -1))
-        weights += [param.detach() for param in self._new_trunk(streams)[0].parameters()]
+        initial_trunk, _ = self._make_trunk(streams)
+        weights += [param.detach() for param in initial_trunk.parameters()]
         return torch.cat([*weights, torch.cat([means, scales, padding]).expand(len(streams), -1)], 1)
 
     def parts(self, flat: Tensor) -> Parts:
-        """Split parameters ``[M, D]`` into views."""
+        """Split parameters ``[M, D]`` into views of the networks' weights and other parts."""
         *parts, _padding = flat.split([*self.part_sizes, self.padding], 1)
         return Parts(*parts)
 
@@ -90,7 +91,7 @@ class ActorCritic:
         return self.trunk(obs, parts.trunk) if parts.trunk.shape[1] else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
-        """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping."""
+        """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping to the bounds."""
         parts = self.parts(flat)
         return self.actions.sample(self.actor(parts.actor, self.features(parts, obs)), parts.log_std, noise)
 
@@ -103,10 +104,11 @@ class ActorCritic:
         """Return values and log-probabilities, ``[M, B]`` each, and the mean entropy of the policy ``[M]``, for
         normalised ``obs [M, B, O]`` and ``action [M, B, W]`` before clipping."""
         parts = self.parts(flat)
-        obs = self.features(parts, obs)
-        outputs = self.actor(parts.actor, obs)
+        features = self.features(parts, obs)
+        outputs = self.actor(parts.actor, features)
         log_prob = self.actions.log_prob(outputs, parts.log_std, action)
-        return self.critic(parts.critic, obs).squeeze(2), log_prob, self.actions.entropy(outputs, parts.log_std)
+        value = self.critic(parts.critic, features).squeeze(2)
+        return value, log_prob, self.actions.entropy(outputs, parts.log_std)
 
 
 class Play(Policy):
@@ -124,8 +126,8 @@ class Play(Policy):
         """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
         actions, obs = self.network.actions, self.parts.normalised(obs)
         if self.streams is None:
-            obs = self.network.features(self.parts, obs)
-            return actions.clip(actions.best(self.network.actor(self.parts.actor, obs)))
+            features = self.network.features(self.parts, obs)
+            return actions.clip(actions.best(self.network.actor(self.parts.actor, features)))
         if self.noise is None:
             self.noise = noise_of(actions, self.streams, obs.shape[1])
         return actions.clip(self.network.sample(self.flat_parameters, obs, self.noise.next()["action"]))

@@ -26,7 +26,7 @@ class Agent(TwinCriticAgent):
     actor. As in common implementations, the gradient is with respect to this logarithm.
     """
 
-    update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now" is for actions in the minibatch's observations
+    update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now": for the actor's actions in the minibatch
     metric_names = (*TwinCriticAgent.metric_names, "entropy", "entropy_temperature")
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
@@ -43,7 +43,8 @@ class Agent(TwinCriticAgent):
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of the base class, and normal numbers ``now``, shaped like ``next``."""
+        """Return the random numbers of a step, for `NoiseBlocks`: the base class's and, with the shape of ``next``,
+        normal numbers ``now`` for the actor's actions in the minibatch."""
         uniform_draw, (normal, normal_shapes) = super()._noise_draws()
         return [uniform_draw, (normal, {**normal_shapes, "now": normal_shapes["next"]})]
 
@@ -57,11 +58,12 @@ class Agent(TwinCriticAgent):
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, 2 A]``: tanh of means, or samples with
-        the random generators ``streams``."""
+        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, 2 A]``: samples by the random generators
+        ``streams`` or, if it is None, tanh of the means."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
-        action, _ = sample(outputs, streams.normal(self.action_size, outputs.shape[1]).transpose(1, 2))
+        noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]
+        action, _ = sample(outputs, noise.transpose(1, 2))
         return action
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
@@ -75,8 +77,7 @@ class Agent(TwinCriticAgent):
         return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor, temperature and target networks of the members ``learning [M]`` bool (None: all), on ``obs
-        [M, B, O]``."""
+        """Update actor, temperature and target networks of members ``learning`` (None: all) on ``obs [M, B, O]``."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:
@@ -93,5 +94,6 @@ class Agent(TwinCriticAgent):
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the actor's loss, the entropy of its actions in nats, and the temperature: ``{name: [M]}``."""
         loss, log_prob = self.actor_loss(obs, random_numbers)
         return {"policy_loss": loss, "entropy": -log_prob.mean(1), "entropy_temperature": self.alpha()[:, 0]}

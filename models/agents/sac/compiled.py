@@ -40,8 +40,8 @@ class Members(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
-    into ``loss [M]``. Reserves rows in the replay buffer."""
+    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
     return Members(
         ac=critics.make_actor_critic(agent, random_numbers, steps),
         episodes=agent.episodes.numpy(),
@@ -59,9 +59,9 @@ def _clamp_log_std(log_std):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]`` (`TwinCriticAgent.act`). It
-    is uniformly random until the member learns. Write it to ``work.continuous_action [A]`` in the environment's units,
-    and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0: there is no discrete action."""
+    """Sample the action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``
+    (`TwinCriticAgent.act`). It is uniformly random until the member learns. Write it to ``work.continuous_action [A]``
+    in the environment's units, and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0 in place of a discrete action."""
     ac = agent.ac
     learning = critics.is_learning(agent, m, critics.filled_rows(ac, t))
     row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
@@ -78,9 +78,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _sample_actions(ac, work, noise):
-    """Sample actions by standard normal ``noise [A, B]`` (`gaussian.sample`), from the actor's outputs for the
-    observations in ``work.actor.acts[0]``. Write the actions to the inputs of both critics, and ``work.std`` and
-    ``work.log_prob``."""
+    """Sample actions by standard normal ``noise [A, B]`` (`gaussian.sample`) from the actor's outputs in the last layer
+    of ``work.actor.acts``. Write them to the inputs of both critics, after the place of the observations. Write
+    standard deviations to ``work.std [A, B]``, and log-probabilities to ``work.log_prob [B]``."""
     outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
@@ -103,8 +103,8 @@ def _sample_actions(ac, work, noise):
 @compiled
 def _write_actor_gradient(agent, work, m, noise):
     """Write the gradient of the losses of actor and temperature of member ``m`` to ``work.actor_grad [D]``
-    (`Agent.update_actor`, `Agent.actor_loss`). The actor's loss is the mean of ``alpha log pi(a|s) - min Q(s, a)``
-    over actions a sampled by ``noise [A, B]``, which overwrite the actions in the inputs of both critics."""
+    (`Agent.update_actor`, `Agent.actor_loss`). The actor's loss is the mean of ``alpha log pi(a|s) - min Q(s, a)``. Its
+    actions a are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, action_size, batch_size = ac.obs_size, ac.action_size, len(work.log_prob)
     critics.run_actor(ac, work, m)
@@ -133,9 +133,9 @@ def _write_actor_gradient(agent, work, m, noise):
 
 
 def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t``, if it may learn yet (`TwinCriticAgent.learn`). Write the
-    critics' weights, target weights and Adam's state in ``ac.learner``, those of actor and temperature in
-    ``ac.actor_learner``, and the critics' loss to ``agent.loss[m]``."""
+    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
+    (`TwinCriticAgent.learn`). Update critics, their targets and Adam's state in ``ac.learner``, and actor and
+    temperature in ``ac.actor_learner``. Write the critics' loss to ``agent.loss[m]``."""
     ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
     if not critics.is_learning(agent, m, num_rows):
         return
@@ -144,11 +144,11 @@ def improve(agent, work, m, t):
         critics.sample_next_obs(ac, work, m, t, update, num_rows)
         forward(ac.actor, params, work.actor)
         _sample_actions(ac, work, ac.next_noise[m, t, update])
-        critics.write_next_values(ac, work, m)
+        critics.write_next_values(ac, work, m)  # to ``work.td_target``
         alpha = np.exp(params[len(params) - 1])
-        for column in range(len(work.log_prob)):
+        for column in range(len(work.log_prob)):  # the value of the next state includes its entropy
             work.td_target[column] -= alpha * work.log_prob[column]
-        agent.loss[m] = critics.update_critics(ac, work, m)
+        agent.loss[m] = critics.update_critics(ac, work, m)  # replaces the values in ``work.td_target`` by TD targets
         _write_actor_gradient(agent, work, m, agent.now_noise[m, t, update])
         adam(ac.actor_learner, m, work.actor_grad)
         follow(ac.learner, m, ac.tau)

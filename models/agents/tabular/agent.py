@@ -38,18 +38,17 @@ def sample_config(config: Config, seed: int) -> Config:
 
 
 class RowLookup:
-    """A callable that returns the rows of observations in the tables of action values of all members, which are stacked
-    to one table ``[M * S, A]``."""
+    """A callable that finds the row of each observation in one table ``[M * S, A]``, the stacked tables of action
+    values of all M members."""
 
     def __init__(self, members: int, num_states: int):
         self.num_states, self.cell_indices = num_states, np.arange(num_states, dtype=np.float32)
         self.first_rows = np.arange(members) * num_states  # [M], the row of each member's cell 0
-        # [M * E], the same for each environment, kept until the number of environments changes.
+        # [M * E], repeated for each environment, and kept until the number of environments changes.
         self._repeated_first_rows = self.first_rows
 
     def __call__(self, obs: Tensor) -> Array:
-        """Return the row of each one-hot observation in the stacked tables ``[M * S, A]`` of all members: ``[M, E, S]
-        -> [M * E]`` int64."""
+        """Return the rows ``[M * E]`` int64 of one-hot observations ``obs [M, E, S]``."""
         # The product with 0, 1, 2, ... is several times faster than argmax, and exact: all its terms are integers.
         cells = obs.numpy().reshape(-1, self.num_states) @ self.cell_indices
         if len(self._repeated_first_rows) != len(cells):
@@ -63,24 +62,25 @@ class NumpyNoiseBlocks(NoiseBlocks):
     """`NoiseBlocks` that returns NumPy arrays ``[M, ...]``."""
 
     def _split(self) -> dict[str, list[Array]]:
-        """Split the current block, ``{name: [M, T, ...]}``, by steps: ``{name: T times [M, ...]}``."""
+        """Split the current block ``{name: [M, T, ...]}`` by steps, into ``{name: list of T arrays [M, ...]}``."""
         arrays = {name: block.transpose(0, 1).contiguous().numpy() for name, block in self.block.items()}
         return {name: list(array) for name, array in arrays.items()}
 
 
 def best_actions(values: Array, tie_breakers: Array | None = None) -> Array:
-    """Return the best actions ``[N]`` according to ``values [N, A]``. Of several best actions, choose the first one or,
-    with ``tie_breakers [N, A]`` (uniform numbers), the one with the largest tie breaker."""
+    """Return the best actions ``[N]`` according to ``values [N, A]``. If several are equally good, choose the first one
+    or, with ``tie_breakers [N, A]`` (uniform numbers), the one with the largest tie breaker."""
     if tie_breakers is None:
         return values.argmax(1)
-    return np.where(values == values.max(1, keepdims=True), tie_breakers, -1.0).argmax(1)  # -1: not among the best
+    is_best = values == values.max(1, keepdims=True)
+    return np.where(is_best, tie_breakers, -1.0).argmax(1)
 
 
 def _explore_sampler(epsilon: float | None) -> Callable[[Streams, int, int], Tensor]:
     """Return a function for `NoiseBlocks` that samples whether steps explore, bool, with probability ``epsilon``. If
-    epsilon changes during training (None), the function samples uniform numbers instead, which
-    `Agent._explore_in_place` compares with the current epsilon."""
-    # It is no method of the agent: in a reference cycle, the agent and its table would remain until garbage collection.
+    epsilon changes during training (None), it samples uniform numbers instead. `Agent._explore_in_place` compares them
+    with the current epsilon."""
+    # Not a method: the agent would refer to itself through `noise`, and remain in memory until garbage collection.
     if epsilon is None:
         return Streams.uniform
     return lambda streams, steps, count: streams.uniform(steps, count) < epsilon
@@ -93,8 +93,7 @@ class CurrentStep:
     random_numbers: dict[str, Array]
     obs: Tensor | None = None  # the latest argument of `act`
     rows: Array  # rows of `obs` in the table, [M * E]
-    # Flat indices in the table of the values to update, rows of the next observations, rewards, discounts: [M * E]
-    # each.
+    # [M * E] each: flat indices in the table of the values to update, rows of next observations, rewards, discounts.
     transitions: tuple[Array, ...]
     done: Array  # [M, E]
 
@@ -150,7 +149,7 @@ class Agent(InnerAgent):
         self._table = self.flat_parameters.numpy().reshape(-1, self.num_actions)  # [M * S, A]
         self._flat_table = self._table.reshape(-1)
         self._row_lookup = RowLookup(self.members, self.num_states)
-        self._row_starts = np.arange(self.members) * self.num_actions  # flat index of each row's start in [M, A]
+        self._row_starts = np.arange(self.members) * self.num_actions  # flat indices of the rows of an array [M, A]
         self._lr = np.array([member_config.lr for member_config in self.member_configs], np.float32)
         self._discounts = self.discounts().numpy()
         self._current.obs = None
@@ -168,6 +167,7 @@ class Agent(InnerAgent):
         return torch.tensor([member_config.discount for member_config in self.member_configs])
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
+        """Return the table of a member as a linear network without bias, for an exported file."""
         table = self.flat_parameters[member].detach().view(self.spaces.obs_shape[0], -1)  # [S, A]
         return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")
 
@@ -182,8 +182,8 @@ class Agent(InnerAgent):
 
     def _explore_in_place(self, action: Array, prefix: str = "", env: Any = slice(None)) -> None:
         """Replace greedy actions by random ones, in place, in steps that explore. ``action`` is ``[M, E]``, or ``[M]``
-        if ``env`` is the index of one environment. ``prefix`` is the beginning of the names of the random numbers: ""
-        for the action of this step, "next " for the next action."""
+        if ``env`` is the index of one environment. ``prefix`` is "" for the action of this step and "next " for the
+        next action: the names of the random numbers begin with it."""
         random_numbers = self._current.random_numbers
         explore = random_numbers[prefix + "explore"]  # bool or, if epsilon changes, uniform numbers
         if self._epsilon.constant is None:
@@ -191,8 +191,8 @@ class Agent(InnerAgent):
         np.copyto(action, random_numbers[prefix + "action"][:, env], where=explore[:, env])
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``: the
-        ones that the latest update has ``planned``, otherwise epsilon-greedy ones."""
+        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``. They
+        are epsilon-greedy, unless the latest update has ``planned`` an action."""
         current = self._current
         current.count += 1
         current.random_numbers = self.noise.next()  # type: ignore[assignment]  # arrays
@@ -237,7 +237,7 @@ class Agent(InnerAgent):
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
-        """Update one value for each environment, one after another. Return the last environment's loss ``[M]``."""
+        """Update one value for each environment, one after another. Return the loss ``[M]`` in the last environment."""
         transitions = self._current.transitions
         if self.envs == 1:
             return self._update(0, *transitions)
@@ -246,12 +246,11 @@ class Agent(InnerAgent):
         return loss
 
     def _update(self, env: int, entries: Array, next_rows: Array, reward: Array, discount: Array) -> Tensor:
-        """Update one value of each member after a step of environment ``env``. ``entries`` are the flat indices of
-        these values in the table. Return the squared TD errors before the update, NaN for members that do not learn
-        yet. All arrays are ``[M]``."""
+        """Update one value of each member, at the flat indices ``entries`` of the table, after a step of environment
+        ``env``. Return squared TD errors before the update, NaN until a member learns. All arrays are ``[M]``."""
         next_values = self._table.take(next_rows, 0)  # [M, A]
         next_action = best_actions(next_values) if self.config.backup == "max" else self._next_action(env, next_values)
-        next_q = next_values.reshape(-1).take(next_action + self._row_starts)
+        next_q = next_values.reshape(-1).take(next_action + self._row_starts)  # the values of ``next_action``, [M]
         old_q = self._flat_table.take(entries)
         td_error = discount * self._discounts * next_q + reward - old_q
         loss = torch.from_numpy(td_error * td_error)
@@ -264,8 +263,7 @@ class Agent(InnerAgent):
 
     def _next_action(self, env: int, next_values: Array) -> Array:
         """Return epsilon-greedy next actions ``[M]`` in environment ``env``, according to ``next_values [M, A]``. If
-        ``backup`` is "executed", also store them in ``planned``, for `act`. At the end of an episode, store that none
-        is planned."""
+        ``backup`` is "executed", store them in ``planned`` for `act`; if the episode has ended, none is planned."""
         ties = self._current.random_numbers["next ties"][:, env] if self.config.random_ties else None
         action = best_actions(next_values, ties)
         self._explore_in_place(action, "next ", env)
@@ -298,7 +296,7 @@ class Agent(InnerAgent):
         return Greedy(flat_parameters, self.num_states)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Restore the state. Raises StateError if it does not fit, or if a planned action does not exist."""
+        """Restore the state. Raises StateError if it does not fit, or if an action in ``planned`` does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
             max_action, none_planned = int(self.planned.max()), self.num_actions
@@ -314,10 +312,10 @@ class Greedy(Policy):
         self.rows = flat_parameters.numpy().reshape(self.members * num_states, -1)  # [M * S, A]
 
     def moves(self) -> Tensor:
-        """Return the best action in each of S cells, ``[M, S]`` int64. Of several best ones, it is the first."""
+        """Return the best action in each of S cells, ``[M, S]`` int64; the first one if several are equally good."""
         return torch.from_numpy(best_actions(self.rows)).view(self.members, -1)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``. Of several best ones, it is the first."""
+        """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first one if several are equally good."""
         values = self.rows.take(self.row_lookup(obs), 0)  # [M * E, A]
         return torch.from_numpy(best_actions(values)).view(obs.shape[:2])

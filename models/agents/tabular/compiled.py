@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
 MAX, EXECUTED = BACKUPS["max"], BACKUPS["executed"]
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
-# For bools: 2 is above every epsilon (False: do not explore), -1 is below (True).
+# Numbers in place of a bool, for the comparison "number < epsilon": it is false for 2 and true for -1.
 _ABOVE_AND_BELOW_EPSILON = np.array([2, -1], np.float32)
 
 
@@ -65,19 +65,19 @@ class Work(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
-    into ``loss [M]``."""
+    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``."""
     config, empty = agent.config, np.empty((0, 0), np.int64)
     numbers: list[Array] = []  # explore, action, ties; then the same for the next action
     for prefix in ("", "next "):
-        # Q-learning has no next action: placeholders of the same type.
+        # Q-learning samples no next action, so its fields are placeholders of the same type.
         explore = random_numbers.get(prefix + "explore", random_numbers["explore"]).numpy()
-        if explore.dtype == np.bool_:  # epsilon is constant
+        if explore.dtype == np.bool_:  # epsilon is constant, and was compared with the numbers when they were sampled
             explore = _ABOVE_AND_BELOW_EPSILON[explore.view(np.uint8)]
         action = random_numbers.get(prefix + "action", random_numbers["action"])
         ties = random_numbers.get(prefix + "ties", torch.empty(0, 0, 0, 0))
         numbers += [explore, action.numpy(), ties.numpy()]
-    # Groups of values, in the order of the fields of `Members`.
+    # The fields of `Members` in groups, which the last statement puts together in their order.
     visits, planned = (empty if array is None else array.numpy() for array in (agent.visits, agent.planned))
     cell = np.zeros((agent.members, agent.envs), np.int64)
     values = agent.flat_parameters.numpy(), visits, planned, cell, agent._lr, agent._discounts
@@ -114,8 +114,8 @@ def make_player(policy: Greedy) -> Player:
 
 @compiled
 def _one_hot_cell(obs, cell_indices):
-    """Return the cell of a one-hot observation ``obs [S]`` (`RowLookup`). ``cell_indices [S]`` are 0, 1, 2, ... A sum
-    of integers is exact in any order."""
+    """Return the cell of a one-hot observation ``obs [S]`` (`RowLookup`). ``cell_indices [S]`` are 0, 1, 2, ..., so the
+    sum of products is the cell, exactly in any order of the sum."""
     total = np.float32(0)
     for i in range(len(cell_indices)):
         total += obs[i] * cell_indices[i]
@@ -124,15 +124,15 @@ def _one_hot_cell(obs, cell_indices):
 
 @exact
 def _cell(state, obs, cell_indices):
-    """Return the current cell. On a map, ``state [1]`` is the cell's number; otherwise compute it from ``obs [S]``."""
+    """Return the number of the cell. In a grid world it is ``state [1]``; otherwise compute it from ``obs [S]``."""
     return int(state[0]) if len(state) == 1 else _one_hot_cell(obs, cell_indices)
 
 
 @exact
 def _argmax(values, row, first_column, num_actions):
-    """Return the index of the largest of ``num_actions`` numbers in a row of ``values``, from ``first_column`` on; the
-    first of several. NaN counts as the largest number (`better`). Without NaN there are no branches, because processors
-    predict them badly here."""
+    """Return the index of the largest of ``num_actions`` numbers in a row of ``values``, from ``first_column`` on, and
+    of the first one if several are equal. NaN counts as the largest number (`better`)."""
+    # The loop has no branches, because processors predict them badly here. It is right only without NaN.
     best, best_value = 0, entry(values, row, first_column)
     no_nan = best_value == best_value
     for action in range(1, num_actions):
@@ -150,9 +150,9 @@ def _argmax(values, row, first_column, num_actions):
 
 @exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
-    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]``, as
-    `tabular.agent.best_actions` does. Of several equal ones it is the one with the largest of ``ties[m, t, e]``, or the
-    first if ``ties [M, T, E, A]`` is empty."""
+    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]``
+    (`tabular.agent.best_actions`). If several are equal, it is the one with the largest of ``ties[m, t, e]``, or the
+    first one if ``ties [M, T, E, A]`` is empty."""
     first_column = cell * num_actions
     best = _argmax(values, m, first_column, num_actions)
     for action in range(ties.shape[3]):
@@ -163,8 +163,8 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action of member ``m`` at step ``t`` in environment ``e`` (`Agent.act`); with backup
-    ``executed``, the action planned by the latest update, if there is one. Write the cell to ``agent.cell[m, e]``."""
+    """Return the epsilon-greedy action of member ``m`` at step ``t`` of the block in environment ``e`` (`Agent.act`).
+    With backup ``executed``, it is the planned action if there is one. Write the cell to ``agent.cell[m, e]``."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
@@ -174,9 +174,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step in environment ``e`` at index ``e`` of the arrays of ``work``, as `Agent.observe` does.
-    ``agent.cell[m, e]`` is the cell before the step. ``discount`` is 0 after termination, and with ``truncation_ends``
-    after truncation too. All agents' `remember` have the same arguments."""
+    """Store the step in environment ``e`` at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``agent.cell[m,
+    e]`` is the cell before the step. Store a discount of 0 after termination and, with ``truncation_ends``, after
+    truncation. ``t`` and ``obs`` are for other agents."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
@@ -185,10 +185,11 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 def improve(agent, work, m, t):
-    """Update one action value of member ``m`` for each environment after step ``t``, from the step in ``work``
-    (`Agent.learn`). Write ``agent.flat_parameters[m]``; with a count bonus, also ``agent.visits[m]``; with backup
-    ``executed``, also the next actions ``agent.planned[m]``. Until the member may learn, no value changes.
-    ``agent.loss[m]`` is the squared error in the last environment, or NaN if no value changed."""
+    """Update one action value of member ``m`` for each environment after step ``t`` of the block, from the step in
+    ``work`` (`Agent.learn`). Write to ``agent.flat_parameters[m]``; with a count bonus, also to ``agent.visits[m]``;
+    with backup ``executed``, also the next actions to ``agent.planned[m]``. Until the member has finished
+    ``init_episodes`` episodes, no value changes. ``agent.loss[m]`` is the squared error in the last environment, or NaN
+    if no value changed."""
     envs = len(work.entries)
     if len(agent.visits):
         for e in range(envs):
@@ -218,7 +219,7 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player`, the first of several equal ones (`Greedy.act`). On a map
-    the cell is in ``state``, otherwise in the one-hot ``obs``."""
+    """Return the greedy action of member ``m`` of a `Player`, the first one if several are equal (`Greedy.act`). In a
+    grid world the cell is in ``state``, otherwise in the one-hot ``obs``. The other arguments are for other agents."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return _argmax(player.rows, row, 0, player.rows.shape[1])

@@ -31,8 +31,8 @@ class Agent(TwinCriticAgent):
         return torch.add(outputs.tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, A]``: greedy, or with noise from the
-        random generators ``streams``."""
+        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, A]``: with noise from the random
+        generators ``streams`` or, if it is None, greedy."""
         vectors = outputs.tanh()
         if streams is None:
             return vectors
@@ -54,8 +54,8 @@ class Agent(TwinCriticAgent):
         return (random_numbers["next"].transpose(1, 2) * self.config.policy_std).clamp(-max_noise, max_noise)
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all) whose
-        critics have made a multiple of ``policy_delay`` updates."""
+        """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all). Only
+        members whose critics have made a multiple of ``policy_delay`` updates are changed."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
         if learning is not None:
             is_due = is_due & learning

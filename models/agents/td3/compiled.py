@@ -35,8 +35,8 @@ class Members(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
-    into ``loss [M]``. Reserves rows in the replay buffer."""
+    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
     config = agent.config
     return Members(
         ac=critics.make_actor_critic(agent, random_numbers, steps),
@@ -50,9 +50,9 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Choose the exploring action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
+    """Choose the exploring action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``
     (`TwinCriticAgent.act`). It is random until the member learns. Write it to ``work.continuous_action [A]`` in the
-    environment's units, and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0: there is no discrete action."""
+    environment's units, and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0 in place of a discrete action."""
     ac = agent.ac
     learning = critics.is_learning(agent, m, critics.filled_rows(ac, t))
     row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
@@ -69,8 +69,8 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_target_actions(agent, work, m, t, update):
-    """Write the target actor's actions with clipped noise for the observations in ``work.actor.acts[0]`` to the inputs
-    of both critics (`Agent._target_action`). ``update`` is the index of the update after step ``t``."""
+    """Write the target actor's actions with clipped noise to the inputs of both critics (`Agent._target_action`), for
+    the observations in ``work.actor.acts[0]``. ``update`` is the index of the update after step ``t`` of the block."""
     ac = agent.ac
     forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)
     outputs = work.actor.acts[len(ac.actor.sizes) - 1]
@@ -85,8 +85,8 @@ def _write_target_actions(agent, work, m, t, update):
 @compiled
 def _write_actor_gradient(agent, work, m):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss
-    is the negative mean of the first critic's values of the actor's actions, which overwrite the actions in
-    ``work.critic1.acts[0]``."""
+    is minus the mean value of the actor's actions according to the first critic. These actions overwrite the actions in
+    ``work.critic1.acts[0]``, the inputs of this critic."""
     ac, batch_size, depth = agent.ac, len(work.td_target), len(agent.ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):
@@ -102,9 +102,9 @@ def _write_actor_gradient(agent, work, m):
 
 
 def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t``, if it may learn yet (`TwinCriticAgent.learn`). Write the
-    critics' weights and Adam's state in ``ac.learner`` and, after every ``policy_delay`` updates, the actor's in
-    ``ac.actor_learner`` and both target networks. Write the critics' loss to ``agent.loss[m]``."""
+    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
+    (`TwinCriticAgent.learn`). Update critics and Adam's state in ``ac.learner``; after every ``policy_delay`` updates,
+    also the actor in ``ac.actor_learner`` and all target weights. Write the critics' loss to ``agent.loss[m]``."""
     ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
     if not critics.is_learning(agent, m, num_rows):
         return

@@ -62,13 +62,13 @@ class Agent(td3.Agent):
         return torch.add(vectors, self.random_numbers["explore"], alpha=self.config.action_std)
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, weights: Tensor) -> Tensor:
-        """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]``, by noise ``gumbel [M, A,
-        B]``, with the temperature of actors with ``weights [M, D]``. With ``gumbel_softmax_hard``, they are one-hot,
-        with the gradient of soft samples (straight-through)."""
+        """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]`` by Gumbel noise ``gumbel
+        [M, A, B]``. The temperature is from the actors' ``weights [M, D]``. With ``gumbel_softmax_hard``, vectors are
+        one-hot, but have the gradient of soft vectors (straight-through)."""
         probs = gumbel_softmax(logits, gumbel.transpose(1, 2), self.temperature(weights))
         if not self.config.gumbel_softmax_hard:
             return probs
-        return one_hot_argmax(probs.detach()) + (probs - probs.detach())  # the difference is 0
+        return one_hot_argmax(probs.detach()) + (probs - probs.detach())  # adds 0, with the gradient of ``probs``
 
     def _random_vectors(self) -> Tensor:
         """Return uniformly random one-hot vectors ``[M, E, A]``."""
@@ -80,8 +80,7 @@ class Agent(td3.Agent):
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return vectors ``[M, E, A]`` whose largest numbers are the actions (`clip`), from logits ``outputs [M, E,
-        A]``. With the random generators ``streams`` they are sampled as in training. Otherwise they are the logits
-        (greedy)."""
+        A]``: the logits themselves (greedy) or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])
@@ -99,16 +98,14 @@ class Agent(td3.Agent):
         return self._sample_vectors(logits, random_numbers["gumbel"], self.flat_parameters)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the metrics of TD3, and the entropy of actions without normal noise, ``{name: [M]}``. The entropy does
-        not depend on the temperature: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al.
-        2017, section 2)."""
+        """Return the metrics of TD3, and the entropy of actions without normal noise, ``{name: [M]}``. The temperature
+        has no effect on it: the argmax of logits plus Gumbel noise is a sample of their softmax (Jang et al. 2017)."""
         logits = self.actor(self.flat_parameters, obs)
         return super().actor_metrics(obs, random_numbers) | {"entropy": categorical_entropy(logits).mean(1)}
 
 
 def gumbel_softmax(logits: Tensor, gumbel: Tensor, temperature: Tensor) -> Tensor:
-    """Return ``softmax((logits + gumbel) / temperature)`` over the A actions, ``[M, B, A]`` (Jang et al. 2017, section
-    2)."""
+    """Return ``softmax((logits + gumbel) / temperature)`` over the A actions, ``[M, B, A]`` (Jang et al. 2017)."""
     return ((logits + gumbel) / temperature).softmax(2)
 
 

@@ -46,8 +46,8 @@ class Members(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes
-    into ``loss [M]``. Reserves rows in the replay buffer."""
+    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
     config: Any = agent.config
     return Members(
         ac=critics.make_actor_critic(agent, random_numbers, steps),
@@ -86,9 +86,8 @@ def make_player(policy: ActorPolicy) -> Player | None:
 
 @compiled
 def _temperature(agent, m, params):
-    """Return the temperature of member ``m`` for an actor's or target actor's parameters ``params [D]``
-    (`Agent.temperature`)."""
-    if agent.temperature_kind == _LEARNED:
+    """Return the temperature for parameters ``params [D]`` of actor or target actor of member ``m``."""
+    if agent.temperature_kind == _LEARNED:  # as in `Agent.temperature`
         return np.exp(params[len(params) - 1])
     if agent.temperature_kind == _FIXED:
         return agent.first_temperature
@@ -98,9 +97,8 @@ def _temperature(agent, m, params):
 
 @compiled
 def _gumbel_softmax(logits, gumbel, column, temperature, probs):
-    """Write ``softmax((logits + gumbel) / temperature)`` to a column of ``probs [A, .]`` (`gumbel_softmax`), for
-    ``logits [A]`` and the same column of ``gumbel [A, .]``. Return the index of the largest probability, the first of
-    several."""
+    """Write ``softmax((logits + gumbel) / temperature)`` to a column of ``probs [A, columns]`` (`gumbel_softmax`), for
+    ``logits [A]`` and the same column of ``gumbel``. Return the index of the (first) largest probability."""
     num_actions = len(probs)
     max_z = (logits[0] + gumbel[0, column]) / temperature
     for i in range(num_actions):
@@ -119,9 +117,9 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the exploring action of member ``m`` at step ``t`` in environment ``e``, for ``obs [O]``
-    (`TwinCriticAgent.act`): the argmax of a sample of the Gumbel-softmax with normal noise. It is random until the
-    member learns. Write the vector to ``ac.action_vector[m, e]``."""
+    """Return the exploring action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``
+    (`TwinCriticAgent.act`): the index of the largest number in a vector, a sample of the Gumbel-softmax plus normal
+    noise, or a random one-hot vector until the member learns. Write the vector to ``ac.action_vector[m, e]``."""
     ac = agent.ac
     num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
     vector, best = ac.action_vector[m, e], 0
@@ -143,8 +141,9 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_target_actions(agent, work, m, t, update):
-    """Write the target actor's action vectors with clipped noise for the observations in ``work.actor.acts[0]`` to the
-    inputs of both critics (`Agent._target_action`). ``update`` is the index of the update after step ``t``."""
+    """Write the target actor's action vectors with clipped noise to the inputs of both critics
+    (`Agent._target_action`), for the observations in ``work.actor.acts[0]``. ``update`` is the index of the update
+    after step ``t`` of the block."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
     forward(ac.actor, params, work.actor)
     logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.target_gumbel[m, t, update]
@@ -160,9 +159,9 @@ def _write_target_actions(agent, work, m, t, update):
 
 @compiled
 def _write_actor_gradient(agent, work, m, gumbel):
-    """Write the gradient of the actor's loss of member ``m`` with respect to its weights and the logarithm of the
-    temperature to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss is the negative mean of the first critic's
-    values of vectors sampled by ``gumbel [A, B]``, which overwrite the actions in ``work.critic1.acts[0]``."""
+    """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]``, for its weights and the
+    logarithm of the temperature (`Agent.actor_loss`). The loss is minus the mean value of sampled vectors according to
+    the first critic. They are sampled by ``gumbel [A, B]``, and overwrite the actions in the critic's inputs."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
@@ -190,9 +189,9 @@ def _write_actor_gradient(agent, work, m, gumbel):
 
 
 def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t``, if it may learn yet (`TwinCriticAgent.learn`). Write the
-    critics' weights and Adam's state in ``ac.learner`` and, after every ``policy_delay`` updates, the actor's in
-    ``ac.actor_learner`` and both target networks. Write the critics' loss to ``agent.loss[m]``."""
+    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
+    (`TwinCriticAgent.learn`). Update critics and Adam's state in ``ac.learner``; after every ``policy_delay`` updates,
+    also the actor in ``ac.actor_learner`` and all target weights. Write the critics' loss to ``agent.loss[m]``."""
     ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
     if not critics.is_learning(agent, m, num_rows):
         return
@@ -209,9 +208,10 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`ActorPolicy.act`): the argmax of its
-    logits, the first of several. Overwrites ``scratch [2, widest]``."""
-    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
+    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`ActorPolicy.act`): the index of its
+    largest logit, and the first one if several are equal. NaN counts as 0. Overwrites ``scratch [2, widest]``.
+    ``state`` and ``continuous_action`` are for other agents."""
+    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)  # the logits are in ``scratch[row]``
     best = 0
     for i in range(player.num_actions):
         is_better = nan_to_zero(scratch[row, i]) > nan_to_zero(scratch[row, best])
