@@ -48,7 +48,7 @@ class Curiosity:
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state without the optimiser's, ``{name: [M, ...]}``, not as copies."""
+        """Return the tensors of the state without the optimiser, ``{name: [M, ...]}``, not as copies."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,6 +101,8 @@ class Icm(Curiosity):
         super().__init__(config, spaces, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        """Train the three networks on the arguments, then return ``icm_eta`` times the error of the forward model,
+        ``[M, B]``. Arguments are as in `Curiosity.rewards`."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)
@@ -115,7 +117,8 @@ class Icm(Curiosity):
         ``action_vectors`` is the result of `_action_vectors`, the forward model's input."""
         layers = _weight_bias_pairs(self.network)
         feature_layers, inverse_layers = layers[:3], layers[3:6]
-        layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]  # of the forward model
+        # The forward model: three layers, residual blocks of two layers each, and two more layers.
+        layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]
         both_features = _mlp(torch.cat((obs, next_obs), 1), feature_layers, F.leaky_relu)
         features, next_features = both_features.split(obs.shape[1], 1)
         predicted_action = _mlp(torch.cat((features, next_features), 2), inverse_layers, F.relu)
@@ -127,7 +130,7 @@ class Icm(Curiosity):
         if not self.num_actions:
             return (predicted_action - action).square().mean(2), forward_error
         logits = predicted_action
-        if self.num_actions <= 2:  # one logit, of action 1; action 0 has logit 0
+        if self.num_actions <= 2:  # the network has only a logit of action 1; action 0 has logit 0
             logits = torch.cat((torch.zeros_like(logits), logits), 2)
         return cross_entropy(logits, action.long()), forward_error
 
@@ -161,6 +164,8 @@ class Rnd(Curiosity):
         self.error_moments = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        """Train the predictor on ``next_obs``, and return its scaled error before that, ``[M, B]``. Arguments are as in
+        `Curiosity.rewards`."""
         self.obs_moments.add(next_obs, learning)
         mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip

@@ -72,8 +72,8 @@ class EpisodeMemory:
                 self._store(member, episode)
 
     def _store(self, member: int, episode: Episode) -> None:
-        """Move the steps of an episode to free slots: set ``episode.slots`` and empty ``episode.steps``. Double the
-        storage of all members until there are enough."""
+        """Move the steps of an episode to free slots: set ``episode.slots`` and empty ``episode.steps``. If there are
+        too few free slots, first double the storage of all members, repeatedly if necessary."""
         steps, count = episode.steps, len(episode)
         if not self.fields:
             self.fields = {name: value.new_zeros(self.members, 0, *value.shape[1:]) for name, value in steps.items()}
@@ -102,15 +102,17 @@ class EpisodeMemory:
         return [values.index_select(0, self.index(m)) for m, values in enumerate(self.fields[name])]
 
     def set_column(self, name: str, values: Tensor) -> None:
-        """Overwrite the field ``name`` of all steps with ``values``, the concatenated result of `column`."""
+        """Overwrite the field ``name`` of all steps with ``values [total steps, ...]``: the steps of all members, one
+        member after the other, in the order of `index`."""
         for m, member_values in enumerate(values.split([len(self.index(m)) for m in range(self.members)])):
             self.fields[name][m].index_copy_(0, self.index(m), member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
         """Sample the slots of ``updates`` minibatches of B = ``batch`` steps with replacement, ``[updates, M, B]``.
 
-        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight (the public
-        code). "episode" first samples an episode, then one of its steps (the paper, algorithm 2).
+        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight, as in the public
+        code of Srivastava et al. 2019 (arXiv 1912.02877). "episode" first samples an episode, then one of its steps, as
+        in algorithm 2 of that paper.
         """
         if by == "step":
             positions = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
@@ -136,8 +138,8 @@ class EpisodeMemory:
         return [self.fields[name].flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape) for name in names]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists, without slots: they do not affect results. ``members`` is
-        empty before the first episodes."""
+        """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect
+        results. The list ``members`` is empty before the first episodes."""
         return {
             "members": [
                 {

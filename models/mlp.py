@@ -119,7 +119,8 @@ class MLP:
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """Run the network on ``x [M, in, B]`` (in rows: ``[M, B, in]``). Return the trace that `backward` needs: the
-        output of each hidden layer (of prelu and silu the input), then the output of the network."""
+        output of each hidden layer, then the output of the network. With prelu and silu, the trace holds the input of
+        each activation instead of its output."""
         activations: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:
@@ -155,6 +156,7 @@ class MLP:
             gradient = self.products.input_gradient(weight, gradient)
             if i:  # through the activation before layer i
                 if self._is_prelu:
+                    # The slope multiplies the inputs below 0.
                     slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
                 gradient = self._activation_gradient(layers, gradient, traced)
         parts.reverse()  # from the first layer to the last: weight, bias
@@ -205,8 +207,8 @@ class MlpNetwork(nn.Module):
         self._views: tuple[int, list[Layer]] | None = None  # memory address of `flat`, and its layers
 
     def layers(self) -> list[Layer]:
-        """Return the layers as views of the weights, without autograd. They are cached, and made again if the memory of
-        the weights is another."""
+        """Return the layers as views of the weights, without autograd. They are cached until the weights are in other
+        memory."""
         if torch.compiler.is_compiling():  # the compiler cannot trace `data_ptr`
             return self.mlp.layers(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():

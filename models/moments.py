@@ -27,7 +27,7 @@ class Moments(PerMember):
         """Update the moments with ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
         values = values.double()
         num_added = values.shape[1]
-        count = self.count + num_added
+        count = self.count + num_added  # the update by Chan et al.
         batch_mean = values.mean(1)
         difference = batch_mean - self.mean
         mean = self.mean + difference * (num_added / count)

@@ -174,8 +174,8 @@ class MemberAdam(FlatOptimizer):
             is_learning = learning.unsqueeze(1)
             grad, rate = grad.masked_fill(~is_learning, 0.0), rate * is_learning
             decay = (torch.where(is_learning, self.betas[0], 1.0), torch.where(is_learning, self.betas[1], 1.0))
-        row = self.count.clamp(max=len(self._factor1) - 1)  # the last row is for all later counts
-        factor1, root_correction2 = self._factor1[row].unsqueeze(1), self._root_correction2[row].unsqueeze(1)
+        index = self.count.clamp(max=len(self._factor1) - 1)  # the last entries are for all later counts
+        factor1, root_correction2 = self._factor1[index].unsqueeze(1), self._root_correction2[index].unsqueeze(1)
         update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps, decay)
         self.param.sub_(update.mul_(rate * factor1))
 
@@ -267,9 +267,10 @@ class LockstepAdam(FlatOptimizer):
         the members to update (None: all); it requires ``separate_steps``."""
         tensors = (self.param, grad, self.mean, self.square)
         in_one_call = isinstance(self.count, int) and len(set(self.lr)) == 1
-        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))  # arguments [M, D], or [D] per member
+        # The arguments of each call of the kernel: once [M, D], or [D] for each member.
+        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))
         counts = [self.count] * len(calls) if isinstance(self.count, int) else self.count.tolist()
-        # A single call uses the first rate, because all are equal.
+        # ``strict=False``: a single call for all members uses the first rate, because all rates are equal.
         for m, (lr, (param, param_grad, mean, square)) in enumerate(zip(self.lr, calls, strict=False)):
             if learning is not None and not learning[m]:
                 continue
@@ -296,7 +297,8 @@ def norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients ``[M, D]`` in place as `clip_gradients` does. Return the norms ``[M]`` before scaling."""
+    """Scale the gradient of each member, over all of ``grads`` (``[M, D]`` each), in place to a norm of at most
+    ``max_norm``. Return the norms ``[M]`` before scaling."""
     member_norms = norms(grads)
     scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:

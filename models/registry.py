@@ -83,7 +83,7 @@ def parse_agents(names: str) -> list[str]:
     for name in agents:
         if name not in inner_agents():
             guess = _resolve_alias(name)
-            # If the guess cannot train on proxies either, suggest a similar agent that can, or none.
+            # If the guess cannot train on proxies either, suggest a similar agent that can, or "" for none.
             if guess in implementations().keys() - set(inner_agents()):
                 guess = {"AAC": "A2C", "VPG": "PPO"}.get(guess, "")
             raise choice_error("agent", name, inner_agents(), guess=guess)
@@ -167,9 +167,9 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
 
 def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Return the default settings of the agents and of the proxy in a run of implementation ``name`` on ``game``. If
-    ``name`` learns a proxy, the first are the joint settings of all inner agents (`make_mixture`). Otherwise they are
-    the settings of agent ``name``, and the second are None.
+    """Return two objects for a run of implementation ``name`` on ``game``: the default settings of its agents, and of
+    its proxy. If ``name`` learns a proxy, the settings of the agents are the joint settings of all inner agents, which
+    train on the proxy (`make_mixture`). Otherwise they are the settings of agent ``name``, and the proxy's are None.
 
     ``choices`` are the settings that the user has chosen, such as a preset. ``agent`` names the inner agents
     ("PPO,DDQN"). A setting such as ``PPO_lr`` in a preset applies only to the family of PPO. Raises SettingError for an
@@ -191,7 +191,8 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
             values["agents_per_proxy"] = len(agents)
         if (values.get("second_agents") or 0) % len(agents):
             values["second_agents"] = len(agents)
-        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":  # nes may compare scores with the mean
+        # Some score transforms of nes compare a score with the mean, which is not possible with ``rank_apart``.
+        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":
             values.setdefault("rank_apart", True)
     configs = [
         (first_agent, _family_config(first_agent, game, config_class, values)) for first_agent, config_class in classes

@@ -56,13 +56,13 @@ class OffPolicyAgent(InnerAgent):
         return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
 
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make one update of the members ``learning [M]`` bool (None: all), on the minibatch that ``random_numbers``
-        (`numbers_of_update`) choose. Return the loss ``[M]`` before the update."""
+        """Make one update of the members ``learning [M]`` bool (None: all). ``random_numbers`` (`numbers_of_update`)
+        choose the minibatch. Return the loss ``[M]`` before the update."""
         raise NotImplementedError
 
     def learn(self) -> Tensor:
-        """Make the updates of this step, in the members that learn already. Return the loss of the last update ``[M]``,
-        NaN for the other members."""
+        """Make the updates that follow this step, in the members that have enough experience (`learning`). Return the
+        loss of the last update ``[M]``, NaN for the other members."""
         learning = self.learning()
         if not learning.any():
             return torch.full((self.members,), torch.nan)
@@ -116,4 +116,4 @@ class OffPolicyAgent(InnerAgent):
         """Count ``steps`` steps in each environment, after compiled code made them and wrote their rows to the replay
         buffer."""
         self.steps += steps
-        self.replay_buffer.added(steps * self.envs)
+        self.replay_buffer.advance(steps * self.envs)

@@ -46,7 +46,8 @@ class Streams(PerMember):
 
     @classmethod
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
-        """Return the stream ``name`` of each of the runs ``seeds``."""
+        """Return one stream for each of ``seeds``, the seeds of runs. Streams with different ``name`` are independent,
+        such as "weights" and "exploration"."""
         stream_seeds = {seed: derive_seed(seed, name) for seed in set(seeds)}
         return cls([stream_seeds[seed] for seed in seeds])
 
@@ -78,7 +79,7 @@ class Streams(PerMember):
         return torch.stack([torch.randint(high, shape, generator=generator) for high, generator in member_highs])
 
     def permutations(self, count: int) -> Tensor:
-        """Sample permutations of 0 .. ``count`` - 1, ``[M, count]`` int64."""
+        """Sample a permutation of 0 .. ``count`` - 1 for each member, ``[M, count]`` int64."""
         return self.map_generators(lambda generator: torch.randperm(count, generator=generator))
 
     def episode_seeds(self, *shape: int) -> Tensor:
@@ -101,8 +102,9 @@ class Streams(PerMember):
         return stack_states()
 
     def capture_state(self) -> Callable[[], Tensor]:
-        """Return a function that returns the present state as `get_state` does, even if it is called later. It stacks
-        the tensors only when it is called, because most of these states are never used."""
+        """Return a function without arguments that returns the present state, as `get_state` does, even if it is called
+        later."""
+        # The function stacks the tensors, because most of these states are never used.
         states = [generator.get_state() for generator in self.generators]
         return lambda: torch.stack(states)
 
@@ -271,8 +273,9 @@ class NoiseBlocks(Blocks):
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
-        T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to the steps of
-        the next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.
+        T is at most ``max_steps``. By default the numbers are from one block: the steps that are left in the current
+        block, or the next block if none are left. Further blocks are joined to it as long as the total is then at most
+        ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
@@ -303,8 +306,8 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Sample the next block in advance if the current one is used up. Another thread may call this while the
-        current numbers are in use."""
+        """Sample the next block in advance if all steps of the current one are used. Another thread may call this while
+        the numbers of the current block are in use."""
         if self._used == self.steps:
             self.prepare()
 

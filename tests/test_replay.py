@@ -88,7 +88,7 @@ def test_buffer_of_more_than_2_24_rows() -> None:
     table[:, 0, 0] = torch.arange(NUMBERS + 3).remainder_(251)
     uniform = torch.tensor([[0.0, 1 - 2**-24]])
     for added, rows in ((NUMBERS, [0, NUMBERS - 1]), (3, [1, NUMBERS + 1])):
-        buffer.added(added)
+        buffer.advance(added)
         assert buffer.sample(uniform)["row"].tolist() == [[row % 251 for row in rows]]
 
 

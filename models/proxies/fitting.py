@@ -34,9 +34,9 @@ def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
 
 
 def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-    """Change a network that maps standardised inputs to standardised outputs, in place, so that it maps raw inputs to
-    raw outputs. ``inputs`` are center and spread ``[in]`` of the raw inputs, ``outputs`` center and spread ``[out]`` of
-    the raw outputs."""
+    """Change the ``layers`` of a network that maps standardised inputs to standardised outputs, in place, so that it
+    maps raw inputs to raw outputs. ``inputs`` are the mean and the standard deviation ``[in]`` by which the inputs were
+    standardised, ``outputs`` those ``[out]`` of the outputs."""
     (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
     (input_center, input_spread), (output_center, output_spread) = inputs, outputs
     first_weight.div_(input_spread)

@@ -57,7 +57,7 @@ class Transitions(NamedTuple):
         one, sampled by ``streams``."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
-        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]
+        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # of a random permutation
         piece_of_row = torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1
         held_out = torch.isin(piece_of_row, held_out_pieces)
         return self.at(~held_out), self.at(held_out)
@@ -75,7 +75,7 @@ class Fit:
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
         inputs, terminated = self.inputs(transitions), transitions.terminated
-        input_spread = _spread(inputs)
+        input_spread = _spread(inputs)  # standard deviations
         self.input_center, self.input_spread = inputs.mean(0), input_spread.where(input_spread > 0, 1.0)
         if terminated.min() < terminated.max():
             done_scale = (torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
@@ -95,8 +95,7 @@ class Fit:
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
         """Return the losses of state, reward and termination ``[3]`` on the transitions ``rows``, and the gradient
-        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of
-        the outputs."""
+        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -104,6 +103,7 @@ class Fit:
         outputs = [traces[name][-1].requires_grad_() for name in PARTS]  # [1, out, N]
         state, reward, logit = (output[0].T for output in outputs)  # [N, out]
         losses = torch.stack(transition_losses(state, reward, logit, *self.fit_targets(rows)))
+        # Autograd computes only the gradients of the outputs, and `MLP.backward` the gradients of the parameters.
         output_gradients = torch.autograd.grad(losses.sum(), outputs)
         gradient = torch.zeros_like(flat)
         gradients = self.networks.split(gradient)  # views
@@ -135,10 +135,10 @@ class Fit:
             undo_scaling(layers, (self.input_center, self.input_spread), output_scale)
         return flat
 
-    def start_wide(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. Its
-        initial states are normal numbers with mean 0. The standard deviation of each is half of its largest absolute
-        value in the data."""
+    def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
+        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. The
+        network then samples initial states that spread more widely than in the data: normal numbers with mean 0, whose
+        standard deviation is half of the largest absolute value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)

@@ -76,9 +76,8 @@ class Networks:
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
         """Fit the reward network phi, without its output scale, to ``targets [N]`` on ``states [N, S]``
-        (`models.proxies.fitting.fit`). Starts from the parameters ``flat [M, size]`` and returns new ones, from which a
-        search may start."""
-        if self.config.rn_output == "symexp":
+        (`models.proxies.fitting.fit`), from the parameters ``flat [M, size]``. Return new parameters ``[M, size]``."""
+        if self.config.rn_output == "symexp":  # the inverse function, because symexp follows the network
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
             states = states - torch.tensor(self.config.rn_input_center)

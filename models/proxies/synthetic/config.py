@@ -358,8 +358,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        # A search that starts from a policy uses the states that it visits. They lie close to each other, as a clone's
-        # states do, so such a search gets the defaults of a clone.
+        # A search that starts from a policy uses the states that the policy visits. They lie close to each other, as
+        # the states of a clone do, so the agents of such a search get the defaults of agents on a clone.
         has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
         has_cells = values.get("first_states") == "cells"
         defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
@@ -381,8 +381,8 @@ def _prepared() -> frozenset[str]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset in ``values``, or else the defaults of ``game``. If one of the game's defaults
-    does not fit a value of the other, the default of the family takes its place."""
+    """Return the proxy and the preset in the user's ``values``, or else the defaults of ``game``. If the game's default
+    proxy does not fit the user's preset, or its default preset the user's proxy, use the default of all games."""
     proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
     if (values.get("preset", preset), proxy) not in _PRESETS:
         proxy = Config.proxy
@@ -408,8 +408,9 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the defaults of agents that train on a bandit of ``game``. The bandit may be a clone, and its first states
-    may be cells. With several agents, the names of settings have the name of the agent as a prefix (``PPO_lr``)."""
+    """Return the default settings of ``agents`` that train on a bandit of ``game``. They differ if the bandit is a
+    clone of a policy (``is_clone``), and if its first states are cells of a grid (``has_cells``). With several agents,
+    the names of settings have the name of the agent as a prefix (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
