@@ -280,7 +280,7 @@ def row_of(uniform, previous_uniform, filled_rows):
     """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``filled_rows``
     (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch. Only buffers of more than
     ``NUMBERS`` = 2**24 rows need it, because one number has 24 bits."""
-    if filled_rows > NUMBERS:  # as in `rows_of_two`
+    if filled_rows > NUMBERS:  # as in `rows_by_two_numbers`
         part, row_in_part = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
         return min((part * filled_rows + (row_in_part * filled_rows >> 24)) >> 24, filled_rows - 1)
     return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)  # rounding may give ``filled_rows``

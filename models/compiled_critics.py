@@ -280,7 +280,8 @@ def update_critics(ac, work, m):
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target = next_obs_at + ac.obs_size, work.td_target
     for column in range(len(td_target)):
-        row, next_value = work.minibatch[column], td_target[column]  # read before the table, else rounding differs
+        # The compiler rounds the target differently if ``next_value`` is read after the table.
+        row, next_value = work.minibatch[column], td_target[column]
         reward, discount = ac.table[row, m, reward_at], ac.table[row, m, reward_at + 1]
         td_target[column] = reward + ac.discount * discount * next_value
         for i in range(next_obs_at):  # obs and action

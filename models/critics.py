@@ -50,9 +50,9 @@ class TwinCritics(nn.Module, PerMember):
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
         """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
-        # Row 0 of the inputs is for the first critic of member 0, row 1 for the second critic of member 0, and so on.
+        # Critics are members of ``network``: the first critic of member 0, the second one of member 0, and so on.
         pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
-        weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)
+        weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
         return self.network(weights, pair).view(len(flat), count, -1)
 
     def update_targets(self, tau: float, members: Tensor | None = None) -> None:

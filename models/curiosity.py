@@ -113,13 +113,14 @@ class Icm(Curiosity):
             return self.config.icm_eta * forward_error
 
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of the inverse and the forward model, ``[M, B]`` each. Arguments are as in `rewards`;
-        ``action_vectors`` is the result of `_action_vectors`, the forward model's input."""
+        """Return the errors of the inverse and the forward model, ``[M, B]`` each, for ``obs [M, B, O]``, ``action [M,
+        B]`` or ``[M, B, A]`` and ``next_obs [M, B, O]``. ``action_vectors [M, B, a]`` is ``action`` as the input of the
+        forward model (`_action_vectors`)."""
         layers = _weight_bias_pairs(self.network)
         feature_layers, inverse_layers = layers[:3], layers[3:6]
-        # The forward model: three layers, residual blocks of two layers each, and two more layers.
+        # The forward model: three layers before the residual blocks, two in each block, and two after them.
         layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]
-        both_features = _mlp(torch.cat((obs, next_obs), 1), feature_layers, F.leaky_relu)
+        both_features = _mlp(torch.cat((obs, next_obs), 1), feature_layers, F.leaky_relu)  # [M, 2 B, f]
         features, next_features = both_features.split(obs.shape[1], 1)
         predicted_action = _mlp(torch.cat((features, next_features), 2), inverse_layers, F.relu)
         x = _mlp(torch.cat((features, action_vectors), 2), layers_before, F.leaky_relu)
@@ -180,7 +181,8 @@ class Rnd(Curiosity):
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Add the target network and the running moments: ``seen_...`` of observations, ``paid_...`` of errors."""
+        """Return the weights of predictor and target network, and the running moments. Names of moments begin with
+        ``seen_`` for observations and with ``paid_`` for errors."""
         return {
             **super().tensors(),
             "target": self.target_network.flat.detach(),

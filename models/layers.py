@@ -195,9 +195,9 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     would depend on the number of members. Channels are last in memory, which takes a quarter less time.
     """
     kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
-    images = [images.contiguous(memory_format=torch.channels_last) for images in x]
-    convolved = [F.conv2d(*member, stride=2, padding=1) for member in zip(images, kernels, bias, strict=True)]
-    return torch.stack(convolved) if len(convolved) > 1 else convolved[0].unsqueeze(0)  # without a copy
+    images = [member_images.contiguous(memory_format=torch.channels_last) for member_images in x]
+    outputs = [F.conv2d(*arguments, stride=2, padding=1) for arguments in zip(images, kernels, bias, strict=True)]
+    return torch.stack(outputs) if len(outputs) > 1 else outputs[0].unsqueeze(0)  # for one member without a copy
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
@@ -219,11 +219,13 @@ class ConvolutionalTrunk(Network):
             height, width = (height + 1) // 2, (width + 1) // 2
         self.features = channels[-1] * height * width
         pairs = enumerate(pairwise((spaces.obs_shape[0], *channels)))
+        # An output is computed from 9 numbers (3x3) of each input channel.
         layers = [Dense(f"conv.{i}", 9 * inputs, outputs, gain=RELU_GAIN) for i, (inputs, outputs) in pairs]
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features of ``images``, by the weights ``flat [M', D]`` if passed, else by the module's."""
+        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights, by
+        default the module's."""
         x = images.float() / 255.0
         weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):

@@ -102,7 +102,7 @@ def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = 
     the returns up to a constant, 0 if they predict no better than a constant, NaN if all returns are equal.
 
     ``weight [..., B]`` are the weights of the experiences (None: equal), such as 0 for padding. The first one must be
-    above 0, because `_variance` subtracts the first number from the others.
+    above 0: `_variance` subtracts the first number from all, so that the variance of equal returns is 0.
     """
     total_variance = _variance(returns, weight)
     return (1 - _variance(returns - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)

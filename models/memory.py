@@ -61,9 +61,9 @@ class EpisodeMemory:
             merged.sort(key=lambda episode: -episode.score)
         sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
         cumulative_sizes = list(accumulate(sizes))
-        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # how many of them are at most ``capacity``
+        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # the number of episodes that fit together
         kept_episodes = merged[: max(1, num_fitting)]
-        kept_set = set(kept_episodes)  # by identity
+        kept_set = set(kept_episodes)  # episodes are compared by identity
         freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
         self._free_slots[member] = torch.cat([self._free_slots[member], *freed_slots])
         self.episodes[member], self._index[member] = kept_episodes, None
@@ -91,7 +91,8 @@ class EpisodeMemory:
         episode.steps = {}
 
     def index(self, member: int) -> Tensor:
-        """Return the slots of all steps of a member, ``[steps]``, in the order of ``episodes``. Cached until `add`."""
+        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, in the order of
+        ``episodes``. The result is cached until `add`."""
         index = self._index[member]
         if index is None:
             index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
@@ -108,7 +109,8 @@ class EpisodeMemory:
             self.fields[name][m].index_copy_(0, self.index(m), member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
-        """Sample the slots of ``updates`` minibatches of B = ``batch`` steps with replacement, ``[updates, M, B]``.
+        """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the slots of these steps
+        (positions in ``fields``), ``[updates, M, B]``.
 
         ``by`` "step" samples all steps with equal probability, so that long episodes have more weight, as in the public
         code of Srivastava et al. 2019 (arXiv 1912.02877). "episode" first samples an episode, then one of its steps, as
@@ -119,7 +121,7 @@ class EpisodeMemory:
             slots = [self.index(m)[positions[m]] for m in range(self.members)]
         else:
             episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
-            fractions = streams.uniform(updates, batch)
+            fractions = streams.uniform(updates, batch)  # each chooses a step of its episode
             slots = []
             for m in range(self.members):
                 lengths = torch.tensor([len(episode) for episode in self.episodes[m]])
@@ -130,9 +132,7 @@ class EpisodeMemory:
         return torch.stack(slots, dim=1)
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """Return the fields ``names`` of the steps in ``slots [M, B]``, ``[M, B, ...]`` each."""
-        if self.members == 1:
-            return [self.fields[name][0].index_select(0, slots[0]).unsqueeze(0) for name in names]
+        """Return the fields ``names``, ``[M, B, ...]`` each, of the steps at ``slots [M, B]`` (from `sample`)."""
         num_slots = self.fields[names[0]].shape[1]
         flat_slots = (slots + num_slots * torch.arange(self.members).unsqueeze(1)).flatten()  # in [M * N, ...]
         return [self.fields[name].flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape) for name in names]
@@ -161,10 +161,9 @@ class EpisodeMemory:
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
+            total = sum(lengths)
             template = {
-                "steps": {
-                    key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in example.steps.items()
-                },
+                "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
                 "lengths": lengths,
                 "scores": [0.0] * len(lengths),
                 "extras": [example.extras] * len(lengths),

@@ -70,7 +70,8 @@ def _mixture_class(classes: Classes) -> type:
 
 
 def family_configs(config: Any) -> list[Any]:
-    """Split joint settings into the settings of each family. Return a list with ``config`` if it is no Mixture."""
+    """Split the joint settings ``config`` into the settings of each family. Return ``[config]`` if these are settings
+    of a single family (no Mixture)."""
     if not isinstance(config, Mixture):
         return [config]
     return [

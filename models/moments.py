@@ -24,7 +24,8 @@ class Moments(PerMember):
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
-        """Update the moments with ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
+        """Update mean, count and sum of squared distances from the mean (``square``) with ``values [M, B, *shape]``,
+        for ``members [M]`` bool (None: all)."""
         values = values.double()
         num_added = values.shape[1]
         count = self.count + num_added  # the update by Chan et al.

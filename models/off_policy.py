@@ -92,7 +92,9 @@ class TwinCriticAgent(OffPolicyAgent):
 
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Update critics, actor and target networks (`OffPolicyAgent.update`). Return the critics' loss ``[M]``."""
+        """Update critics, actor and target networks of the members ``learning [M]`` bool (None: all).
+        ``random_numbers`` (`numbers_of_update`) choose the minibatch and the noise on next actions. Return the critics'
+        loss ``[M]`` before the update."""
         batch = self.minibatch(random_numbers["replay"], learning)
         self.critics.optimizer.zero_grad()
         critic_loss, _, _ = self.critic_loss(batch, random_numbers)

@@ -191,7 +191,8 @@ def _fused_adamw(
     eps: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """Make one step of torch's fused kernel on all ``params``. ``counts`` are the numbers of earlier steps."""
+    """Make one step of AdamW on all ``params``, by torch's fused kernel. ``means`` and ``squares`` are the moments,
+    ``counts`` the numbers of earlier steps, one of each for every parameter."""
     no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
     rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
@@ -281,9 +282,15 @@ class LockstepAdam(FlatOptimizer):
 
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale the gradient of each member, over all ``params [M, ...]``, to a norm of at most ``max_norm``. Return the
-    norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
-    return clip_norm(gradients(params), max_norm)
+    """Scale the gradient of each member, over all ``params [M, ...]``, in place to a norm of at most ``max_norm``.
+    Return the norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all
+    members.)"""
+    grads = gradients(params)
+    member_norms = norms(grads)
+    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
+    for grad in grads:
+        grad.mul_(scale)
+    return member_norms
 
 
 def gradients(params: Sequence[Tensor]) -> list[Tensor]:
@@ -294,16 +301,6 @@ def gradients(params: Sequence[Tensor]) -> list[Tensor]:
 def norms(grads: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each member's gradient, ``[M]``, over all of ``grads`` (``[M, D]`` each)."""
     return torch.stack([grad.square().sum(1) for grad in grads]).sum(0).sqrt()
-
-
-def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale the gradient of each member, over all of ``grads`` (``[M, D]`` each), in place to a norm of at most
-    ``max_norm``. Return the norms ``[M]`` before scaling."""
-    member_norms = norms(grads)
-    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-    for grad in grads:
-        grad.mul_(scale)
-    return member_norms
 
 
 @torch.no_grad()

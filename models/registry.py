@@ -20,8 +20,8 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return name of an implementation -> its family, from the ``config.py`` of all families. Implementations that
-    learn a proxy are last."""
+    """Return name of an implementation -> its family, from the ``config.py`` of all families. A family is a folder of
+    related algorithms, and each of them is an implementation. Those that learn a proxy are last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -130,9 +130,7 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     the default values of implementation ``name``.
     """
     family_spec = family(name)
-    family_config = next(
-        config_part for config_part in family_configs(config) if type(config_part) is family_spec.config
-    )
+    family_config = next(part for part in family_configs(config) if type(part) is family_spec.config)
     num_agents_of_family = sum(family(other) is family_spec for other in agents)
     if num_agents_of_family == 1:
         return family_config
@@ -202,9 +200,10 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
 
 
 def _family_config(first_agent: str, game: str, config_class: type, values: Mapping[str, Any]) -> Any:
-    """Return the default settings, of class ``config_class``, of ``first_agent`` on a proxy of ``game``, overridden by
-    ``values``. Settings of other classes in ``values`` are ignored. A value for an implementation of the family
-    (``PPO_lr``) takes precedence over a general one (``lr``)."""
+    """Return the default settings of agent ``first_agent`` for training on a proxy of ``game``, an instance of the
+    ``config_class`` of its family. ``values`` (setting -> value) override them; settings that this class does not have
+    are ignored. A value for an implementation of the family (``PPO_lr``) takes precedence over a general one
+    (``lr``)."""
     family_spec, field_names = family(first_agent), kinds(config_class)
     overrides, game_defaults = family_spec.implementations, family_spec.game_defaults.get(game.partition(",")[0], {})
     changes = {field: value for field, value in values.items() if field in field_names}

@@ -105,7 +105,7 @@ class ReplayBuffer:
         """
         index = (uniform * self._size_tensor).to(torch.int64)
         if self.capacity > NUMBERS:  # one number of 24 bits cannot choose every row of a larger buffer
-            index = torch.where(self._size_tensor > NUMBERS, rows_of_two(uniform, self._size_tensor), index)
+            index = torch.where(self._size_tensor > NUMBERS, rows_by_two_numbers(uniform, self._size_tensor), index)
         # Rounding may give an index equal to the number of rows.
         index = torch.minimum(index, self._last_row, out=index)
         index = index.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
@@ -164,7 +164,7 @@ class ReplayBuffer:
         self.position = position
 
 
-def rows_of_two(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
+def rows_by_two_numbers(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
     """Return row indices ``[M, B]`` int64 below ``filled_rows`` (at most 2**38), by ``uniform [M, B]`` float32 in
     [0, 1).
 

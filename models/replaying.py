@@ -76,8 +76,9 @@ class OffPolicyAgent(InnerAgent):
         return self.replay_buffer.sample(uniform)
 
     def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
-        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If there is curiosity, add its
-        rewards, and train its networks in the members ``learning [M]`` bool (None: all)."""
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If the agent gets rewards for
+        novelty (``curiosity``), add them to the reward, and train the networks that compute them in the members
+        ``learning [M]`` bool (None: all)."""
         batch = self.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]

@@ -152,12 +152,13 @@ def machine_code(**properties: Any) -> Any:
     return setting(HAS_NUMBA, text, hparam=False, family_default=True, **properties)
 
 
-def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
+def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), scope: str = "") -> Any:
     """Return a `setting` for the activation of hidden layers. Four activations are always allowed, ``extra_choices``
-    are additional ones. In the help, ``but`` names layers with another activation, and ``source`` is a citation."""
+    are additional ones. In the help, the text ``scope``, such as ", except tanh in the last layer", follows the words
+    "hidden layers", and ``source`` is a citation."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
-    return setting(default, f"activation of the hidden layers{but}{citation}", choices=choices)
+    return setting(default, f"activation of the hidden layers{scope}{citation}", choices=choices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,9 +329,9 @@ def allowed_clause(hint: str, allowed_text: str, scope: str = "") -> str:
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of ``names`` that is most similar to ``name``, ignoring case: an equal name, else the shortest
-    that begins with ``name`` (and an underscore, if ``name`` has three letters or fewer), else the closest according to
-    `difflib`. None if no name is close."""
+    """Return the element of ``names`` that is most similar to ``name``, ignoring case: an equal name, else the shortest
+    name that begins with ``name`` (and an underscore, if ``name`` has three letters or fewer), else the closest name
+    according to `difflib`. Return None if no name is close."""
     by_lower = {other.lower(): other for other in names}
     lower = name.lower()
     if lower in by_lower:
@@ -353,10 +354,7 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
 
 def _without_separators(name: str) -> str:
     """Return ``name`` in lower case, without blanks, dashes and underscores."""
-    return name.lower().translate(_SEPARATORS)
-
-
-_SEPARATORS = str.maketrans("", "", " -_")
+    return re.sub("[ _-]", "", name.lower())
 
 
 def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
@@ -382,16 +380,13 @@ def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
         return True
     if kind.item is float and 0 < abs(number) < SMALLEST:
         return False
-    for name, bound in bounds(kind, meta).items():
-        _, is_within = _BOUNDS[name]
-        if not is_within(number, bound):
-            return False
-    return True
+    comparisons = [(_BOUNDS[name], bound) for name, bound in bounds(kind, meta).items()]
+    return all(is_within(number, bound) for (_, is_within), bound in comparisons)
 
 
 def _as_number(value: Any) -> float | None:
-    """Return ``value``, a number or text, as a number: an int unchanged, anything else as a float. None for NaN, and if
-    it is no number."""
+    """Return ``value``, a number or text, as a number: an int unchanged, anything else as a float. Return None for NaN,
+    and if ``value`` is no number."""
     try:
         number = value if type(value) is int else float(value)
     except OverflowError:

@@ -234,8 +234,8 @@ class Blocks:
         return get_state()
 
     def seek(self, start_state: Tensor, number: int) -> None:
-        """Move to block ``number``, by sampling it again from ``start_state``, its `block_start`. Number -1 is before
-        the first block."""
+        """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this
+        block (`block_start`). Number -1 is the position before the first block."""
         self.streams.set_state(start_state)
         if number < 0:
             self._set_empty_block(-1)
@@ -317,7 +317,7 @@ class NoiseBlocks(Blocks):
         return {"streams": self.block_start(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict` by sampling the current block again. It then has number 0."""
+        """Restore the result of `state_dict`, by sampling the current block again, as block number 0."""
         used = state["used"]
         require(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
         if used is None:

@@ -50,8 +50,8 @@ def tanh_fraction(x):
 
 @inlined
 def _apply_activation(x, y, activation, leak):
-    """Return ``activation`` (a value of `ACTIVATIONS`) of two vectors, as in `Columns.affine`. ``leak`` is the slope of
-    leakyrelu or prelu."""
+    """Return ``activation`` (a number in `ACTIVATIONS`) of two vectors x and y. ``leak`` is the slope of leakyrelu or
+    prelu below 0."""
     if activation == RELU:
         x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
     elif activation == TANH:
@@ -65,8 +65,9 @@ def _apply_activation(x, y, activation, leak):
 
 @inlined
 def _times_derivative(gradient, output, activation, leak):
-    """Return a vector of gradients times the derivative of ``activation``, computed from its ``output``
-    (`products.activation_gradient`). For prelu, return the gradient unchanged: `slope_gradient` multiplies it."""
+    """Return the vector ``gradient`` times the derivative of ``activation`` (a number in `ACTIVATIONS`). The derivative
+    is computed from the ``output`` of the activation (`products.activation_gradient`). For prelu, return ``gradient``
+    unchanged: `slope_gradient` multiplies it."""
     if activation == RELU:
         gradient = where_less(ZERO, output, gradient, ZERO)
     elif activation == TANH:

@@ -61,12 +61,10 @@ def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[
 
 def implementation_of(kind: str) -> str:
     """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`)."""
-    for name, family_spec in implementations().items():
-        if family_spec.learns_from == "evolution":
-            kinds_of_proxy = family_spec.config.__dataclass_fields__["proxy"].metadata["choices"]
-            if kind in kinds_of_proxy:
-                return name
-    raise KeyError(kind)
+    searches = {name: spec for name, spec in implementations().items() if spec.learns_from == "evolution"}
+    return next(
+        name for name, spec in searches.items() if kind in spec.config.__dataclass_fields__["proxy"].metadata["choices"]
+    )
 
 
 def save(
@@ -167,8 +165,7 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
     """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` starts. Raises
     SettingError if the search has another kind of proxy, other shapes or another environment. With ``rn_evolve_scale``
-    the last parameter is log(s / s'), with the output scales s of the proxy and s' of the search
-    (``rn_output_scale``)."""
+    the last parameter is log(s / s'): s is ``rn_output_scale`` of the proxy, s' of the search."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:

@@ -22,8 +22,8 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 
     The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
     range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. ``continuous_action``
-    is empty if actions are discrete. In ``world.flat``, the centre and spread of the target's inputs begin at position
-    ``world.fixed``. ``scratch`` is memory for the network."""
+    is empty if actions are discrete. ``world`` (`World`) has the networks of all members. In ``world.flat``, the centre
+    and spread of the target's inputs begin at position ``world.fixed``. ``scratch`` is memory for the network."""
     f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, scratch[0]
     for k in range(size):
         inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
@@ -47,7 +47,8 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 def network_step(world, m, state, action, continuous_action, scratch):
     """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
     output of the done network, and replace ``state`` by the next state in place. In a bandit the state does not change,
-    and done is 1. ``continuous_action`` is empty if actions are discrete."""
+    and done is 1. ``continuous_action`` is empty if actions are discrete. ``world`` (`World`) has the networks of all
+    members, and ``scratch`` is memory for one network."""
     flat, size = world.flat[m], world.obs_size
     reward = np.float32(0)
     done = np.float32(1)

@@ -340,16 +340,18 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the default inner agents of a preset, for continuous or discrete actions. In preset "published" agents
-    take turns, as in [L]."""
+    """Return the names of the agents that a search trains by default, as the setting ``agent``: for continuous or
+    discrete actions, and for the preset in ``values``. In preset "published" several agents take turns, as in Liesen et
+    al. 2024."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Return the defaults of a preset, kind of proxy and game, for proxy, search and inner agents. ``values`` are the
-    settings that the user has chosen. Raises SettingError for a combination that does not exist."""
+    """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for the preset
+    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Raises
+    SettingError for a combination that does not exist."""
     game = game.partition(",")[0]  # without parameters
     proxy, preset = _proxy_and_preset(values, game)
     agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
@@ -360,10 +362,11 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     if proxy == "bandit":
         # A search that starts from a policy uses the states that the policy visits. They lie close to each other, as
         # the states of a clone do, so the agents of such a search get the defaults of agents on a clone.
-        has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
+        starts_from_policy = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
         has_cells = values.get("first_states") == "cells"
-        defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
-        if has_start:
+        is_clone = preset == "clone" or starts_from_policy
+        defaults |= _agent_defaults(agents, tuned_game, is_clone, has_cells)
+        if starts_from_policy:
             defaults["deploy_steps"] = _PRESETS["clone", "bandit"]["inner_steps"]
     defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
     if values.get("solved_reward", defaults.get("solved_reward")) is None:
@@ -425,21 +428,18 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in ``config``, each with the reason."""
-    supervised, latent = config.preset == "supervised", config.first_states == "latent"
-    bandit, preset = config.proxy == "bandit", f"preset is {config.preset!r}"
+    supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
+    preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
+    table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
     return search.ineffective(config) | reasons_by_setting(
         (supervised, tuple(names_with(Config, "fit", False)), f"{preset}, which searches for nothing"),
         (not supervised, tuple(field.name for field in fields(Supervised)), preset),
-        (
-            config.first_states != "table",
-            ("table_size", "table_episodes", "target_scale", "scale_obs"),
-            f"first_states is {config.first_states!r}",
-        ),
+        (config.first_states != "table", table_settings, first_states),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
         (bandit, episode_settings, "proxy is 'bandit', whose episodes have one step"),
-        (not latent, ("latent_size",), f"first_states is {config.first_states!r}"),
+        (config.first_states != "latent", ("latent_size",), first_states),
         (not (bandit or config.learned_reset), ("latent_size",), "learned_reset is off"),
         (config.start_from is None, ("clone_of", "dagger_rounds"), "start_from is null"),
     )

@@ -56,7 +56,7 @@ class Networks:
         # Whether agents in training observe scaled states.
         self.scales_obs = self.has_target and self.num_table_rows > 0 and config.scale_obs
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
-        learns_initial_states = not (self.num_table_rows or self.has_cells) if bandit else config.learned_reset
+        learns_initial_states = config.first_states == "latent" if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if learns_initial_states else 0
         if self.has_target:
             self.parts = {"target": make_mlp(config, size, self.action_size)}
@@ -225,7 +225,7 @@ class Program:
         if isinstance(self.networks.actions, Discrete):
             action = (action.unsqueeze(-1) == self._action_indices).float()
         inputs = torch.cat([action, state], 2).transpose(1, 2)  # [M, in, E]
-        if self.folded:
+        if self.folded:  # all networks as one
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]  # [M, out, E]
         else:
             parts, layers = self.networks.parts, self.layers
