@@ -72,8 +72,8 @@ def inner_agents() -> list[str]:
 
 
 def parse_agents(names: str) -> list[str]:
-    """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents. Raises SettingError if
-    an agent cannot train on a proxy, and for an empty or repeated name."""
+    """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents, which train on a proxy
+    (a learned environment or reward). Raises SettingError if an agent cannot, and for an empty or repeated name."""
     agents = [name.strip() for name in names.split(",")]
     duplicate = next((name for name in agents if agents.count(name) > 1), None)
     if duplicate is not None or "" in agents:
@@ -92,7 +92,8 @@ def parse_agents(names: str) -> list[str]:
 
 def families_of(name: str, agent: str) -> list[str]:
     """Return the folder names of the families whose settings a run of implementation ``name`` has, without repetition.
-    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN")."""
+    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN"), which train on the
+    proxy."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
     family_specs = [family(implementation) for implementation in (name, *inner_names)]
     return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
@@ -166,8 +167,9 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
 def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
     """Return two objects for a run of implementation ``name`` on ``game``: the default settings of its agents, and of
-    its proxy. If ``name`` learns a proxy, the settings of the agents are the joint settings of all inner agents, which
-    train on the proxy (`make_mixture`). Otherwise they are the settings of agent ``name``, and the proxy's are None.
+    its proxy (a learned environment or reward). If ``name`` learns a proxy, the settings of the agents are the joint
+    settings of all inner agents, which train on the proxy (`make_mixture`). Otherwise they are the settings of agent
+    ``name``, and the settings of the proxy are None.
 
     ``choices`` are the settings that the user has chosen, such as a preset. ``agent`` names the inner agents
     ("PPO,DDQN"). A setting such as ``PPO_lr`` in a preset applies only to the family of PPO. Raises SettingError for an

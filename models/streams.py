@@ -210,8 +210,8 @@ class Blocks:
         return current_block
 
     def numbers_at(self, step: int) -> dict[str, Any]:
-        """Return the random numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from the
-        start of the block."""
+        """Return the random numbers of one step of the current block (T steps, sampled in one call), ``{name: [M,
+        ...]}``. ``step`` counts from the start of the block."""
         if self._by_step is None:
             self._by_step = self._split()
         return {name: numbers[step] for name, numbers in self._by_step.items()}
@@ -221,7 +221,7 @@ class Blocks:
         return {name: values.unbind(1) for name, values in self.block.items()}
 
     def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
+        """Keep only the streams and numbers of ``members`` (indices ``[M']``)."""
         self.streams.select(members)
         for i, (get_state, block) in enumerate(self._blocks):
             selected_block = {name: values[members] for name, values in block.items()}
@@ -273,9 +273,9 @@ class NoiseBlocks(Blocks):
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
-        T is at most ``max_steps``. By default the numbers are from one block: the steps that are left in the current
-        block, or the next block if none are left. Further blocks are joined to it as long as the total is then at most
-        ``max_joined`` steps.
+        T is at most ``max_steps``. By default the numbers are from one block (numbers sampled in one call): the steps
+        that are left in the current block, or the next block if none are left. Further blocks are joined to it as long
+        as the total is then at most ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
         num_steps = 0

@@ -130,8 +130,8 @@ class Phi:
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate the reward network, like `__call__` but without the table. In mode 0 it has no inputs, and the
-        result is 0."""
+        """Evaluate the reward network, like `__call__` but without the table. If the setting ``mode`` is 0, the reward
+        is the environment's alone: the network has no inputs, and the result is 0."""
         mode = self.networks.mode
         if not (mode.state or mode.info):
             return obs.new_zeros(obs.shape[:2])

@@ -411,9 +411,10 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the default settings of ``agents`` that train on a bandit of ``game``. They differ if the bandit is a
-    clone of a policy (``is_clone``), and if its first states are cells of a grid (``has_cells``). With several agents,
-    the names of settings have the name of the agent as a prefix (``PPO_lr``)."""
+    """Return the default settings of ``agents`` that train on a bandit (an environment with episodes of one step) of
+    ``game``. They differ if the bandit is a clone of a policy (``is_clone``), and if its first states are cells of a
+    grid (``has_cells``). With several agents, the names of settings have the name of the agent as a prefix
+    (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"

@@ -217,8 +217,8 @@ class Program:
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
-        """Take a step from ``state [M, E, S]`` with ``action [M, E]`` int64 or ``[M, E, A]``. A bandit's state does not
-        change, and its done is 1."""
+        """Take a step from ``state [M, E, S]`` with ``action [M, E]`` int64 or ``[M, E, A]``. In a bandit, every
+        episode has one step: the state does not change, and done is 1."""
         if self.networks.has_target:
             reward = self._target_reward(state, action)
             return Outcome(state, reward, torch.ones_like(reward))
