@@ -37,15 +37,16 @@ _Base: Any = pickle._Unpickler  # the Python version; the C version does not let
 
 
 def read_archive(file: Path) -> Any:
-    """Return the content of a file written by `torch.save`, with tensors on the CPU. Checksums and sizes of parts are
-    checked before unpickling. Raises BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
+    """Return the content of a file written by `torch.save`, with tensors on the CPU. The file is a zip archive, whose
+    parts are a pickle and the numbers of each tensor. Their checksums and sizes are checked before unpickling. Raises
+    BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
     size = file.stat().st_size
     limit = _pickle_limit(size)
-    with _LimitedFile(file) as opened, zipfile.ZipFile(opened) as archive:
+    with _LimitedFile(file) as stream, zipfile.ZipFile(stream) as archive:
         parts = archive.infolist()
         if any(part.compress_type or part.compress_size != part.file_size for part in parts):
             raise zipfile.BadZipFile("its archive is compressed")
-        if sum(part.file_size for part in parts) > size:
+        if sum(part.file_size for part in parts) > size:  # a small file could describe large parts that overlap
             raise zipfile.BadZipFile("its parts share their bytes")
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"its part {broken} is not what was written")
@@ -55,24 +56,25 @@ def read_archive(file: Path) -> Any:
 
 
 def _pickle_limit(file_size: int) -> int:
-    """Return the limit on the number of bytes of the pickle, and on the number of values and characters in it. A pickle
-    is longer for more members, but it is far smaller than their tensors."""
+    """Return the largest number of bytes of the pickle in a file of ``file_size`` bytes. It is also the largest number
+    of values and characters in the pickle."""
+    # A pickle is longer for more members (agents trained together), but it is far smaller than their tensors.
     return _MAX_PICKLE + file_size // 16
 
 
 def read_legacy(file: Path) -> Any:
     """Return the content of a file in the format that `torch.save` used before zip archives: five pickles, then the
     numbers of each storage. Raises UnpicklingError, or any error that a damaged pickle causes."""
-    opened = io.BytesIO(file.read_bytes())
+    stream = io.BytesIO(file.read_bytes())
     for _ in ("magic number", "version", "machine"):  # three pickles that are not used
-        Unpickler(opened).load()
-    unpickler = _LegacyUnpickler(opened)
+        Unpickler(stream).load()
+    unpickler = _LegacyUnpickler(stream)
     content = unpickler.load()
-    storage_names = Unpickler(opened).load()
+    storage_names = Unpickler(stream).load()
     for name in storage_names:
-        length = int.from_bytes(opened.read(8), "little")
+        length = int.from_bytes(stream.read(8), "little")
         storage = unpickler.storages.pop(name)
-        data = opened.read(storage.nbytes)
+        data = stream.read(storage.nbytes)
         if length != len(storage) or len(data) != storage.nbytes:
             raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
         storage.view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8)  # the tensors in ``content`` are views
@@ -81,8 +83,8 @@ def read_legacy(file: Path) -> Any:
 
 
 class _LimitedFile(io.FileIO):
-    """A file that limits the bytes of a single read, because zipfile reads a table of contents in one piece. `read`
-    raises BadZipFile for more bytes."""
+    """A file that limits the bytes of a single read. zipfile reads the table of contents of an archive in one piece,
+    whose size a damaged file may state wrongly. `read` raises BadZipFile for more bytes."""
 
     def read(self, size: int | None = -1) -> bytes:
         limit = _pickle_limit(os.fstat(self.fileno()).st_size)
@@ -166,8 +168,9 @@ class _TensorUnpickler(Unpickler):
         hooks: Any = None,
         metadata: Any = None,
     ) -> Tensor:
-        """Return a view of ``storage``. The last three arguments are part of the format, but ignored. Raises
-        UnpicklingError if elements overlap, and for too many tensors or dimensions."""
+        """Return a view of ``storage``, with ``size`` and ``stride`` for each axis. The last three arguments are part
+        of the format, but ignored. Raises UnpicklingError for too many tensors or dimensions. Also raises it if
+        elements overlap in memory, because a small file could then describe a huge tensor."""
         self.num_tensors += 1
         # torch permits 64 dimensions; `torch.save` writes about 40 bytes for each tensor.
         if len(size) > 64 or self.num_tensors > self.limit // 40:
@@ -205,9 +208,9 @@ class _ArchiveUnpickler(_TensorUnpickler):
             part = self.archive.getinfo(f"{self.root}/data/{name}")
             storage = self.storages[name] = torch.empty(part.file_size // dtype.itemsize, dtype=dtype)
             data = storage.view(torch.uint8).numpy()
-            with self.archive.open(part) as opened:
+            with self.archive.open(part) as stream:
                 for start in range(0, len(data), _CHUNK):
-                    data[start : start + _CHUNK] = np.frombuffer(opened.read(_CHUNK), np.uint8)
+                    data[start : start + _CHUNK] = np.frombuffer(stream.read(_CHUNK), np.uint8)
         if (storage.dtype, len(storage)) != (dtype, count):
             raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
         return storage
@@ -216,10 +219,10 @@ class _ArchiveUnpickler(_TensorUnpickler):
 class _LegacyUnpickler(_TensorUnpickler):
     """Unpickler of the content in a file of the older format. All storages together must fit into the file."""
 
-    def __init__(self, opened: io.BytesIO):
-        super().__init__(opened)
+    def __init__(self, stream: io.BytesIO):
+        super().__init__(stream)
         self.storages: dict[str, Tensor] = {}
-        self.bytes_left = len(opened.getbuffer())
+        self.bytes_left = len(stream.getbuffer())
 
     def persistent_load(self, pid: Any) -> Tensor:
         """Return a storage as zeros ``[count]``; `read_legacy` fills in its numbers later. ``pid`` is ("storage",
@@ -236,8 +239,8 @@ class _LegacyUnpickler(_TensorUnpickler):
 
 
 def _check_extent(content: Any, limit: int) -> None:
-    """Raise UnpicklingError if ``content`` has more than ``limit`` values and characters. A value that occurs twice
-    counts twice."""
+    """Raise UnpicklingError if ``content`` has more than ``limit`` values and characters. A list that occurs in two
+    places counts twice, because a small file can describe a huge structure of repeated lists."""
     stack, num_left = [content], limit
     while stack:
         value = stack.pop()

@@ -79,13 +79,14 @@ class Layers(NamedTuple):
 
 
 def make_layers(net: Net, batch_size: int) -> Layers:
-    """Return zeroed memory. ``columns`` is ``batch_size``, rounded up to whole vectors. Inputs and gradients must be 0
-    in the additional columns."""
-    return Layers(*(_make_layers(net, batch_size) for _ in range(3)))
+    """Return zeroed memory for a batch of ``batch_size`` examples, one in each column. The number of columns is rounded
+    up to whole vectors of ``LANES`` numbers. Inputs and gradients must remain 0 in the additional columns, because
+    gradients of weights are sums over all columns."""
+    return Layers(*(_aligned_zeros(net, batch_size) for _ in range(3)))
 
 
-def _make_layers(net: Net, batch_size: int) -> Array:
-    """Return one array of `Layers`, which begins at a line of the processor's cache."""
+def _aligned_zeros(net: Net, batch_size: int) -> Array:
+    """Return one array of `Layers`, ``[L + 1, widest, columns]``, which begins at a line of the processor's cache."""
     columns = -(-batch_size // LANES) * LANES  # rounded up
     count = len(net.sizes) * net.widest * columns
     padded = np.zeros(count + LANES, np.float32)
@@ -96,24 +97,26 @@ def _make_layers(net: Net, batch_size: int) -> Array:
 @exact
 def better(x, y):
     """Return whether an argmax prefers the number x to y. NaN counts as the largest number, as in torch."""
-    return x > y or (x != x and y == y)
+    return x > y or (x != x and y == y)  # x is NaN and y is not: only NaN differs from itself
 
 
 @compiled
 def forward(net, params, layers):
-    """Run `MLP.forward` for one member with parameters ``params [D]``, on the inputs in ``layers.acts[0]`` (`Layers`).
-    Write the activations of layer l to ``acts[l]`` (outputs: ``acts[L]``). With prelu, also write the values before the
-    activation to ``preacts[l]``."""
+    """Run the network ``net`` of one member with parameters ``params [D]`` on a batch (`MLP.forward`). The inputs are
+    ``layers.acts[0]``, ``[inputs, columns]`` with one example in each column. Write the activations of layer l to
+    ``acts[l]``, so the outputs of the network to ``acts[L]``. With prelu, also write the values before the activation
+    to ``preacts[l]``."""
     acts, preacts = layers.acts, layers.preacts
     depth, num_columns = len(net.sizes) - 1, acts.shape[2]
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
-    for left in range(0, num_columns, 2 * LANES):  # through all layers, while the columns are in the cache
-        right = min(left + LANES, num_columns - LANES)  # first column of the second vector; ``left`` again at the end
+    # Two vectors of columns at a time run through all layers, while they are in the cache.
+    for left in range(0, num_columns, 2 * LANES):  # first column of the first vector
+        right = min(left + LANES, num_columns - LANES)  # of the second vector; equals ``left`` if only one is left
         for layer in range(depth):
             num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
             activation = net.activation if layer < depth - 1 else 0  # the last layer has none
             in_stride, out_stride = (num_out, 1) if net.transposed[layer] else (1, num_in)
-            x, y, z = acts[layer], acts[layer + 1], preacts[layer + 1]
+            x, y, z = acts[layer], acts[layer + 1], preacts[layer + 1]  # inputs, outputs, before the activation
             weight, bias = net.weights[layer], net.biases[layer]
             layer_forward(
                 x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, left, right, activation, leak
@@ -122,10 +125,10 @@ def forward(net, params, layers):
 
 @compiled
 def backward(net, params, layers, grad, need_grad, need_input_grad):
-    """Run `MLP.backward` for one member with parameters ``params [D]``, after `forward`, from d loss / d outputs in
-    ``layers.grads[L]`` (`Layers`). Write d loss / d activations of the layers to ``grads``; ``grads[0]``, d loss / d
-    inputs, only if ``need_input_grad``. If ``need_grad``, write d loss / d parameters to this network's positions of
-    ``grad [D]``."""
+    """Backpropagate through the network ``net`` of one member with parameters ``params [D]``, after `forward`
+    (`MLP.backward`). ``layers.grads[L]`` must hold d loss / d outputs. Write d loss / d activations of layer l to
+    ``layers.grads[l]``, but d loss / d inputs, ``grads[0]``, only if ``need_input_grad``. If ``need_grad``, write d
+    loss / d parameters to this network's positions of ``grad [D]``."""
     acts, preacts, act_grads = layers.acts, layers.preacts, layers.grads
     depth, slope_grad = len(net.sizes) - 1, ZERO
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
@@ -134,7 +137,9 @@ def backward(net, params, layers, grad, need_grad, need_input_grad):
         num_rows = net.sizes[layer]
         activation = net.activation if layer else 0  # inputs have no activation
         x, x_grads = acts[layer], act_grads[layer]
-        for first in range(0, num_rows, 4):  # down to the weights, while the rows are in the cache
+        # Four rows (units of this layer) at a time: the gradient of their activations, then of the weights and biases
+        # that compute these units, while the rows are in the cache.
+        for first in range(0, num_rows, 4):
             end = min(first + 4, num_rows)
             if layer < depth:  # the gradient of the outputs is an argument
                 y_grads, num_out, weight = act_grads[layer + 1], net.sizes[layer + 1], net.weights[layer]
@@ -155,9 +160,9 @@ def backward(net, params, layers, grad, need_grad, need_input_grad):
 
 @compiled
 def single(net, params, scratch, row):
-    """Run `MLP.forward` for one member with parameters ``params [D]`` and one input, ``scratch[row]``. Return the index
-    of the row of ``scratch`` that holds the outputs. ``scratch`` is ``[., widest]``. Layers alternate between the rows
-    ``row`` and ``row ^ 1`` and overwrite both."""
+    """Run the network ``net`` of one member with parameters ``params [D]`` on one example (`MLP.forward`), whose inputs
+    are ``scratch[row]``. ``scratch`` is ``[rows, widest]``. Return the index of the row of ``scratch`` that holds the
+    outputs. Layers alternate between the rows ``row`` and ``row ^ 1`` (0 and 1, or 2 and 3) and overwrite both."""
     depth = len(net.sizes) - 1
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
@@ -165,19 +170,19 @@ def single(net, params, scratch, row):
         weight, bias = net.weights[layer], net.biases[layer]
         x = scratch[row]
         output_row = row ^ 1
-        if net.transposed[layer]:
-            num_in_vectors = num_out - num_out % LANES
-            for o in range(0, num_in_vectors, LANES):  # 16 outputs together
+        if net.transposed[layer]:  # weights of adjacent outputs are adjacent in memory
+            vector_end = num_out - num_out % LANES
+            for o in range(0, vector_end, LANES):  # 16 outputs together
                 sums = load(params, bias + o)
                 for i in range(num_in):
                     sums += spread(x, i) * load(params, weight + i * num_out + o)
                 store(scratch, output_row, o, sums)
-            for o in range(num_in_vectors, num_out):
+            for o in range(vector_end, num_out):  # the remaining outputs
                 total = entry(params, bias + o)
                 for i in range(num_in):
                     total += x[i] * entry(params, weight + i * num_out + o)
                 scratch[output_row, o] = total
-        else:
+        else:  # weights of adjacent inputs are adjacent in memory
             for o in range(num_out):
                 total = ZERO
                 for i in range(num_in):
@@ -210,7 +215,8 @@ def outputs_row(net, params, obs, scratch):
 
 @compiled
 def argmax(values, count):
-    """Return the index of the largest of the first ``count`` of ``values``, the first of several (`better`)."""
+    """Return the index of the largest of the first ``count`` numbers in ``values``. If several are equal, return the
+    first of their indices. NaN counts as the largest number, as in torch."""
     best = 0
     for i in range(1, count):
         best = i if better(values[i], values[best]) else best
@@ -241,6 +247,7 @@ def adam(learner, m, grad):
     learner.counts[m] += 1
     count, params = learner.counts[m], learner.flat_parameters[m]
     mean, square = learner.mean[m], learner.square[m]
+    # The bias corrections: 1 / (1 - beta1^count), and the square root of 1 - beta2^count.
     factor1, root_correction2 = np.float32(1 / (1 - 0.9**count)), np.float32((1 - 0.999**count) ** 0.5)
     step_size = learner.lr[m] * factor1
     beta1, beta2, eps = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
@@ -253,8 +260,8 @@ def adam(learner, m, grad):
 
 @compiled
 def follow(learner, m, tau):
-    """Move the target weights of member ``m`` in ``learner`` (`Learner`) towards its weights by the share ``tau``, in
-    place (`Tensor.lerp_`)."""
+    """Move the target weights of member ``m`` in ``learner`` (`Learner`) in place, by the share ``tau`` of their
+    difference from the member's weights (`Tensor.lerp_`)."""
     target_parameters, flat_parameters = learner.target_parameters[m], learner.flat_parameters[m]
     for i in range(len(target_parameters)):
         target_parameters[i] += tau * (flat_parameters[i] - target_parameters[i])
@@ -262,17 +269,18 @@ def follow(learner, m, tau):
 
 @exact
 def epsilon(agent, m, t):
-    """Return epsilon of member ``m`` at step ``t`` of the current block of steps, from the arrays of `Epsilon.upcoming`
-    in ``agent`` (`Members`): by step or, if ``by_step`` is empty, by the number of finished episodes."""
+    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the current block (the steps
+    of one call). ``agent`` (`Members`) has the arrays of `Epsilon.upcoming`: epsilon by step or, if ``by_step`` is
+    empty, by the number of the member's finished episodes."""
     return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
 
 
 @compiled
 def row_of(uniform, previous_uniform, filled_rows):
     """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``filled_rows``
-    (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch; only buffers of more than
-    ``NUMBERS`` = 2**24 rows use it."""
-    if filled_rows > NUMBERS:  # as in `rows_of_two`
-        first, second = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
-        return min((first * filled_rows + (second * filled_rows >> 24)) >> 24, filled_rows - 1)
+    (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch. Only buffers of more than
+    ``NUMBERS`` = 2**24 rows need it, because one number has 24 bits."""
+    if filled_rows > NUMBERS:  # as in `rows_by_two_numbers`
+        part, row_in_part = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
+        return min((part * filled_rows + (row_in_part * filled_rows >> 24)) >> 24, filled_rows - 1)
     return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)  # rounding may give ``filled_rows``

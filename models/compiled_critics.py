@@ -88,8 +88,9 @@ class Work(NamedTuple):
 
 
 def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int) -> ActorCritic:
-    """Return the state before T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Reserves rows in the
-    replay buffer."""
+    """Return networks, optimisers and replay buffer of ``agent`` for compiled code that makes the next T = ``steps``
+    steps. ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Reserves rows for the steps in the replay
+    buffer."""
     config, buffer, critics, critic = agent.config, agent.replay_buffer, agent.critics, agent.critics.network
     (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
@@ -120,23 +121,32 @@ def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Te
 
 
 def make_bounds(agent: TwinCriticAgent) -> Bounds:
-    """Return the bounds of the agent's actions. They share the memory of its tensors."""
+    """Return the bounds of the agent's actions, which share the memory of its tensors. They are empty arrays if actions
+    are discrete."""
     if not isinstance(agent.spaces.actions, Continuous):
         return Bounds._make([np.empty(0, np.float32)] * 4)
     return Bounds(agent.centre.numpy(), agent.half_range.numpy(), agent.low.numpy(), agent.high.numpy())
 
 
 def make_work(agent: Any) -> Work:
-    """Allocate scratch memory for one thread. ``agent`` is `Members`."""
+    """Allocate scratch memory for one thread, which trains one member after another. ``agent`` is `Members`."""
     ac: ActorCritic = agent.ac
     batch_size, action_size = ac.replay_uniform.shape[3], ac.action_size
-    layers = [make_layers(net, batch_size) for net in (ac.actor, ac.critic1, ac.critic2)]
-    scratch, action = np.empty((2, ac.actor.widest), np.float32), np.empty(len(ac.bounds.low), np.float32)
-    grads = [np.zeros(learner.flat_parameters.shape[1], np.float32) for learner in (ac.actor_learner, ac.learner)]
-    minibatch = np.empty(batch_size, np.int64)
-    shapes = (batch_size,), (action_size, batch_size), (batch_size,), (action_size, batch_size), (action_size, 1)
-    td_target, *samples = (np.empty(shape, np.float32) for shape in shapes)  # std, log_prob, probs, action_probs
-    return Work._make((scratch, action, *layers, *grads, td_target, minibatch, *samples))
+    return Work(
+        scratch=np.empty((2, ac.actor.widest), np.float32),
+        continuous_action=np.empty(len(ac.bounds.low), np.float32),
+        actor=make_layers(ac.actor, batch_size),
+        critic1=make_layers(ac.critic1, batch_size),
+        critic2=make_layers(ac.critic2, batch_size),
+        actor_grad=np.zeros(ac.actor_learner.flat_parameters.shape[1], np.float32),
+        grad=np.zeros(ac.learner.flat_parameters.shape[1], np.float32),
+        td_target=np.empty(batch_size, np.float32),
+        minibatch=np.empty(batch_size, np.int64),
+        std=np.empty((action_size, batch_size), np.float32),
+        log_prob=np.empty(batch_size, np.float32),
+        probs=np.empty((action_size, batch_size), np.float32),
+        action_probs=np.empty((action_size, 1), np.float32),
+    )
 
 
 # -- acting ------------------------------------------------------------------------------------------------------------
@@ -153,8 +163,8 @@ class Player(NamedTuple):
 
 
 def make_player(policy: ActorPolicy) -> Player | None:
-    """Return the policy of an agent with continuous actions for compiled code, or None if it samples actions. Its
-    weights share the policy's memory."""
+    """Return the greedy ``policy`` of an agent with continuous actions for compiled code, or None if it samples its
+    actions. The weights share the policy's memory."""
     if policy.streams is not None:
         return None
     agent, actor = policy.agent, make_net(policy.agent.network)
@@ -164,7 +174,8 @@ def make_player(policy: ActorPolicy) -> Player | None:
 
 def decide(player, m, obs, state, scratch, continuous_action):
     """Write the greedy action of member ``m`` of a `Player` for ``obs [O]`` to ``continuous_action [A]``, in the
-    environment's units (`ActorPolicy.act`). Return 0. Overwrites ``scratch [2, widest]``."""
+    environment's units (`ActorPolicy.act`). Return 0, which takes the place of a discrete action. ``state`` is unused:
+    all kinds of agents share the signature. Overwrites ``scratch [2, widest]``."""
     row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     for i in range(player.action_size):
         continuous_action[i] = environment_action(player.bounds, nan_to_zero(np.tanh(scratch[row, i])), i)
@@ -192,8 +203,10 @@ def environment_action(bounds, scaled, i):
 
 @compiled
 def filled_rows(ac, num_steps):
-    """Return the number of rows in the replay buffer after ``num_steps`` steps of the block."""
-    return min(ac.replay_size + num_steps * ac.action_vector.shape[1], ac.capacity)
+    """Return the number of rows in the replay buffer after ``num_steps`` steps of the block. A step adds a row for each
+    of E environments."""
+    envs = ac.action_vector.shape[1]
+    return min(ac.replay_size + num_steps * envs, ac.capacity)
 
 
 @compiled
@@ -205,9 +218,11 @@ def is_learning(agent, m, num_rows):
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`TwinCriticAgent.observe`). Its row
-    is ``obs``, the action in ``ac.action_vector[m, e]``, ``next_obs, reward, discount``."""
+    is ``obs``, the action in ``ac.action_vector[m, e]``, ``next_obs, reward, discount``. ``work``, ``action``,
+    ``state`` and ``done`` are unused: all kinds of agents share the signature."""
     ac = agent.ac
-    row = (ac.position + t * ac.action_vector.shape[1] + e) % ac.capacity
+    envs = ac.action_vector.shape[1]
+    row = (ac.position + t * envs + e) % ac.capacity
     obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
     for i in range(obs_size):
         ac.table[row, m, i] = obs[i]
@@ -223,8 +238,9 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 @compiled
 def sample_next_obs(ac, work, m, t, update, num_rows):
-    """Choose the rows ``work.minibatch [B]`` of the update with index ``update`` after step ``t``, among ``num_rows``
-    rows (`ReplayBuffer.sample`). Write their next observations to the actor's inputs."""
+    """Choose the minibatch of update number ``update`` after step ``t``: write B of the first ``num_rows`` row numbers
+    of the replay buffer to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the next observations in these rows to
+    the actor's inputs."""
     uniforms = ac.replay_uniform[m, t, update]
     for column in range(len(work.minibatch)):  # index -1 is the last number
         work.minibatch[column] = row_of(uniforms[column], uniforms[column - 1], num_rows)
@@ -237,9 +253,9 @@ def sample_next_obs(ac, work, m, t, update, num_rows):
 
 @compiled
 def write_next_values(ac, work, m):
-    """Write the smaller of both target critics' values to ``work.td_target [B]``, without twins the first one's
-    (`TwinCritics.target_values`), for the observations in the actor's inputs and the actions in both critics' inputs,
-    after the place of the observations."""
+    """Write the values of the next states to ``work.td_target [B]``: the smaller value of both target critics, or the
+    value of the first one without twins (`TwinCritics.target_values`). The next observations are read from the actor's
+    inputs. The next actions must already be in both critics' inputs, after the rows for observations."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
     for i in range(ac.obs_size):
         for column in range(batch_size):
@@ -257,13 +273,15 @@ def write_next_values(ac, work, m):
 
 @compiled
 def update_critics(ac, work, m):
-    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`), for values of the next states
-    in ``work.td_target [B]``, which are replaced by the targets ``reward + discount * value``. Leave the observations
-    of the minibatch in both critics' inputs. Return the sum of the critics' mean squared errors before the step."""
+    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the sum of the
+    critics' mean squared errors before the step. ``work.td_target [B]`` must hold the values of the next states, and is
+    replaced by the targets ``reward + discount * value``. The observations of the minibatch remain in both critics'
+    inputs."""
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target = next_obs_at + ac.obs_size, work.td_target
     for column in range(len(td_target)):
-        row, next_value = work.minibatch[column], td_target[column]  # read first: the order decides the rounding
+        # The compiler rounds the target differently if ``next_value`` is read after the table.
+        row, next_value = work.minibatch[column], td_target[column]
         reward, discount = ac.table[row, m, reward_at], ac.table[row, m, reward_at + 1]
         td_target[column] = reward + ac.discount * discount * next_value
         for i in range(next_obs_at):  # obs and action
@@ -293,8 +311,8 @@ def _critic_gradient(net, params, layers, grad, td_target):
 
 @compiled
 def run_actor(ac, work, m):
-    """Run the actor on the observations of the minibatch, which `update_critics` left. Its outputs are the last layer
-    of ``work.actor.acts``."""
+    """Run the actor on the observations of the minibatch, which `update_critics` has written to the inputs of the first
+    critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
     for i in range(ac.obs_size):
         for column in range(len(work.td_target)):
             work.actor.acts[0, i, column] = work.critic1.acts[0, i, column]
@@ -311,8 +329,9 @@ def actor_backward(ac, work, m):
 
 @compiled
 def q1_gradient(ac, work, m):
-    """Write the gradient of the first critic's mean value of the pairs in its inputs with respect to these to
-    ``work.critic1.grads[0]`` (`TwinCritics.first`)."""
+    """Compute the mean over the batch of the first critic's values (`TwinCritics.first_values`), and write its gradient
+    to ``work.critic1.grads[0]``. The gradient is with respect to the critic's inputs, pairs of observation and
+    action."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     forward(ac.critic1, params, work.critic1)
@@ -323,8 +342,9 @@ def q1_gradient(ac, work, m):
 
 @compiled
 def min_q_gradient(ac, work, m):
-    """Write the gradient of the mean of the smaller of both critics' values with respect to the pairs in their equal
-    inputs: the sum of ``work.critic1.grads[0]`` and ``work.critic2.grads[0]`` (`Agent.actor_loss`)."""
+    """Compute the mean over the batch of the smaller of both critics' values, and its gradient with respect to the
+    critics' inputs, pairs of observation and action that are the same for both. The gradient is the sum of
+    ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     forward(ac.critic1, params, work.critic1)

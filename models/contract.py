@@ -41,8 +41,8 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Return the action in each of the S cells of a grid, ``[M, S]``; None if the cell alone does not determine
-        it."""
+        """Return the actions in all S cells of a grid world, ``[M, S]``. Return None if the policy's action does not
+        depend on the cell alone, or in other environments."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
@@ -160,8 +160,8 @@ class EpisodeAgent(Agent):
         """Make the gradient steps of one epoch. Return means over them, ``{name: [M]}``, including `main_loss`."""
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether members can no longer learn, ``[M]`` bool, and a message for the user. ``metrics`` is the
-        result of `learn`."""
+        """Return which members can no longer learn, ``[M]`` bool, and a message for the user that says why. ``metrics``
+        is the result of `learn`."""
         return torch.zeros(self.members, dtype=torch.bool), ""
 
 
@@ -234,8 +234,9 @@ class StepAgent(Agent):
 
 
 class InnerAgent(StepAgent):
-    """Base class of `StepAgent`s that can train on proxies: hundreds of members at once, which the loop removes as they
-    finish (`select`). So ``per_member`` must name all attributes with state of the members."""
+    """Base class of `StepAgent`s that can train on proxies, which are learned environments and rewards. Hundreds of
+    members train at once, and the loop removes those that finish (`select`). So ``per_member`` must name all attributes
+    with state of the members."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
     optimizer: Any  # of ``flat_parameters``, if ``per_member`` names it

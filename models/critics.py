@@ -50,8 +50,9 @@ class TwinCritics(nn.Module, PerMember):
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
         """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
-        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # once for each critic of member 0, then of 1
-        weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)
+        # Critics are members of ``network``: the first critic of member 0, the second one of member 0, and so on.
+        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
+        weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
         return self.network(weights, pair).view(len(flat), count, -1)
 
     def update_targets(self, tau: float, members: Tensor | None = None) -> None:
@@ -65,6 +66,7 @@ class TwinCritics(nn.Module, PerMember):
 
 
 def min_values(values: Tensor) -> Tensor:
-    """Return the smallest of the values of K = 1 or 2 critics, ``[M, K, B] -> [M, B]``."""
-    first, *second = values.unbind(1)
-    return torch.minimum(first, *second) if second else first
+    """Return the smaller of the values of K = 2 critics, or the values of K = 1 critic, ``[M, K, B] -> [M, B]``."""
+    if values.shape[1] == 1:
+        return values[:, 0]
+    return torch.minimum(values[:, 0], values[:, 1])

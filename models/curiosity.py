@@ -48,7 +48,7 @@ class Curiosity:
         self.optimizer.update(gradient, learning)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state without the optimiser's, ``{name: [M, ...]}``, not as copies."""
+        """Return the tensors of the state without the optimiser, ``{name: [M, ...]}``, not as copies."""
         return {"weights": self.network.flat.detach()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -101,6 +101,8 @@ class Icm(Curiosity):
         super().__init__(config, spaces, seeds, layers, config.icm_lr)
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        """Train the three networks on the arguments, then return ``icm_eta`` times the error of the forward model,
+        ``[M, B]``. Arguments are as in `Curiosity.rewards`."""
         action_vectors = self._action_vectors(action)
         with torch.enable_grad():
             inverse_error, forward_error = self.errors(obs, action, action_vectors, next_obs)
@@ -111,12 +113,14 @@ class Icm(Curiosity):
             return self.config.icm_eta * forward_error
 
     def errors(self, obs: Tensor, action: Tensor, action_vectors: Tensor, next_obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the errors of the inverse and the forward model, ``[M, B]`` each. Arguments are as in `rewards`;
-        ``action_vectors`` is the result of `_action_vectors`, the forward model's input."""
+        """Return the errors of the inverse and the forward model, ``[M, B]`` each, for ``obs [M, B, O]``, ``action [M,
+        B]`` or ``[M, B, A]`` and ``next_obs [M, B, O]``. ``action_vectors [M, B, a]`` is ``action`` as the input of the
+        forward model (`_action_vectors`)."""
         layers = _weight_bias_pairs(self.network)
         feature_layers, inverse_layers = layers[:3], layers[3:6]
-        layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]  # of the forward model
-        both_features = _mlp(torch.cat((obs, next_obs), 1), feature_layers, F.leaky_relu)
+        # The forward model: three layers before the residual blocks, two in each block, and two after them.
+        layers_before, block_layers, layers_after = layers[6:9], layers[9:-2], layers[-2:]
+        both_features = _mlp(torch.cat((obs, next_obs), 1), feature_layers, F.leaky_relu)  # [M, 2 B, f]
         features, next_features = both_features.split(obs.shape[1], 1)
         predicted_action = _mlp(torch.cat((features, next_features), 2), inverse_layers, F.relu)
         x = _mlp(torch.cat((features, action_vectors), 2), layers_before, F.leaky_relu)
@@ -127,7 +131,7 @@ class Icm(Curiosity):
         if not self.num_actions:
             return (predicted_action - action).square().mean(2), forward_error
         logits = predicted_action
-        if self.num_actions <= 2:  # one logit, of action 1; action 0 has logit 0
+        if self.num_actions <= 2:  # the network has only a logit of action 1; action 0 has logit 0
             logits = torch.cat((torch.zeros_like(logits), logits), 2)
         return cross_entropy(logits, action.long()), forward_error
 
@@ -161,6 +165,8 @@ class Rnd(Curiosity):
         self.error_moments = Moments(len(seeds), ())
 
     def rewards(self, obs: Tensor, action: Tensor, next_obs: Tensor, learning: Tensor | None = None) -> Tensor:
+        """Train the predictor on ``next_obs``, and return its scaled error before that, ``[M, B]``. Arguments are as in
+        `Curiosity.rewards`."""
         self.obs_moments.add(next_obs, learning)
         mean, deviation = self.obs_moments.mean.unsqueeze(1), self.obs_moments.deviation().unsqueeze(1)
         clip = self.config.rnd_clip
@@ -175,7 +181,8 @@ class Rnd(Curiosity):
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Add the target network and the running moments: ``seen_...`` of observations, ``paid_...`` of errors."""
+        """Return the weights of predictor and target network, and the running moments. Names of moments begin with
+        ``seen_`` for observations and with ``paid_`` for errors."""
         return {
             **super().tensors(),
             "target": self.target_network.flat.detach(),

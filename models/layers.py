@@ -111,19 +111,18 @@ class Network(nn.Module):
         self._views: tuple[int, list[Tensor]] | None = None  # memory address of `flat`, and views of it
 
     def weights(self) -> list[Tensor]:
-        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`.
-
-        The views are from `Tensor.split`, whose gradient is one concatenation. Slices would be slower: their gradient
-        is a sum of one tensor ``[M, D]`` for each layer.
-        """
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`. Without
+        autograd, the views are cached."""
         if torch.is_grad_enabled():
             return self._split(self.flat)
-        if self._views is None or self._views[0] != self.flat.data_ptr():
+        if self._views is None or self._views[0] != self.flat.data_ptr():  # `flat` is in other memory
             self._views = (self.flat.data_ptr(), self._split(self.flat.detach()))
         return self._views[1]
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Return weight and bias of each layer as views of all parameters ``flat [M, D]``."""
+        # The gradient of `Tensor.split` is one concatenation. Slices would be slower: their gradient is a sum of one
+        # tensor [M, D] for each layer.
         parts = flat.split(self._sizes, dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
@@ -149,8 +148,8 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the elementwise ``function`` of ``x``, with all elements rounded alike, because it is applied to whole
-    blocks. This also holds for the gradient."""
+    """Return the elementwise ``function`` of ``x``, with all elements rounded alike, also in the gradient. torch may
+    round the last numbers of an array differently, so ``x`` is padded to a multiple of ``BLOCK`` numbers."""
     padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
     return function(padded)[: x.numel()].view(x.shape)
 
@@ -170,8 +169,8 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
     out]``. The result is written to ``out`` if passed; B must then be at least 2.
 
     The library would compute some cases (one output, one row, and the gradient of one input) as a matrix-vector
-    product, whose rounding depends on the number of members. So one input is an elementwise product, one output is a
-    product and a sum, and one row is computed as two equal rows.
+    product, whose rounding depends on the number of members. So a layer of one input is computed as an elementwise
+    product, a layer of one output as a product and a sum, and one row (B = 1) as two equal rows.
     """
     if weight.shape[1] == 1:
         return torch.addcmul(bias.unsqueeze(1), x, weight, out=out)
@@ -196,9 +195,9 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     would depend on the number of members. Channels are last in memory, which takes a quarter less time.
     """
     kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
-    images = [images.contiguous(memory_format=torch.channels_last) for images in x]
-    convolved = [F.conv2d(*member, stride=2, padding=1) for member in zip(images, kernels, bias, strict=True)]
-    return torch.stack(convolved) if len(convolved) > 1 else convolved[0].unsqueeze(0)  # without a copy
+    images = [member_images.contiguous(memory_format=torch.channels_last) for member_images in x]
+    outputs = [F.conv2d(*arguments, stride=2, padding=1) for arguments in zip(images, kernels, bias, strict=True)]
+    return torch.stack(outputs) if len(outputs) > 1 else outputs[0].unsqueeze(0)  # for one member without a copy
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:
@@ -220,11 +219,13 @@ class ConvolutionalTrunk(Network):
             height, width = (height + 1) // 2, (width + 1) // 2
         self.features = channels[-1] * height * width
         pairs = enumerate(pairwise((spaces.obs_shape[0], *channels)))
+        # An output is computed from 9 numbers (3x3) of each input channel.
         layers = [Dense(f"conv.{i}", 9 * inputs, outputs, gain=RELU_GAIN) for i, (inputs, outputs) in pairs]
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features of ``images``, by the weights ``flat [M', D]`` if passed, else by the module's."""
+        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``. ``flat [M, D]`` are the weights, by
+        default the module's."""
         x = images.float() / 255.0
         weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):

@@ -37,7 +37,7 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
     ``values [M, B]``, standardised over B.
 
     Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, every weight is 1. (In the
-    public code it is NaN, because the standard deviation is 0.)
+    public code, every weight is then NaN, because the standard deviation is 0.)
     """
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
@@ -46,9 +46,9 @@ def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tenso
 
 
 def mean(values: Tensor, mean_weight: Tensor | None = None) -> Tensor:
-    """Return the mean over experiences, ``[M, B] -> [M]``. If there is a ``mean_weight [M, B]``, it is the sum of
-    ``values * mean_weight`` instead: weights are 1/N for N experiences, which may be divided among several calls, and 0
-    for padding."""
+    """Return the mean over experiences, ``[M, B] -> [M]``. If there is a ``mean_weight [M, B]``, return the sum of
+    ``values * mean_weight`` instead. The weight is 1/N for N experiences, which may be divided among several calls, and
+    0 for padding."""
     if mean_weight is None:
         return values.mean(1)
     _check_shape("mean_weight", mean_weight, values)
@@ -73,6 +73,8 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
     maximum, so the loss is in [-beta, 0]. It is 0 if there is one action.
 
     Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by ln A is from the original notebook.
+    ``mean_weight [M, B]`` replaces the factor 1/B of the mean: it is 1/N for N experiences that are divided among
+    several calls, and 0 for padding.
     """
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
@@ -99,7 +101,8 @@ def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = 
     """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``: 1 if values equal
     the returns up to a constant, 0 if they predict no better than a constant, NaN if all returns are equal.
 
-    ``weight`` are weights of the experiences (None: equal); the first weight must be above 0.
+    ``weight [..., B]`` are the weights of the experiences (None: equal), such as 0 for padding. The first one must be
+    above 0: `_variance` subtracts the first number from all, so that the variance of equal returns is 0.
     """
     total_variance = _variance(returns, weight)
     return (1 - _variance(returns - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
@@ -117,7 +120,8 @@ def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
     """Return ``delta * mean((V - G)^2)``: ``values [M, B], returns [M, B] -> [M]``. No gradient flows into the returns.
-    ``delta`` is the coefficient of the loss, ``mean_weight`` is as in `mean`."""
+    ``delta`` is the coefficient of the loss. ``mean_weight [M, B]`` replaces the factor 1/B of the mean: it is 1/N for
+    N experiences that are divided among several calls, and 0 for padding."""
     _check_shape("values", values, returns)
     return delta * mean((values - returns.detach()).square(), mean_weight)
 
@@ -189,15 +193,16 @@ def standardized(values: Tensor) -> Tensor:
 
 
 def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
-    """Raise ValueError about ``name`` unless both tensors have one shape, because others might broadcast."""
+    """Raise ValueError about ``name`` unless both tensors have the same shape. torch might broadcast other shapes."""
     if value.shape != reference.shape:
         raise ValueError(f"{name} {tuple(value.shape)} do not fit {tuple(reference.shape)}")
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1."""
-    # max(l, 0) - l b + log(1 + e^-|l|) overflows for no logit l and bit b. max(l, 0) is (l + |l|) / 2 here, because a
-    # clamp would give 1 - b as the gradient at 0.
+    """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1, of the shape
+    of ``logits``."""
+    # The formula max(l, 0) - l b + log(1 + e^-|l|) for logit l and bit b cannot overflow. max(l, 0) is computed as
+    # (l + |l|) / 2, because the gradient of a clamp at l = 0 would be 1 - b, not the correct 1/2 - b.
     abs_logits = logits.abs()
     return 0.5 * (logits + abs_logits) - logits * bits + (-abs_logits).exp().log1p()
 

@@ -47,9 +47,9 @@ FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz
 
 @functools.cache
 def cache_folder() -> Path:
-    """Return the cache folder for this version of the sources, and create it: a folder in the user's cache folder. If
-    that is not writable, it is a temporary folder, which is deleted when this process ends. Delete the folders of older
-    versions, except the ``_MAX_VERSIONS`` used last."""
+    """Return the folder of the cache for this version of the sources, and create it in the user's cache folder. If that
+    is not writable, it is a temporary folder, which is deleted when this process ends. Delete the folders of
+    older versions, except the ``_MAX_VERSIONS`` folders that were used last."""
     digest = _source_digest()
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"
@@ -78,7 +78,7 @@ def keeps_cache() -> bool:
 def _source_digest() -> str:
     """Return a hash of the content of all ``_COMPILED_FILES``, as 16 hexadecimal digits."""
     sources: list[Path] = []
-    for package in ("models", "envs", "control"):  # separately, because Ray gives its workers a folder for each
+    for package in ("models", "envs", "control"):  # each is looked up: Ray's workers have them in separate folders
         spec = importlib.util.find_spec(package)
         folders = spec.submodule_search_locations if spec is not None else None
         for folder in folders or ():

@@ -61,9 +61,9 @@ class EpisodeMemory:
             merged.sort(key=lambda episode: -episode.score)
         sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
         cumulative_sizes = list(accumulate(sizes))
-        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # how many of them are at most ``capacity``
+        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # the number of episodes that fit together
         kept_episodes = merged[: max(1, num_fitting)]
-        kept_set = set(kept_episodes)  # by identity
+        kept_set = set(kept_episodes)  # episodes are compared by identity
         freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
         self._free_slots[member] = torch.cat([self._free_slots[member], *freed_slots])
         self.episodes[member], self._index[member] = kept_episodes, None
@@ -72,8 +72,8 @@ class EpisodeMemory:
                 self._store(member, episode)
 
     def _store(self, member: int, episode: Episode) -> None:
-        """Move the steps of an episode to free slots: set ``episode.slots`` and empty ``episode.steps``. Double the
-        storage of all members until there are enough."""
+        """Move the steps of an episode to free slots: set ``episode.slots`` and empty ``episode.steps``. If there are
+        too few free slots, first double the storage of all members, repeatedly if necessary."""
         steps, count = episode.steps, len(episode)
         if not self.fields:
             self.fields = {name: value.new_zeros(self.members, 0, *value.shape[1:]) for name, value in steps.items()}
@@ -91,7 +91,8 @@ class EpisodeMemory:
         episode.steps = {}
 
     def index(self, member: int) -> Tensor:
-        """Return the slots of all steps of a member, ``[steps]``, in the order of ``episodes``. Cached until `add`."""
+        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, in the order of
+        ``episodes``. The result is cached until `add`."""
         index = self._index[member]
         if index is None:
             index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
@@ -102,22 +103,25 @@ class EpisodeMemory:
         return [values.index_select(0, self.index(m)) for m, values in enumerate(self.fields[name])]
 
     def set_column(self, name: str, values: Tensor) -> None:
-        """Overwrite the field ``name`` of all steps with ``values``, the concatenated result of `column`."""
+        """Overwrite the field ``name`` of all steps with ``values [total steps, ...]``: the steps of all members, one
+        member after the other, in the order of `index`."""
         for m, member_values in enumerate(values.split([len(self.index(m)) for m in range(self.members)])):
             self.fields[name][m].index_copy_(0, self.index(m), member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
-        """Sample the slots of ``updates`` minibatches of B = ``batch`` steps with replacement, ``[updates, M, B]``.
+        """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the slots of these steps
+        (positions in ``fields``), ``[updates, M, B]``.
 
-        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight (the public
-        code). "episode" first samples an episode, then one of its steps (the paper, algorithm 2).
+        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight, as in the public
+        code of Srivastava et al. 2019 (arXiv 1912.02877). "episode" first samples an episode, then one of its steps, as
+        in algorithm 2 of that paper.
         """
         if by == "step":
             positions = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
             slots = [self.index(m)[positions[m]] for m in range(self.members)]
         else:
             episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
-            fractions = streams.uniform(updates, batch)
+            fractions = streams.uniform(updates, batch)  # each chooses a step of its episode
             slots = []
             for m in range(self.members):
                 lengths = torch.tensor([len(episode) for episode in self.episodes[m]])
@@ -128,16 +132,14 @@ class EpisodeMemory:
         return torch.stack(slots, dim=1)
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
-        """Return the fields ``names`` of the steps in ``slots [M, B]``, ``[M, B, ...]`` each."""
-        if self.members == 1:
-            return [self.fields[name][0].index_select(0, slots[0]).unsqueeze(0) for name in names]
+        """Return the fields ``names``, ``[M, B, ...]`` each, of the steps at ``slots [M, B]`` (from `sample`)."""
         num_slots = self.fields[names[0]].shape[1]
         flat_slots = (slots + num_slots * torch.arange(self.members).unsqueeze(1)).flatten()  # in [M * N, ...]
         return [self.fields[name].flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape) for name in names]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists, without slots: they do not affect results. ``members`` is
-        empty before the first episodes."""
+        """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect
+        results. The list ``members`` is empty before the first episodes."""
         return {
             "members": [
                 {
@@ -159,10 +161,9 @@ class EpisodeMemory:
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
+            total = sum(lengths)
             template = {
-                "steps": {
-                    key: values[0].expand(sum(lengths), *values.shape[1:]) for key, values in example.steps.items()
-                },
+                "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
                 "lengths": lengths,
                 "scores": [0.0] * len(lengths),
                 "extras": [example.extras] * len(lengths),

@@ -54,8 +54,8 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
 
 @functools.cache
 def _mixture_class(classes: Classes) -> type:
-    """Create the dataclass of joint settings, with the fields of all ``classes`` under the names of `names_in`. The
-    section of a field in ``--help`` begins with the name of the family's first agent."""
+    """Create the dataclass of joint settings. It has the fields of all ``classes`` by their names in `names_in`. In
+    ``--help``, the heading of a field's section begins with the name of its family's first agent ("PPO: search")."""
     names = names_in(classes)
     fields: list[Any] = []  # (name, type, field) each
     for agent, config_class in classes:
@@ -70,7 +70,8 @@ def _mixture_class(classes: Classes) -> type:
 
 
 def family_configs(config: Any) -> list[Any]:
-    """Split joint settings into the settings of each family. Return a list with ``config`` if it is no Mixture."""
+    """Split the joint settings ``config`` into the settings of each family. Return ``[config]`` if these are settings
+    of a single family (no Mixture)."""
     if not isinstance(config, Mixture):
         return [config]
     return [
@@ -84,14 +85,15 @@ def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
     shared_names: dict[str, tuple[str, ...]] = {}
     for names in names_in(config.classes if isinstance(config, Mixture) else ()).values():
         for field, name in names.items():
-            if name != field:  # several families have it
+            if name != field:  # the name has a prefix, because several families have this setting
                 shared_names[field] = (*shared_names.get(field, ()), name)
     return shared_names
 
 
 def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``values`` with the names of fields in ``config``. A value of a shared setting (``lr``) applies to every
-    family for which there is no specific value (``PPO_lr``)."""
+    """Return the user's ``values`` (setting -> value) by the names of fields in the joint settings ``config``. A value
+    of a setting that several families have (``lr``) applies to every family for which there is no specific value
+    (``PPO_lr``)."""
     shared_names = shared_settings(config)
     expanded: dict[str, Any] = {}
     for name, value in values.items():

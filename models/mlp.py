@@ -84,7 +84,8 @@ class MLP:
         return streams.map_generators(self._initial_of_member)
 
     def _initial_of_member(self, generator: torch.Generator) -> Tensor:
-        """Sample the initial parameters of one member, ``[size]``, laid out as in the class's description."""
+        """Sample the initial parameters of one member, ``[size]``: weight and bias of each layer, then prelu's slope
+        and the padding."""
         parts: list[Tensor] = []
         for layer, transposed in zip(self.dense, self._transposed, strict=True):
             weight, bias = layer.initial(generator)  # [in, out], [out]
@@ -114,12 +115,13 @@ class MLP:
         if self._is_prelu:
             activation = float(layers[-1][0])
         is_rows = self.products is Rows
-        plain = [(weight[0].T if is_rows else weight[0], bias.flatten()) for weight, bias in layers[: self.depth]]
-        return plain, [activation] * (self.depth - 1)
+        pairs = [(weight[0].T if is_rows else weight[0], bias.flatten()) for weight, bias in layers[: self.depth]]
+        return pairs, [activation] * (self.depth - 1)
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
         """Run the network on ``x [M, in, B]`` (in rows: ``[M, B, in]``). Return the trace that `backward` needs: the
-        output of each hidden layer (of prelu and silu the input), then the output of the network."""
+        output of each hidden layer, then the output of the network. With prelu and silu, the trace holds the input of
+        each activation instead of its output."""
         activations: list[Tensor] = []
         affine, activation = self.products.affine, self.activation
         for weight, bias in layers[: self.depth - 1]:
@@ -155,6 +157,7 @@ class MLP:
             gradient = self.products.input_gradient(weight, gradient)
             if i:  # through the activation before layer i
                 if self._is_prelu:
+                    # The slope multiplies the inputs below 0.
                     slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
                 gradient = self._activation_gradient(layers, gradient, traced)
         parts.reverse()  # from the first layer to the last: weight, bias
@@ -205,8 +208,8 @@ class MlpNetwork(nn.Module):
         self._views: tuple[int, list[Layer]] | None = None  # memory address of `flat`, and its layers
 
     def layers(self) -> list[Layer]:
-        """Return the layers as views of the weights, without autograd. They are cached, and made again if the memory of
-        the weights is another."""
+        """Return the layers as views of the weights, without autograd. They are cached until the weights are in other
+        memory."""
         if torch.compiler.is_compiling():  # the compiler cannot trace `data_ptr`
             return self.mlp.layers(self.flat)
         if self._views is None or self._views[0] != self.flat.data_ptr():
@@ -223,8 +226,9 @@ class MlpNetwork(nn.Module):
     def gradient(
         self, x: Tensor, activations: list[Tensor], output_gradient: Tensor, need_input_gradient: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the result of `MLP.backward`: d loss / d parameters, and d loss / d x or None. ``output_gradient`` is
-        d loss / d output."""
+        """Return d loss / d parameters ``[M, size]`` and d loss / d x, None unless ``need_input_gradient``
+        (`MLP.backward`). ``output_gradient`` is d loss / d output, ``activations`` is the result of the method
+        `activations` for ``x``."""
         return self.mlp.backward(self.layers(), x, activations, output_gradient, need_input_gradient)
 
 
@@ -247,6 +251,7 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """Return the gradients of ``x`` and ``flat``, the arguments of `forward`, from the gradient of the outputs."""
         (gradient,) = gradients
         need_input_gradient, need_parameter_gradient, *_ = ctx.needs_input_grad
         if not need_parameter_gradient:
@@ -254,4 +259,4 @@ class _Differentiable(torch.autograd.Function):
         parameter_gradient, input_gradient = ctx.mlp.backward(
             ctx.layers, ctx.x, ctx.activations, gradient, need_input_gradient
         )
-        return input_gradient, parameter_gradient, None, None  # none for ``mlp`` and ``layers``
+        return input_gradient, parameter_gradient, None, None  # ``mlp`` and ``layers`` have no gradient

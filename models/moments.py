@@ -24,10 +24,11 @@ class Moments(PerMember):
         self.square = torch.full_like(self.mean, prior)  # the sum of squared distances from the mean
 
     def add(self, values: Tensor, members: Tensor | None = None) -> None:
-        """Update the moments with ``values [M, B, *shape]``, for ``members [M]`` bool (None: all)."""
+        """Update mean, count and sum of squared distances from the mean (``square``) with ``values [M, B, *shape]``,
+        for ``members [M]`` bool (None: all)."""
         values = values.double()
         num_added = values.shape[1]
-        count = self.count + num_added
+        count = self.count + num_added  # the update by Chan et al.
         batch_mean = values.mean(1)
         difference = batch_mean - self.mean
         mean = self.mean + difference * (num_added / count)

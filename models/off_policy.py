@@ -75,8 +75,9 @@ class TwinCriticAgent(OffPolicyAgent):
         return self.network.initial(streams)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of a step, for `NoiseBlocks`. For the action: uniform ``random``, normal
-        ``explore``. For each update: uniform ``replay`` choose the minibatch, normal ``next`` are for next actions."""
+        """Return the names, distributions and shapes of the random numbers of a step, for `NoiseBlocks`. An action
+        takes uniform numbers ``random`` and normal numbers ``explore``. In each update, uniform numbers ``replay``
+        choose the minibatch, and normal numbers ``next`` are the noise on actions in the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -84,14 +85,16 @@ class TwinCriticAgent(OffPolicyAgent):
         ]
 
     def actor(self, weights: Tensor, obs: Tensor) -> Tensor:
-        """Return the outputs of the actor's network with ``weights [M, D]``, ``obs [M, B, O] -> [M, B, .]``."""
+        """Return the outputs of the actor's network with ``weights [M, D]``: ``obs [M, B, O] -> [M, B, outputs]``."""
         return self.network(weights[:, : self.network.size], obs)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Update critics, actor and target networks (`OffPolicyAgent.update`). Return the critics' loss ``[M]``."""
+        """Update critics, actor and target networks of the members ``learning [M]`` bool (None: all).
+        ``random_numbers`` (`numbers_of_update`) choose the minibatch and the noise on next actions. Return the critics'
+        loss ``[M]`` before the update."""
         batch = self.minibatch(random_numbers["replay"], learning)
         self.critics.optimizer.zero_grad()
         critic_loss, _, _ = self.critic_loss(batch, random_numbers)
@@ -101,8 +104,8 @@ class TwinCriticAgent(OffPolicyAgent):
         return critic_loss.detach()
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sum of the critics' losses on a minibatch, ``[M]``, their values ``[M, K, B]`` and the TD targets
-        ``[M, B]``."""
+        """Return the sum of the losses of K critics (1 or 2) on a minibatch, ``[M]``, their values ``[M, K, B]`` and
+        the TD targets ``[M, B]``."""
         with torch.no_grad():
             next_q = self.next_q(batch["next_obs"], random_numbers)
             target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
@@ -126,12 +129,13 @@ class TwinCriticAgent(OffPolicyAgent):
     # -- acting --------------------------------------------------------------------------------------------------------
 
     def _explore(self, outputs: Tensor) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, .]`` and `random_numbers`."""
+        """Return exploring action vectors ``[M, E, A]``, from the ``outputs`` of the actor's network in each
+        environment and from `random_numbers`."""
         raise NotImplementedError
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for evaluation, from the actor's ``outputs [M, E, .]``: sampled with the
-        random generators ``streams``, or greedy if it is None."""
+        """Return action vectors ``[M, E, A]`` for evaluation, from the ``outputs`` of the actor's network in each
+        environment. They are sampled with the random generators ``streams``, or greedy if it is None."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
@@ -169,7 +173,7 @@ class TwinCriticAgent(OffPolicyAgent):
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         layers, activations = self.network.of_member(self.flat_parameters[:, : self.network.size], member)
         weight, bias = layers[-1]
-        layers[-1] = weight[: self.action_size], bias[: self.action_size]  # SAC: without log_std
+        layers[-1] = weight[: self.action_size], bias[: self.action_size]  # SAC's network also outputs log_std
         return GreedyNetwork(layers, activations, "argmax" if isinstance(self.spaces.actions, Discrete) else "tanh")
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "ActorPolicy":
@@ -181,7 +185,7 @@ class TwinCriticAgent(OffPolicyAgent):
 
     @torch.no_grad()
     def state_values(self, obs: Tensor) -> Tensor:
-        """Return values of the greedy policy according to the target critics, ``obs [M, B, O] -> [M, B]``."""
+        """Return the target critics' values of states under the greedy policy, ``obs [M, B, O] -> [M, B]``."""
         vectors = self.evaluation_vectors(self.actor(self.flat_parameters, obs), streams=None)  # None: greedy
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
@@ -197,8 +201,8 @@ class TwinCriticAgent(OffPolicyAgent):
 
     @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of critics and actor (`actor_metrics`) with the current weights on the minibatch of the
-        latest update, ``{tag: [M]}``. NaN for members that do not learn yet."""
+        """Return statistics of critics and actor (`actor_metrics`), ``{tag: [M]}``. They are computed with the current
+        weights on the minibatch of the latest update. NaN for members that do not learn yet."""
         batch = self.latest_minibatch()
         if batch is None:
             return {f"train/{name}": torch.full((self.members,), torch.nan) for name in self.metric_names}
@@ -232,7 +236,5 @@ class ActorPolicy(Policy):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         outputs = self.agent.actor(self.flat_parameters, obs)
-        vectors = self.agent.evaluation_vectors(outputs, self.streams).nan_to_num(
-            0.0
-        )  # a diverged member continues to play
-        return self.agent.clip(vectors)
+        vectors = self.agent.evaluation_vectors(outputs, self.streams)
+        return self.agent.clip(vectors.nan_to_num(0.0))  # a diverged member continues to play

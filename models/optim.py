@@ -174,8 +174,8 @@ class MemberAdam(FlatOptimizer):
             is_learning = learning.unsqueeze(1)
             grad, rate = grad.masked_fill(~is_learning, 0.0), rate * is_learning
             decay = (torch.where(is_learning, self.betas[0], 1.0), torch.where(is_learning, self.betas[1], 1.0))
-        row = self.count.clamp(max=len(self._factor1) - 1)  # the last row is for all later counts
-        factor1, root_correction2 = self._factor1[row].unsqueeze(1), self._root_correction2[row].unsqueeze(1)
+        index = self.count.clamp(max=len(self._factor1) - 1)  # the last entries are for all later counts
+        factor1, root_correction2 = self._factor1[index].unsqueeze(1), self._root_correction2[index].unsqueeze(1)
         update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps, decay)
         self.param.sub_(update.mul_(rate * factor1))
 
@@ -191,7 +191,8 @@ def _fused_adamw(
     eps: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """Make one step of torch's fused kernel on all ``params``. ``counts`` are the numbers of earlier steps."""
+    """Make one step of AdamW on all ``params``, by torch's fused kernel. ``means`` and ``squares`` are the moments,
+    ``counts`` the numbers of earlier steps, one of each for every parameter."""
     no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
     rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
@@ -267,9 +268,10 @@ class LockstepAdam(FlatOptimizer):
         the members to update (None: all); it requires ``separate_steps``."""
         tensors = (self.param, grad, self.mean, self.square)
         in_one_call = isinstance(self.count, int) and len(set(self.lr)) == 1
-        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))  # arguments [M, D], or [D] per member
+        # The arguments of each call of the kernel: once [M, D], or [D] for each member.
+        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))
         counts = [self.count] * len(calls) if isinstance(self.count, int) else self.count.tolist()
-        # A single call uses the first rate, because all are equal.
+        # ``strict=False``: a single call for all members uses the first rate, because all rates are equal.
         for m, (lr, (param, param_grad, mean, square)) in enumerate(zip(self.lr, calls, strict=False)):
             if learning is not None and not learning[m]:
                 continue
@@ -280,9 +282,15 @@ class LockstepAdam(FlatOptimizer):
 
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale the gradient of each member, over all ``params [M, ...]``, to a norm of at most ``max_norm``. Return the
-    norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
-    return clip_norm(gradients(params), max_norm)
+    """Scale the gradient of each member, over all ``params [M, ...]``, in place to a norm of at most ``max_norm``.
+    Return the norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all
+    members.)"""
+    grads = gradients(params)
+    member_norms = norms(grads)
+    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
+    for grad in grads:
+        grad.mul_(scale)
+    return member_norms
 
 
 def gradients(params: Sequence[Tensor]) -> list[Tensor]:
@@ -293,15 +301,6 @@ def gradients(params: Sequence[Tensor]) -> list[Tensor]:
 def norms(grads: Sequence[Tensor]) -> Tensor:
     """Return the Euclidean norm of each member's gradient, ``[M]``, over all of ``grads`` (``[M, D]`` each)."""
     return torch.stack([grad.square().sum(1) for grad in grads]).sum(0).sqrt()
-
-
-def clip_norm(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients ``[M, D]`` in place as `clip_gradients` does. Return the norms ``[M]`` before scaling."""
-    member_norms = norms(grads)
-    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
-    for grad in grads:
-        grad.mul_(scale)
-    return member_norms
 
 
 @torch.no_grad()

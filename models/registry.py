@@ -20,8 +20,8 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return name of an implementation -> its family, from the ``config.py`` of all families. Implementations that
-    learn a proxy are last."""
+    """Return name of an implementation -> its family, from the ``config.py`` of all families. A family is a folder of
+    related algorithms, and each of them is an implementation. Those that learn a proxy are last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -72,8 +72,8 @@ def inner_agents() -> list[str]:
 
 
 def parse_agents(names: str) -> list[str]:
-    """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents. Raises SettingError if
-    an agent cannot train on a proxy, and for an empty or repeated name."""
+    """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents, which train on a proxy
+    (a learned environment or reward). Raises SettingError if an agent cannot, and for an empty or repeated name."""
     agents = [name.strip() for name in names.split(",")]
     duplicate = next((name for name in agents if agents.count(name) > 1), None)
     if duplicate is not None or "" in agents:
@@ -83,7 +83,7 @@ def parse_agents(names: str) -> list[str]:
     for name in agents:
         if name not in inner_agents():
             guess = _resolve_alias(name)
-            # If the guess cannot train on proxies either, suggest a similar agent that can, or none.
+            # If the guess cannot train on proxies either, suggest a similar agent that can, or "" for none.
             if guess in implementations().keys() - set(inner_agents()):
                 guess = {"AAC": "A2C", "VPG": "PPO"}.get(guess, "")
             raise choice_error("agent", name, inner_agents(), guess=guess)
@@ -92,7 +92,8 @@ def parse_agents(names: str) -> list[str]:
 
 def families_of(name: str, agent: str) -> list[str]:
     """Return the folder names of the families whose settings a run of implementation ``name`` has, without repetition.
-    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN")."""
+    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN"), which train on the
+    proxy."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
     family_specs = [family(implementation) for implementation in (name, *inner_names)]
     return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
@@ -130,9 +131,7 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     the default values of implementation ``name``.
     """
     family_spec = family(name)
-    family_config = next(
-        config_part for config_part in family_configs(config) if type(config_part) is family_spec.config
-    )
+    family_config = next(part for part in family_configs(config) if type(part) is family_spec.config)
     num_agents_of_family = sum(family(other) is family_spec for other in agents)
     if num_agents_of_family == 1:
         return family_config
@@ -167,9 +166,10 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
 
 
 def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], agent: str) -> tuple[Any, Any]:
-    """Return the default settings of the agents and of the proxy in a run of implementation ``name`` on ``game``. If
-    ``name`` learns a proxy, the first are the joint settings of all inner agents (`make_mixture`). Otherwise they are
-    the settings of agent ``name``, and the second are None.
+    """Return two objects for a run of implementation ``name`` on ``game``: the default settings of its agents, and of
+    its proxy (a learned environment or reward). If ``name`` learns a proxy, the settings of the agents are the joint
+    settings of all inner agents, which train on the proxy (`make_mixture`). Otherwise they are the settings of agent
+    ``name``, and the settings of the proxy are None.
 
     ``choices`` are the settings that the user has chosen, such as a preset. ``agent`` names the inner agents
     ("PPO,DDQN"). A setting such as ``PPO_lr`` in a preset applies only to the family of PPO. Raises SettingError for an
@@ -191,7 +191,8 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
             values["agents_per_proxy"] = len(agents)
         if (values.get("second_agents") or 0) % len(agents):
             values["second_agents"] = len(agents)
-        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":  # nes may compare scores with the mean
+        # Some score transforms of nes compare a score with the mean, which is not possible with ``rank_apart``.
+        if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":
             values.setdefault("rank_apart", True)
     configs = [
         (first_agent, _family_config(first_agent, game, config_class, values)) for first_agent, config_class in classes
@@ -201,9 +202,10 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
 
 
 def _family_config(first_agent: str, game: str, config_class: type, values: Mapping[str, Any]) -> Any:
-    """Return the default settings, of class ``config_class``, of ``first_agent`` on a proxy of ``game``, overridden by
-    ``values``. Settings of other classes in ``values`` are ignored. A value for an implementation of the family
-    (``PPO_lr``) takes precedence over a general one (``lr``)."""
+    """Return the default settings of agent ``first_agent`` for training on a proxy of ``game``, an instance of the
+    ``config_class`` of its family. ``values`` (setting -> value) override them; settings that this class does not have
+    are ignored. A value for an implementation of the family (``PPO_lr``) takes precedence over a general one
+    (``lr``)."""
     family_spec, field_names = family(first_agent), kinds(config_class)
     overrides, game_defaults = family_spec.implementations, family_spec.game_defaults.get(game.partition(",")[0], {})
     changes = {field: value for field, value in values.items() if field in field_names}

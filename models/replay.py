@@ -31,7 +31,7 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        # By dtype: names of columns of vectors, and of columns of single numbers (shape ()).
+        # By dtype: names of the columns that hold vectors, and of the columns that hold single numbers (shape ()).
         self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}
         for name, (shape, dtype) in columns.items():
             vectors, numbers = self._names.setdefault(dtype, ([], []))
@@ -60,23 +60,24 @@ class ReplayBuffer:
             table[self.position : self.position + num_before_end] = new_rows[:num_before_end]
             if num_before_end < count:
                 table[: count - num_before_end] = new_rows[num_before_end:]
-        self.added(count)
+        self.advance(count)
 
     def reserve(self, count: int) -> list[Tensor]:
         """Make room for ``count`` more rows of each member, and return the tables ``[rows, M, width]``. The caller may
-        write rows from `position` on, and must then call `added`."""
+        write rows from `position` on, and must then call `advance`."""
         if self.size < self.capacity:
             self._grow(self.size + count)
         return list(self._tables.values())
 
-    def added(self, count: int) -> None:
+    def advance(self, count: int) -> None:
         """Advance `position` and `size` after ``count`` rows of each member have been written."""
         self.position = (self.position + count) % self.capacity
         if self.size < self.capacity:
             self._set_size(min(self.size + count, self.capacity))
 
     def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate columns ``[., ., ...]`` of one dtype as in its table, ``[., ., width]``."""
+        """Concatenate the columns of one dtype along the last axis, in the order of its table: ``values {name: [I, J,
+        ...]}`` -> ``[I, J, width]``."""
         vectors, numbers = self._names[dtype]
         parts = [values[name].flatten(2) for name in vectors] + [values[name].unsqueeze(2) for name in numbers]
         return torch.cat(parts, 2)
@@ -103,8 +104,8 @@ class ReplayBuffer:
         single numbers are contiguous.
         """
         index = (uniform * self._size_tensor).to(torch.int64)
-        if self.capacity > NUMBERS:
-            index = torch.where(self._size_tensor > NUMBERS, rows_of_two(uniform, self._size_tensor), index)
+        if self.capacity > NUMBERS:  # one number of 24 bits cannot choose every row of a larger buffer
+            index = torch.where(self._size_tensor > NUMBERS, rows_by_two_numbers(uniform, self._size_tensor), index)
         # Rounding may give an index equal to the number of rows.
         index = torch.minimum(index, self._last_row, out=index)
         index = index.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
@@ -122,8 +123,8 @@ class ReplayBuffer:
         return columns
 
     def _split(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
-        """Return the columns ``{name: [., ., ...]}`` of ``rows [., ., width]`` of one table. Vectors are views, numbers
-        are copies."""
+        """Split ``rows [I, J, width]`` of the table of ``dtype`` into its columns, ``{name: [I, J, ...]}``. Vectors are
+        views, numbers are copies."""
         vectors, numbers = self._names[dtype]
         *vector_parts, number_part = rows.split(self._widths[dtype], -1)
         columns = {}
@@ -131,7 +132,7 @@ class ReplayBuffer:
             shape, _ = self.columns[name]
             columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         if numbers:
-            number_columns = number_part.movedim(-1, 0).contiguous()  # [numbers, ., .]
+            number_columns = number_part.movedim(-1, 0).contiguous()  # [numbers, I, J]
             columns |= dict(zip(numbers, number_columns.unbind(0), strict=True))
         return columns
 
@@ -163,13 +164,13 @@ class ReplayBuffer:
         self.position = position
 
 
-def rows_of_two(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
+def rows_by_two_numbers(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
     """Return row indices ``[M, B]`` int64 below ``filled_rows`` (at most 2**38), by ``uniform [M, B]`` float32 in
     [0, 1).
 
-    Every index uses two numbers with 24 random bits each. The number at its position chooses one of 2**24 parts of the
-    buffer. The number before it in the batch (for the first, the last one) chooses the row in this part. So all rows
-    have equal probability, if a batch has at least two rows.
+    One uniform number has 24 random bits, too few for larger buffers, so every index uses two. The number at its
+    position in the batch chooses one of 2**24 parts of the buffer. The number before it (for the first position, the
+    last one) chooses the row in this part. So all rows have equal probability, if a batch has at least two rows.
     """
     part = (uniform * NUMBERS).to(torch.int64)
     row_in_part = part.roll(1, dims=-1)  # 24 random bits of the number before

@@ -56,13 +56,13 @@ class OffPolicyAgent(InnerAgent):
         return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
 
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make one update of the members ``learning [M]`` bool (None: all), on the minibatch that ``random_numbers``
-        (`numbers_of_update`) choose. Return the loss ``[M]`` before the update."""
+        """Make one update of the members ``learning [M]`` bool (None: all). ``random_numbers`` (`numbers_of_update`)
+        choose the minibatch. Return the loss ``[M]`` before the update."""
         raise NotImplementedError
 
     def learn(self) -> Tensor:
-        """Make the updates of this step, in the members that learn already. Return the loss of the last update ``[M]``,
-        NaN for the other members."""
+        """Make the updates that follow this step, in the members that have enough experience (`learning`). Return the
+        loss of the last update ``[M]``, NaN for the other members."""
         learning = self.learning()
         if not learning.any():
             return torch.full((self.members,), torch.nan)
@@ -76,8 +76,9 @@ class OffPolicyAgent(InnerAgent):
         return self.replay_buffer.sample(uniform)
 
     def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
-        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If there is curiosity, add its
-        rewards, and train its networks in the members ``learning [M]`` bool (None: all)."""
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If the agent gets rewards for
+        novelty (``curiosity``), add them to the reward, and train the networks that compute them in the members
+        ``learning [M]`` bool (None: all)."""
         batch = self.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]
@@ -116,4 +117,4 @@ class OffPolicyAgent(InnerAgent):
         """Count ``steps`` steps in each environment, after compiled code made them and wrote their rows to the replay
         buffer."""
         self.steps += steps
-        self.replay_buffer.added(steps * self.envs)
+        self.replay_buffer.advance(steps * self.envs)

@@ -152,12 +152,13 @@ def machine_code(**properties: Any) -> Any:
     return setting(HAS_NUMBA, text, hparam=False, family_default=True, **properties)
 
 
-def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), but: str = "") -> Any:
+def nonlinearity(default: str, source: str = "", extra_choices: tuple[str, ...] = ("prelu",), scope: str = "") -> Any:
     """Return a `setting` for the activation of hidden layers. Four activations are always allowed, ``extra_choices``
-    are additional ones. In the help, ``but`` names layers with another activation, and ``source`` is a citation."""
+    are additional ones. In the help, the text ``scope``, such as ", except tanh in the last layer", follows the words
+    "hidden layers", and ``source`` is a citation."""
     citation = f" [{source}]" if source else ""
     choices = ("relu", "leakyrelu", "tanh", "identity", *extra_choices)
-    return setting(default, f"activation of the hidden layers{but}{citation}", choices=choices)
+    return setting(default, f"activation of the hidden layers{scope}{citation}", choices=choices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,21 +236,23 @@ def bounds(kind: Kind, meta: Mapping[str, Any]) -> dict[str, Any]:
     if meta.get("choices"):
         return {}
     field_bounds = {name: meta[name] for name in _BOUNDS if meta.get(name) is not None}
-    strict_name = {"minimum": "above", "maximum": "below"}  # a strict bound also replaces the default on its side
-    defaults = {
-        name: bound for name, bound in RANGES.get(kind.item, {}).items() if strict_name[name] not in field_bounds
-    }
+    defaults = dict(RANGES.get(kind.item, {}))
+    for strict_name, name in (("above", "minimum"), ("below", "maximum")):
+        if strict_name in field_bounds:  # it replaces the default bound on its side
+            defaults.pop(name, None)
     return defaults | field_bounds
 
 
 def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> SettingError:
     """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
-    states the value and the allowed values. If the value exceeds the default bounds in `RANGES`, it states them too."""
+    states the value and the allowed values. These include the default bounds in `RANGES` only if the value exceeds
+    them."""
     choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
     hint = nearest(value, choices) if isinstance(value, str) else ""
     items = value if isinstance(value, tuple) else (value,)
     number = _as_number(value)
-    if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:  # such as 1e3
+    # An integer in another notation, such as 1e3 or 5.0.
+    if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:
         hint = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
     note = ""
     if not all(_in_range(item, kind, {}) for item in items):  # beyond the default bounds
@@ -276,7 +279,7 @@ def parse_value(item: type, text: str) -> Any:
     if item is int:
         if re.fullmatch(r"[+-]?[0-9.]+[eE]\+?[0-9]{1,2}", text) and float(text) % 1 == 0:
             return int(float(text))
-        return int(text, 10 if text.isdecimal() else 0)  # base 0 reads a prefix, but rejects 007
+        return int(text, 10 if text.isdecimal() else 0)  # base 0 reads prefixes such as 0x, but rejects 007
     value = _SWITCH.get(text.strip().lower()) if item is bool else item(text)
     if value is None or (item is float and not math.isfinite(value)):
         raise ValueError(text)
@@ -326,15 +329,16 @@ def allowed_clause(hint: str, allowed_text: str, scope: str = "") -> str:
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of ``names`` that is most similar to ``name``, ignoring case: an equal name, else the shortest
-    that begins with ``name`` (and an underscore, if ``name`` has three letters or fewer), else the closest according to
-    `difflib`. None if no name is close."""
+    """Return the element of ``names`` that is most similar to ``name``, ignoring case: an equal name, else the shortest
+    name that begins with ``name`` (and an underscore, if ``name`` has three letters or fewer), else the closest name
+    according to `difflib`. Return None if no name is close."""
     by_lower = {other.lower(): other for other in names}
     lower = name.lower()
     if lower in by_lower:
         return by_lower[lower]
-    extended = sorted((other for other in by_lower if other.startswith(lower + "_" * (len(lower) < 4))), key=len)
-    candidates = extended or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
+    prefix = lower if len(lower) > 3 else f"{lower}_"
+    longer_names = sorted((other for other in by_lower if other.startswith(prefix)), key=len)
+    candidates = longer_names or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
     return by_lower[candidates[0]] if candidates else None
 
 
@@ -350,10 +354,7 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
 
 def _without_separators(name: str) -> str:
     """Return ``name`` in lower case, without blanks, dashes and underscores."""
-    return name.lower().translate(_SEPARATORS)
-
-
-_SEPARATORS = str.maketrans("", "", " -_")
+    return re.sub("[ _-]", "", name.lower())
 
 
 def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
@@ -379,12 +380,13 @@ def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
         return True
     if kind.item is float and 0 < abs(number) < SMALLEST:
         return False
-    return all(_BOUNDS[name][1](number, bound) for name, bound in bounds(kind, meta).items())  # [1] is the comparison
+    comparisons = [(_BOUNDS[name], bound) for name, bound in bounds(kind, meta).items()]
+    return all(is_within(number, bound) for (_, is_within), bound in comparisons)
 
 
 def _as_number(value: Any) -> float | None:
-    """Return ``value``, a number or text, as a number: an int unchanged, anything else as a float. None for NaN, and if
-    it is no number."""
+    """Return ``value``, a number or text, as a number: an int unchanged, anything else as a float. Return None for NaN,
+    and if ``value`` is no number."""
     try:
         number = value if type(value) is int else float(value)
     except OverflowError:

@@ -46,7 +46,8 @@ class Streams(PerMember):
 
     @classmethod
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
-        """Return the stream ``name`` of each of the runs ``seeds``."""
+        """Return one stream for each of ``seeds``, the seeds of runs. Streams with different ``name`` are independent,
+        such as "weights" and "exploration"."""
         stream_seeds = {seed: derive_seed(seed, name) for seed in set(seeds)}
         return cls([stream_seeds[seed] for seed in seeds])
 
@@ -78,7 +79,7 @@ class Streams(PerMember):
         return torch.stack([torch.randint(high, shape, generator=generator) for high, generator in member_highs])
 
     def permutations(self, count: int) -> Tensor:
-        """Sample permutations of 0 .. ``count`` - 1, ``[M, count]`` int64."""
+        """Sample a permutation of 0 .. ``count`` - 1 for each member, ``[M, count]`` int64."""
         return self.map_generators(lambda generator: torch.randperm(count, generator=generator))
 
     def episode_seeds(self, *shape: int) -> Tensor:
@@ -101,8 +102,9 @@ class Streams(PerMember):
         return stack_states()
 
     def capture_state(self) -> Callable[[], Tensor]:
-        """Return a function that returns the present state as `get_state` does, even if it is called later. It stacks
-        the tensors only when it is called, because most of these states are never used."""
+        """Return a function without arguments that returns the present state, as `get_state` does, even if it is called
+        later."""
+        # The function stacks the tensors, because most of these states are never used.
         states = [generator.get_state() for generator in self.generators]
         return lambda: torch.stack(states)
 
@@ -208,8 +210,8 @@ class Blocks:
         return current_block
 
     def numbers_at(self, step: int) -> dict[str, Any]:
-        """Return the random numbers of one step of the current block, ``{name: [M, ...]}``. ``step`` counts from the
-        start of the block."""
+        """Return the random numbers of one step of the current block (T steps, sampled in one call), ``{name: [M,
+        ...]}``. ``step`` counts from the start of the block."""
         if self._by_step is None:
             self._by_step = self._split()
         return {name: numbers[step] for name, numbers in self._by_step.items()}
@@ -219,7 +221,7 @@ class Blocks:
         return {name: values.unbind(1) for name, values in self.block.items()}
 
     def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
+        """Keep only the streams and numbers of ``members`` (indices ``[M']``)."""
         self.streams.select(members)
         for i, (get_state, block) in enumerate(self._blocks):
             selected_block = {name: values[members] for name, values in block.items()}
@@ -232,8 +234,8 @@ class Blocks:
         return get_state()
 
     def seek(self, start_state: Tensor, number: int) -> None:
-        """Move to block ``number``, by sampling it again from ``start_state``, its `block_start`. Number -1 is before
-        the first block."""
+        """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this
+        block (`block_start`). Number -1 is the position before the first block."""
         self.streams.set_state(start_state)
         if number < 0:
             self._set_empty_block(-1)
@@ -271,8 +273,9 @@ class NoiseBlocks(Blocks):
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
         """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
 
-        T is at most ``max_steps``. It is limited to the steps that are left in the current block, or to the steps of
-        the next block if none are left. Another block is added only if the total is then at most ``max_joined`` steps.
+        T is at most ``max_steps``. By default the numbers are from one block (numbers sampled in one call): the steps
+        that are left in the current block, or the next block if none are left. Further blocks are joined to it as long
+        as the total is then at most ``max_joined`` steps.
         """
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
@@ -303,8 +306,8 @@ class NoiseBlocks(Blocks):
         self._used = 0
 
     def get_ready(self) -> None:
-        """Sample the next block in advance if the current one is used up. Another thread may call this while the
-        current numbers are in use."""
+        """Sample the next block in advance if all steps of the current one are used. Another thread may call this while
+        the numbers of the current block are in use."""
         if self._used == self.steps:
             self.prepare()
 
@@ -314,7 +317,7 @@ class NoiseBlocks(Blocks):
         return {"streams": self.block_start(), "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict` by sampling the current block again. It then has number 0."""
+        """Restore the result of `state_dict`, by sampling the current block again, as block number 0."""
         used = state["used"]
         require(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
         if used is None:

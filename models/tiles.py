@@ -33,8 +33,8 @@ _TANH_LIMIT = np.float32(8.01773357391357422)  # tanh of larger numbers is 1
 
 @compiled
 def tanh_fraction(x):
-    """Return numerator and denominator of tanh of a number or a vector, from Eigen's rational approximation. Their
-    quotient equals `torch.tanh` up to some units in the last place."""
+    """Return numerator and denominator of tanh(x), elementwise for a number or a vector x. They are two polynomials
+    from Eigen's rational approximation, whose quotient equals `torch.tanh` up to some units in the last place."""
     x = where_less(x, -_TANH_LIMIT, -_TANH_LIMIT, x)
     x = where_less(_TANH_LIMIT, x, _TANH_LIMIT, x)
     square = x * x
@@ -49,9 +49,9 @@ def tanh_fraction(x):
 
 
 @inlined
-def _activated(x, y, activation, leak):
-    """Return ``activation`` (a value of `ACTIVATIONS`) of two vectors, as in `Columns.affine`. ``leak`` is the slope of
-    leakyrelu or prelu."""
+def _apply_activation(x, y, activation, leak):
+    """Return ``activation`` (a number in `ACTIVATIONS`) of two vectors x and y. ``leak`` is the slope of leakyrelu or
+    prelu below 0."""
     if activation == RELU:
         x, y = where_less(x, ZERO, ZERO, x), where_less(y, ZERO, ZERO, y)
     elif activation == TANH:
@@ -65,8 +65,9 @@ def _activated(x, y, activation, leak):
 
 @inlined
 def _times_derivative(gradient, output, activation, leak):
-    """Return a vector of gradients times the derivative of ``activation``, computed from its ``output``
-    (`products.activation_gradient`). For prelu, return the gradient unchanged: `slope_gradient` multiplies it."""
+    """Return the vector ``gradient`` times the derivative of ``activation`` (a number in `ACTIVATIONS`). The derivative
+    is computed from the ``output`` of the activation (`products.activation_gradient`). For prelu, return ``gradient``
+    unchanged: `slope_gradient` multiplies it."""
     if activation == RELU:
         gradient = where_less(ZERO, output, gradient, ZERO)
     elif activation == TANH:
@@ -78,17 +79,17 @@ def _times_derivative(gradient, output, activation, leak):
 
 @inlined
 def _four_rows(x, left, right, params, weight, row_offsets, num_terms, term_stride):
-    """Return four rows of the product ``W x`` (`Columns.affine`), in the 16 columns of ``x [num_terms, columns]`` from
-    ``left`` on, and the 16 from ``right`` on: the four left vectors, then the four right ones. The first row of W
-    begins at position ``weight`` of ``params [D]``, the other three ``row_offsets`` later. Adjacent numbers of a row
-    are ``term_stride`` apart."""
+    """Return four rows of the product ``W x``, a tile: in the 16 columns of ``x [num_terms, columns]`` from ``left``
+    on, and in the 16 from ``right`` on. The result is the four left vectors, then the four right ones. The first row of
+    W begins at position ``weight`` of a member's parameters ``params [D]``, and the other three begin ``row_offsets``
+    numbers after it. Adjacent numbers of a row are ``term_stride`` apart."""
     left1, left2, left3, left4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     right1, right2, right3, right4 = left1, left2, left3, left4
     # Addresses and distances in bytes: a float32 has four.
     weight_address, input_address = address(params, weight), address(x, 0, left)
     right_offset, weight_step, input_step = 4 * (right - left), 4 * term_stride, 4 * x.shape[1]
     offset2, offset3, offset4 = 4 * row_offsets[0], 4 * row_offsets[1], 4 * row_offsets[2]
-    for _ in range(num_terms):
+    for _ in range(num_terms):  # each term: a weight of every row, times one row of ``x``
         left_x, right_x = load_from(input_address), load_from(input_address + right_offset)
         w1, w2 = spread_from(weight_address), spread_from(weight_address + offset2)
         left1, right1 = left1 + w1 * left_x, right1 + w1 * right_x
@@ -102,10 +103,12 @@ def _four_rows(x, left, right, params, weight, row_offsets, num_terms, term_stri
 
 @inlined
 def _two_rows(x, left, right, params, weight, row_offset, num_terms, term_stride):
-    """Return two rows of the product ``W x``, as `_four_rows` does for four: two left vectors, then two right ones. The
-    second row of W begins ``row_offset`` after the first."""
+    """Return two rows of the product ``W x``: in the 16 columns of ``x [num_terms, columns]`` from ``left`` on, and in
+    the 16 from ``right`` on. The result is two left vectors, then two right ones. The first row of W begins at position
+    ``weight`` of a member's parameters ``params [D]``, the second ``row_offset`` numbers later. Adjacent numbers of a
+    row are ``term_stride`` apart."""
     left1, left2, right1, right2 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
-    # Separate sums of odd terms, so that fewer additions wait for each other.
+    # The sums of odd terms are separate, so that the processor can add to both at the same time.
     odd_left1, odd_left2, odd_right1, odd_right2 = left1, left2, right1, right2
     # Addresses and distances in bytes: a float32 has four.
     weight_address, input_address = address(params, weight), address(x, 0, left)
@@ -132,10 +135,13 @@ def _two_rows(x, left, right, params, weight, row_offset, num_terms, term_stride
 
 @inlined
 def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, left, right, activation, leak):
-    """Run a layer from inputs ``x [num_in, columns]``: write all ``num_out`` rows of its outputs to ``y``, in the 16
+    """Run a layer on the inputs ``x [num_in, columns]``: write all ``num_out`` rows of its outputs to ``y``, in the 16
     columns from ``left`` on and the 16 from ``right`` on. With prelu, also write the values before the activation to
-    ``z``. Rows are computed four at a time, and one or two at the end as two. If three or one are left, the last row is
-    computed twice."""
+    ``z``. In a member's parameters ``params [D]``, the layer's weights begin at position ``weight`` and its biases at
+    ``bias``. The weights of adjacent inputs are ``in_stride`` apart, and of adjacent outputs ``out_stride``.
+
+    Rows are computed four at a time. One or two rows at the end are computed as two. If three rows or one are left, the
+    last row is computed twice."""
     row1 = 0
     while row1 < num_out:
         if num_out - row1 > 2:  # at least three rows are left
@@ -151,8 +157,8 @@ def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, 
             if activation == PRELU:
                 _store_tile(z, row1, row2, left, right, left1, left2, right1, right2)
                 _store_tile(z, row3, row4, left, right, left3, left4, right3, right4)
-            left3, right3 = _activated(left3, right3, activation, leak)
-            left4, right4 = _activated(left4, right4, activation, leak)
+            left3, right3 = _apply_activation(left3, right3, activation, leak)
+            left4, right4 = _apply_activation(left4, right4, activation, leak)
             _store_tile(y, row3, row4, left, right, left3, left4, right3, right4)
         else:
             row2 = min(row1 + 1, num_out - 1)
@@ -163,8 +169,8 @@ def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, 
             left1, left2, right1, right2 = left1 + b1, left2 + b2, right1 + b1, right2 + b2
             if activation == PRELU:
                 _store_tile(z, row1, row2, left, right, left1, left2, right1, right2)
-        left1, right1 = _activated(left1, right1, activation, leak)
-        left2, right2 = _activated(left2, right2, activation, leak)
+        left1, right1 = _apply_activation(left1, right1, activation, leak)
+        left2, right2 = _apply_activation(left2, right2, activation, leak)
         _store_tile(y, row1, row2, left, right, left1, left2, right1, right2)
         row1 += 4
 
@@ -190,9 +196,12 @@ def copy(source, source_row, target, target_row, num_rows):
 
 @inlined
 def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_stride, first, end, activation, leak):
-    """Backpropagate through a layer: write rows ``first`` to ``end`` - 1 of ``x_grads``, at most four. ``x_grads`` is
-    the gradient of the layer's inputs ``x``, ``y_grads [num_out, columns]`` of its outputs. It is multiplied by the
-    derivative of the ``activation`` that computed ``x``, except prelu's, which `slope_gradient` multiplies."""
+    """Backpropagate through a layer: from ``y_grads [num_out, columns]``, the gradient of its outputs, compute rows
+    ``first`` to ``end`` - 1 (at most four) of ``x_grads``, the gradient of its inputs ``x``. Then multiply them by the
+    derivative of the ``activation`` that computed ``x``; for prelu, `slope_gradient` does this. The layer's weights
+    begin at position ``weight`` of a member's parameters ``params [D]``. The weights of adjacent inputs are
+    ``in_stride`` apart, and of adjacent outputs ``out_stride``."""
+    # With fewer than four rows, the last one is computed repeatedly.
     row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1
     offsets = (row2 - first) * in_stride, (row3 - first) * in_stride, (row4 - first) * in_stride
     for left in range(0, x_grads.shape[1], 2 * LANES):
@@ -228,16 +237,19 @@ def slope_gradient(grads, preacts, first, end, leak):
 
 @inlined
 def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, end):
-    """Write the gradient of a layer's weight (`Columns.weight_gradient`) and bias (the sum over columns) to
-    ``grad [D]``, for outputs ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs,
-    ``y_grads`` the gradient of its outputs. The weight is processed in tiles of two outputs and four inputs. An
-    incomplete tile repeats its last output or input."""
+    """Write the gradients of a layer's weights (`Columns.weight_gradient`) and biases to ``grad [D]``, for outputs
+    ``first`` to ``end`` - 1, at most four. ``x [num_in, columns]`` are the layer's inputs, ``y_grads`` is the gradient
+    of its outputs. The weights begin at position ``weight`` of ``grad``, and the biases at ``bias``. The weights of
+    adjacent inputs are ``in_stride`` apart, and of adjacent outputs ``out_stride``.
+
+    The weights are processed in tiles of two outputs and four inputs. An incomplete tile repeats its last output or
+    input."""
     row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1  # of ``y_grads``
     sum1, sum2, sum3, sum4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     for column in range(0, y_grads.shape[1], LANES):
         sum1, sum2 = sum1 + load(y_grads, first, column), sum2 + load(y_grads, row2, column)
         sum3, sum4 = sum3 + load(y_grads, row3, column), sum4 + load(y_grads, row4, column)
-    bias_grads = totals(sum1, sum2, sum3, sum4)
+    bias_grads = totals(sum1, sum2, sum3, sum4)  # each is a sum over all columns
     put(grad, bias + first, bias_grads[0])
     put(grad, bias + row2, bias_grads[1])
     put(grad, bias + row3, bias_grads[2])
@@ -254,13 +266,13 @@ def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, 
                 a1, b1, a2, b2 = a1 + grad1 * x1, b1 + grad2 * x1, a2 + grad1 * x2, b2 + grad2 * x2
                 x3, x4 = load(x, in3, column), load(x, in4, column)
                 a3, b3, a4, b4 = a3 + grad1 * x3, b3 + grad2 * x3, a4 + grad1 * x4, b4 + grad2 * x4
-            weights1, weights2 = weight + out1 * out_stride, weight + out2 * out_stride
+            position1, position2 = weight + out1 * out_stride, weight + out2 * out_stride  # of the first weights
             grads1, grads2 = totals(a1, a2, a3, a4), totals(b1, b2, b3, b4)
-            put(grad, weights1 + in1 * in_stride, grads1[0])
-            put(grad, weights1 + in2 * in_stride, grads1[1])
-            put(grad, weights1 + in3 * in_stride, grads1[2])
-            put(grad, weights1 + in4 * in_stride, grads1[3])
-            put(grad, weights2 + in1 * in_stride, grads2[0])
-            put(grad, weights2 + in2 * in_stride, grads2[1])
-            put(grad, weights2 + in3 * in_stride, grads2[2])
-            put(grad, weights2 + in4 * in_stride, grads2[3])
+            put(grad, position1 + in1 * in_stride, grads1[0])
+            put(grad, position1 + in2 * in_stride, grads1[1])
+            put(grad, position1 + in3 * in_stride, grads1[2])
+            put(grad, position1 + in4 * in_stride, grads1[3])
+            put(grad, position2 + in1 * in_stride, grads2[0])
+            put(grad, position2 + in2 * in_stride, grads2[1])
+            put(grad, position2 + in3 * in_stride, grads2[2])
+            put(grad, position2 + in4 * in_stride, grads2[3])

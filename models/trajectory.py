@@ -71,8 +71,8 @@ def lambda_returns(
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
     for t in reversed(range(len(reward))):
-        mixed = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
-        next_target = torch.where(next_valid, mixed, next_value[t])  # `next_value` after the last valid step
+        mixture = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
+        next_target = torch.where(next_valid, mixture, next_value[t])  # at the last valid step: `next_value`
         next_valid = valid[t]
         next_return = torch.where(next_valid, reward[t] + discount * next_target, next_return)
         returns.append(next_return)

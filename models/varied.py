@@ -92,9 +92,9 @@ def with_all_sampled(config: Any) -> Any:
 
 
 def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """Return the settings of M members, by `sample_config` with the seed of each. Seeds may repeat. Raises ValueError
-    if members differ in hidden layers or batch size (`shape_of`), because they are trained together, in shared
-    tensors."""
+    """Return the settings of M members, sampled by the seed of each (`sample_config`). Seeds may repeat. Raises
+    ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained together, in
+    shared tensors."""
     configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
     if len({shape_of(seed_config) for seed_config in configs_by_seed.values()}) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")

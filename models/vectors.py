@@ -41,14 +41,15 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _entry_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to ``array[index]`` or ``array[row, column]``. ``arguments`` begin with array and indices. None
-    may be negative, because a test for negative indices would turn loads into gathers."""
+    """Return a pointer to ``array[index]`` or ``array[row, column]``. ``arguments`` begin with the array and the
+    indices, which must not be negative."""
     array_type = signature.args[0]
     if isinstance(signature.args[1], types.BaseTuple):  # of an intrinsic with any number of indices
         indices = cgutils.unpack_tuple(builder, arguments[1])
     else:
         indices = list(arguments[1 : 1 + array_type.ndim])
     array_struct = context.make_array(array_type)(context, builder, arguments[0])
+    # Without ``wraparound``, which tests for negative indices, so that LLVM would load the numbers one by one.
     return cgutils.get_item_pointer(context, builder, array_type, array_struct, indices, wraparound=False)
 
 
@@ -180,8 +181,9 @@ def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def fold(pair: Any, size: int, length: int) -> Any:
-            """Concatenate a pair of vectors, and use the first ``length`` numbers as blocks of ``size`` numbers. Return
-            a vector of ``length // 2`` numbers: the sum of the first and the second half of each block."""
+            """Join the two vectors of ``pair``, and keep the first ``length`` numbers. Divide them into blocks of
+            ``size`` numbers, and add the second half of each block to its first half. Return these sums, a vector of
+            ``length // 2`` numbers."""
             first_halves = [lane for lane in range(length) if lane % size < size // 2]
             second_halves = [lane for lane in range(length) if lane % size >= size // 2]
             halves = []
@@ -190,10 +192,10 @@ def totals(typing: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
                 halves.append(builder.shuffle_vector(pair[0], pair[1], order))
             return builder.fadd(*halves, flags=_FAST)
 
-        folded_ab = fold(arguments[:2], LANES, 2 * LANES)  # 8 numbers from a, 8 from b
-        folded_cd = fold(arguments[2:], LANES, 2 * LANES)
-        folded, size = fold((folded_ab, folded_cd), LANES // 2, 2 * LANES), LANES // 4
-        while size > 1:  # ``folded`` has four blocks of ``size`` numbers, one for each argument
+        folded_ab = fold(arguments[:2], LANES, 2 * LANES)  # 8 numbers with the sum of a, then 8 with the sum of b
+        folded_cd = fold(arguments[2:], LANES, 2 * LANES)  # 8 for c, then 8 for d
+        folded, size = fold((folded_ab, folded_cd), LANES // 2, 2 * LANES), LANES // 4  # 4 for each of a, b, c, d
+        while size > 1:  # 2 for each, then 1; `fold` needs a pair, but keeps only numbers of the first vector
             folded, size = fold((folded, folded), size, 4 * size), size // 2
         elements = [builder.extract_element(folded, ir.IntType(32)(k)) for k in range(4)]
         return context.make_tuple(builder, signature.return_type, elements)
@@ -218,7 +220,8 @@ def where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
 
 @overload(where_less)
 def _where_less(x, y, if_true, other):  # type: ignore[no-untyped-def]
-    """Return the implementation of `where_less` for these types. Numbers beside vectors are repeated 16 times."""
+    """Return the implementation of `where_less` for these types. If one argument is a vector, arguments that are
+    numbers are repeated 16 times."""
     if VECTOR in (x, y, if_true, other):
         return lambda x, y, if_true, other: _where_less_vectors(splat(x), splat(y), splat(if_true), splat(other))
     return lambda x, y, if_true, other: if_true if x < y else other
@@ -231,8 +234,9 @@ def where_better(typing: Any, x: Any, y: Any, if_true: Any, other: Any) -> Any:
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         x, y, if_true, other = arguments
-        nan_first = builder.and_(builder.fcmp_unordered("uno", x, x), builder.fcmp_ordered("ord", y, y))
-        return builder.select(builder.or_(builder.fcmp_ordered(">", x, y), nan_first), if_true, other)
+        is_nan_x, is_number_y = builder.fcmp_unordered("uno", x, x), builder.fcmp_ordered("ord", y, y)
+        is_better = builder.or_(builder.fcmp_ordered(">", x, y), builder.and_(is_nan_x, is_number_y))
+        return builder.select(is_better, if_true, other)
 
     return VECTOR(VECTOR, VECTOR, VECTOR, VECTOR), emit_llvm
 

@@ -150,10 +150,10 @@ def translate(
         setting_name = names_by_alias.get(name, name)
         is_known = setting_name != name or name in setting_names
         if not is_known and "hidden_sizes" in setting_names and name in WIDTHS + DEPTHS:
-            continue  # see `_add_hidden_sizes`
+            continue  # `_add_hidden_sizes` translates it below
         if setting_name in translated or (setting_name != name and setting_name in values):
             other_name = next((old for old, new in renamed.items() if new == setting_name), setting_name)
-            first, second = sorted((other_name, name), key=setting_name.__eq__)  # the setting's name last
+            first, second = (name, other_name) if other_name == setting_name else (other_name, name)
             raise SettingError(f"{first} and {second} are one setting; give {setting_name}", name)
         translated[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
@@ -164,8 +164,8 @@ def translate(
 
 
 def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> Any:
-    """Return ``translate_word(value)``, or apply it to each item of a list. Keep values that are no text. Items of a
-    list remain text."""
+    """Return ``translate_word(value)`` if ``value`` is a text. If it is a list, apply the function to each text in it,
+    and convert the results to text. Keep all other values."""
     if isinstance(value, list | tuple):
         return type(value)(str(translate_word(item)) if isinstance(item, str) else item for item in value)
     return translate_word(value) if isinstance(value, str) else value
@@ -175,9 +175,9 @@ def _add_hidden_sizes(
     values: Mapping[str, Any], setting_names: Collection[str], translated: dict[str, Any], renamed: dict[str, str],
     default_of: Callable[[str], Any],
 ) -> None:  # fmt: skip
-    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a name of its width or depth, and these names to
-    ``renamed``. The other number is from ``default_of``. Raises SettingError for two names of one number, or if a
-    number is missing."""
+    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a name of its width or of its depth. Add these names
+    to ``renamed``. If ``values`` contain only one of the two numbers, the other one is from the current value,
+    ``default_of("hidden_sizes")``. Raises SettingError for two names of one number, or if a number is missing."""
     width_names = [name for name in WIDTHS if name in values and name not in setting_names]
     depth_names = [name for name in DEPTHS if name in values and name not in setting_names]
     names = width_names + depth_names

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.memory import Episode, EpisodeMemory
-from models.replay import NUMBERS, Columns, ReplayBuffer, rows_of_two
+from models.replay import NUMBERS, Columns, ReplayBuffer, rows_by_two_numbers
 from models.streams import Streams
 
 FLOAT = torch.float32
@@ -76,7 +76,7 @@ def test_sampling_of_more_than_2_24_rows(size: int) -> None:
         parts = zip(*(divmod(pair, 2**24) for pair in pairs), strict=True)
         first, second = (torch.tensor(part).div(2**24).float() for part in parts)
         uniform = torch.stack([second, first], 1)
-        indices = rows_of_two(uniform, size)[:, 1].tolist()
+        indices = rows_by_two_numbers(uniform, size)[:, 1].tolist()
         assert indices == [max(0, row + offset) for row in rows]
         assert [row_of(np.float32(primary), np.float32(two), size) for two, primary in uniform.tolist()] == indices
 
@@ -88,7 +88,7 @@ def test_buffer_of_more_than_2_24_rows() -> None:
     table[:, 0, 0] = torch.arange(NUMBERS + 3).remainder_(251)
     uniform = torch.tensor([[0.0, 1 - 2**-24]])
     for added, rows in ((NUMBERS, [0, NUMBERS - 1]), (3, [1, NUMBERS + 1])):
-        buffer.added(added)
+        buffer.advance(added)
         assert buffer.sample(uniform)["row"].tolist() == [[row % 251 for row in rows]]
 
 

@@ -111,7 +111,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
         if self.epoch == self.epochs:  # only the last epoch changes the initial states
-            self.fit.start_wide(mean, Streams.from_name([self.settings.run.seed], "wide first states"))
+            self.fit.fit_initial_states(mean, Streams.from_name([self.settings.run.seed], "wide first states"))
         self.mean_fitness = -float(self.lowest.sum())
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 

@@ -98,8 +98,9 @@ def save(
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
-    """Return the settings that a file contains. Settings with the property ``later`` are left out at their default. If
-    a supervised fit takes the place of a search, the settings of a search are left out unless readers need them."""
+    """Return the settings of ``config`` that are written to a file. Settings with the property ``later``, which readers
+    of the first files do not know, are left out at their default. If a supervised fit takes the place of a search, the
+    settings of a search are left out unless readers need them."""
     settings = asdict(config)
     del settings["compiled"]  # has no effect on the proxy
     if settings.get("preset") == "supervised":
@@ -163,8 +164,8 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
     """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` starts. Raises
-    SettingError if the search has another kind, other shapes or another environment. With ``rn_evolve_scale`` the last
-    parameter is the logarithm of the output scale of the proxy divided by the search's."""
+    SettingError if the search has another kind of proxy, other shapes or another environment. With ``rn_evolve_scale``
+    the last parameter is log(s / s'): s is ``rn_output_scale`` of the proxy, s' of the search."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:

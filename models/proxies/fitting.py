@@ -16,8 +16,8 @@ _UPDATES, _LR, _BATCH = 4000, 3e-3, 512
 
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
-    """Return the architecture of a network with the hidden layers in ``config``. A search does not change the slope of
-    prelu, so prelu is a leaky ReLU."""
+    """Return the architecture of a network with the hidden layers that ``config`` describes. A search does not change
+    the slope of prelu, so this activation is a leaky ReLU with prelu's initial slope."""
     sizes = [inputs, *[config.proxy_hidden_size] * config.proxy_hidden_layer, outputs]
     if config.proxy_activation_fn == "prelu":
         return MLP(sizes, "leakyrelu", PRELU_SLOPE)
@@ -34,11 +34,12 @@ def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
 
 
 def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tuple[Tensor, Tensor]) -> None:
-    """Change a network that maps standardised inputs to standardised outputs, in place, so that it maps raw inputs to
-    raw outputs. ``inputs`` are center and spread ``[in]`` of the raw inputs, ``outputs`` center and spread ``[out]`` of
-    the raw outputs."""
+    """Change the ``layers`` of a network that maps standardised inputs to standardised outputs, in place, so that it
+    maps raw inputs to raw outputs. ``inputs`` are the mean and the standard deviation ``[in]`` by which the inputs were
+    standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
     (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
     (input_center, input_spread), (output_center, output_spread) = inputs, outputs
+    # W (x - center) / spread + b equals (W / spread) x + (b - (W / spread) center).
     first_weight.div_(input_spread)
     first_bias.sub_(first_weight @ input_center[:, None])
     last_weight.mul_(output_spread[:, None])
@@ -64,7 +65,7 @@ def fit(
     rows, and the initial learning rate is 3e-3. The batches do not depend on the seed of the run.
     """
     parameters = parameters.clone()
-    updates, lr = schedule or (updates or _UPDATES, _LR)
+    updates, lr = (updates or _UPDATES, _LR) if schedule is None else schedule
     adam = MemberAdam(parameters, torch.full((len(parameters),), lr))
     generator = torch.Generator().manual_seed(0)
     inputs = inputs.expand(len(parameters), -1, -1).transpose(1, 2).contiguous()  # [M, I, N]

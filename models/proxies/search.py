@@ -213,9 +213,9 @@ class SearchConfig:
         return self.deploy_steps or self.inner_steps
 
     def at(self, generation: int) -> "SearchConfig":
-        """Return the settings of a generation, counted from 1, with its ``test_limit``. After ``second_phase``
-        generations, the settings ``second_...`` replace others, such as ``second_steps`` the setting
-        ``inner_steps``."""
+        """Return the settings of a generation, counted from 1, with the ``test_limit`` of this generation. After
+        ``second_phase`` generations, settings whose names begin with ``second_`` replace others: ``second_steps``
+        replaces ``inner_steps``."""
         config = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
             return config
@@ -293,8 +293,8 @@ def validate(config: SearchConfig) -> str | None:
         if config.rank_apart:
             return f"{line}, but rank_apart is on; allowed: rank_apart off, or a score_transform from 0 to 4"
         if config.eval_every > 1:
-            also = "allowed: a eval_every of 1, or a score_transform from 0 to 4"
-            return f"{line}, but eval_every is {config.eval_every}; {also}"
+            allowed = "a eval_every of 1, or a score_transform from 0 to 4"
+            return f"{line}, but eval_every is {config.eval_every}; allowed: {allowed}"
     return None
 
 
@@ -315,7 +315,7 @@ def _test_limit_problem(config: SearchConfig) -> str | None:
         "solved_bonus": config.objective == "average" and config.solved_bonus > 0,
     }
     for name, needed in needs_whole_episodes.items():
-        if needed:
+        if needed:  # whole episodes, which a shorter limit cuts
             line = f"{name} is {getattr(config, name)!r}, but test_limit_first is {first}"
             return f"{line}, and solved_reward is one of whole episodes; allowed: test_limit_first null"
     generations, end = config.generations, grows[1]

@@ -53,11 +53,11 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. The held-out ones are a ``fraction`` of the pieces, at least
-        one, sampled by ``streams``."""
+        """Split into training and held-out transitions. ``streams`` sample a ``fraction`` of the pieces of
+        episodes (`piece_starts`), at least one, whose transitions are held out."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
-        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]
+        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # of a random permutation
         piece_of_row = torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1
         held_out = torch.isin(piece_of_row, held_out_pieces)
         return self.at(~held_out), self.at(held_out)
@@ -75,7 +75,7 @@ class Fit:
     def __init__(self, networks: Networks, transitions: Transitions):
         self.networks, self.largest = networks, transitions.obs.abs().amax(0)
         inputs, terminated = self.inputs(transitions), transitions.terminated
-        input_spread = _spread(inputs)
+        input_spread = _spread(inputs)  # standard deviations
         self.input_center, self.input_spread = inputs.mean(0), input_spread.where(input_spread > 0, 1.0)
         if terminated.min() < terminated.max():
             done_scale = (torch.full((1,), ENDS_ABOVE), torch.ones(1))  # maps a logit of 0 to `ENDS_ABOVE`
@@ -95,8 +95,7 @@ class Fit:
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
         """Return the losses of state, reward and termination ``[3]`` on the transitions ``rows``, and the gradient
-        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``. Autograd computes only the gradients of
-        the outputs."""
+        ``[1, D]`` of their sum with respect to the parameters ``flat [1, D]``."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -104,6 +103,7 @@ class Fit:
         outputs = [traces[name][-1].requires_grad_() for name in PARTS]  # [1, out, N]
         state, reward, logit = (output[0].T for output in outputs)  # [N, out]
         losses = torch.stack(transition_losses(state, reward, logit, *self.fit_targets(rows)))
+        # Autograd computes only the gradients of the outputs, and `MLP.backward` the gradients of the parameters.
         output_gradients = torch.autograd.grad(losses.sum(), outputs)
         gradient = torch.zeros_like(flat)
         gradients = self.networks.split(gradient)  # views
@@ -115,11 +115,8 @@ class Fit:
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
         """Return the targets of the outputs: standardised next states ``[N, S]``, standardised rewards ``[N, 1]``, and
         ``terminated [N, 1]``."""
-        return (
-            self.standardise("state", rows.next_obs),
-            self.standardise("reward", rows.reward[:, None]),
-            rows.terminated[:, None],
-        )
+        state, reward = self.standardise("state", rows.next_obs), self.standardise("reward", rows.reward[:, None])
+        return state, reward, rows.terminated[:, None]
 
     def standardise(self, name: str, values: Tensor) -> Tensor:
         """Standardise ``values [N, out]`` of outputs of network ``name``. Numbers that never vary are only centred."""
@@ -135,10 +132,10 @@ class Fit:
             undo_scaling(layers, (self.input_center, self.input_spread), output_scale)
         return flat
 
-    def start_wide(self, flat: Tensor, streams: Streams) -> None:
-        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. Its
-        initial states are normal numbers with mean 0. The standard deviation of each is half of its largest absolute
-        value in the data."""
+    def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
+        """Fit the initial-state network, if there is one, and change its weights in ``flat [1, D]`` in place. The
+        network then samples initial states that spread more widely than in the data: normal numbers with mean 0, whose
+        standard deviation is half of the largest absolute value in the data."""
         if "initial" in self.networks.parts:
             parameters = self.networks.split(flat)["initial"]  # a view
             noise = streams.normal(_START_SAMPLES, self.networks.latent)
@@ -146,12 +143,13 @@ class Fit:
             parameters.copy_(fit(self.networks.parts["initial"], parameters, noise, states))
 
     def errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
-        """Return errors of the synthetic environment with the weights ``flat [1, D]`` (`in_raw_units`) on ``rows``, by
-        name.
+        """Return errors of the synthetic environment on the transitions ``rows``, ``{name: error}``. ``flat [1, D]``
+        are the weights of its networks, with inputs and outputs in raw units (`in_raw_units`).
 
-        ``obs_loss``, ``reward_loss`` and ``termination_loss`` are as in `transition_losses`. ``ends_missed`` is the
-        fraction of terminations that the done network does not predict, ``ends_false`` the fraction of other steps in
-        which it predicts one. Then follow the errors of `rollout_errors`. An error without data is NaN.
+        ``obs_loss`` and ``reward_loss`` are the mean squared errors of next states and rewards, ``termination_loss`` is
+        the cross-entropy of termination (`transition_losses`). ``ends_missed`` is the fraction of terminations that the
+        done network does not predict, ``ends_false`` the fraction of other steps in which it predicts one. Then follow
+        the errors of rollouts (`rollout_errors`). An error without data is NaN.
         """
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
@@ -170,14 +168,14 @@ class Fit:
         numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
         which the done network is wrong in at least one step.
         """
-        program, num_rows, starts = self.networks.with_weights(flat), len(rows.obs), rows.piece_starts()
+        environment, num_rows, starts = self.networks.with_weights(flat), len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
         state, error = rows.obs[starts], torch.zeros(len(starts))
         is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination
         for step in range(PIECE):
             running = step < lengths
             recorded = rows.at((starts + step).clamp(max=num_rows - 1))  # only used for pieces that are running
-            out = program.step(state[None], recorded.action[None])
+            out = environment.step(state[None], recorded.action[None])
             state = out.next_state[0]
             difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)

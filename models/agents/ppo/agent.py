@@ -329,7 +329,7 @@ class Agent(InnerAgent):
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, and their updates, after compiled code has made them."""
         self.steps += steps
-        self.rollout.added(steps * self.envs)
+        self.rollout.advance(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)
 
 

@@ -159,12 +159,12 @@ _BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     },
 }  # fmt: skip
 _BY_MODE: dict[tuple[str, str, int], dict[str, object]] = {}
-# Walking in circles beats falling, and no random network leads along all thirteen cells: start from fitted networks.
-for _mode in (1, 5):
+# Modes 1 and 5 start from fitted networks: walking in circles beats falling, and no random network leads along all
+# thirteen cells.
+for _mode, _init in ((1, "terminal"), (5, "real"), (6, Config.rn_init)):
     _BY_MODE["recipe", "cliff", _mode] = {
         "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
-        "second_noise_std": None, "second_step_size": None,
-        "rn_init": "terminal" if _mode == 1 else "real",
+        "second_noise_std": None, "second_step_size": None, "rn_init": _init,
     }  # fmt: skip
 _BY_MODE["recipe", "cliff", 5] |= {"rn_output": "symexp", "noise_std": 0.05, "average_from": 300}
 for _mode, _scale in ((2, 30.0), (5, 1.0), (6, 3.0)):  # for searches that start from the winner of mode 1 (start_from)
@@ -175,16 +175,13 @@ _BY_MODE["recipe", "cartpole-200", 2] |= {  # long trainings, so that agents rem
     "generations": 16, "inner_steps": 3000, "agents_per_proxy": 4, "solved_bonus": 200.0,
     "eval_every": 2, "keep_best": 10, "retest_agents": 256,  # enough to notice that one agent in sixty falls
 }  # fmt: skip
-_BY_MODE["recipe", "cliff", 6] = {
-    "noise_std": 0.1, "step_size": 0.05, "generations": 300, "second_phase": 150,
-    "second_noise_std": None, "second_step_size": None,
-}  # fmt: skip
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Return the defaults of a preset, mode and game, for reward, search and inner agents. ``values`` are the settings
-    that the user has chosen. For games without defaults of preset cheap, this preset has the defaults of recipe. Raises
-    SettingError for a preset that does not exist."""
+    """Return the default settings of the learned reward, of the search and of the agents that train with the reward,
+    for the preset and the mode in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. If
+    preset "cheap" has no defaults for a game, it has the defaults of "recipe". Raises SettingError for a preset that
+    does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)

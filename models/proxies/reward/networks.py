@@ -50,7 +50,7 @@ class Networks:
         """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`. The logarithm of the output scale
         is 0."""
         parameters = self.parts["reward"].initial(streams)
-        if self.linear:
+        if self.linear:  # one weight for each number in the info, and no bias
             parameters = parameters[:, : self.network_size]
         return torch.cat([parameters, parameters.new_zeros(len(parameters), self.size - self.network_size)], 1)
 
@@ -76,9 +76,8 @@ class Networks:
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
         """Fit the reward network phi, without its output scale, to ``targets [N]`` on ``states [N, S]``
-        (`models.proxies.fitting.fit`). Starts from the parameters ``flat [M, size]`` and returns new ones, from which a
-        search may start."""
-        if self.config.rn_output == "symexp":
+        (`models.proxies.fitting.fit`), from the parameters ``flat [M, size]``. Return new parameters ``[M, size]``."""
+        if self.config.rn_output == "symexp":  # the inverse function, because symexp follows the network
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
             states = states - torch.tensor(self.config.rn_input_center)
@@ -89,8 +88,9 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit the reward network phi as `fit` does, but with inputs and targets that are scaled to mean 0 and variance
-        1. Then change the first and the last layer to undo this scaling."""
+        """Fit the reward network phi to ``targets [N]`` on ``states [N, S]``, from the parameters ``flat [M, size]``.
+        Return new parameters. Unlike in `fit`, inputs and targets are scaled to mean 0 and variance 1 during the fit.
+        Then the first and the last layer are changed to undo this scaling."""
         center, spread = states.mean(0), states.std(0)
         spread = spread.where(spread > 1e-6, 1.0)
         mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
@@ -125,13 +125,13 @@ class Phi:
         """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (numbers from the environment's info)
         -> ``[M, E]``."""
         if self.table is not None:
-            return (obs * self.table.unsqueeze(1)).sum(2)  # exact: one term is not 0
+            return (obs * self.table.unsqueeze(1)).sum(2)  # exact, because only the term of one cell is not 0
         return self._evaluate(obs, info)
 
     @torch.no_grad()
     def _evaluate(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate the reward network, like `__call__` but without the table. In mode 0 it has no inputs, and the
-        result is 0."""
+        """Evaluate the reward network, like `__call__` but without the table. If the setting ``mode`` is 0, the reward
+        is the environment's alone: the network has no inputs, and the result is 0."""
         mode = self.networks.mode
         if not (mode.state or mode.info):
             return obs.new_zeros(obs.shape[:2])
@@ -150,7 +150,7 @@ class Phi:
 
     def _to_phi(self, outputs: Tensor) -> Tensor:
         """Multiply the ``outputs [M, E]`` of the network by the output scale. If ``rn_output`` is symexp, then apply
-        this function."""
+        this function, sign(y) (exp |y| - 1), with |y| at most ``MOST_EXPONENT``."""
         scaled = outputs * self._scale
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
 

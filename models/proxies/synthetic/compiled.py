@@ -17,12 +17,13 @@ _ABSOLUTE, _EXPONENTIAL = 1, 3  # indices
 
 @exact_inlined
 def target_reward(world, m, state, action, continuous_action, scratch):
-    """Return the reward of a bandit with a target, as `Program._target_reward` computes it.
+    """Return the reward of a bandit for an action in ``state`` (`Program._target_reward`). A target network computes
+    the best action in this state, and the reward falls with the distance from it.
 
-    It depends on the mean distance of the action from the target network's action, absolute or squared, both in shares
-    of half the range. Discrete actions are compared as one-hot vectors, so two that differ have 2 as the sum.
-    ``continuous_action`` is empty if actions are discrete. In ``world.flat``, the centre and spread of the target's
-    inputs begin at ``world.fixed``; ``scratch[0]`` is the network's input."""
+    The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
+    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. ``continuous_action``
+    is empty if actions are discrete. ``world`` (`World`) has the networks of all members. In ``world.flat``, the centre
+    and spread of the target's inputs begin at position ``world.fixed``. ``scratch`` is memory for the network."""
     f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, scratch[0]
     for k in range(size):
         inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
@@ -44,14 +45,15 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 
 @exact_inlined
 def network_step(world, m, state, action, continuous_action, scratch):
-    """Do `SyntheticDynamics.step`: return reward and the done network's output, and replace ``state`` by the next state
-    in place. A bandit's state does not change, and its done is 1. ``continuous_action`` is empty if actions are
-    discrete."""
+    """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
+    output of the done network, and replace ``state`` by the next state in place. In a bandit the state does not change,
+    and done is 1. ``continuous_action`` is empty if actions are discrete. ``world`` (`World`) has the networks of all
+    members, and ``scratch`` is memory for one network."""
     flat, size = world.flat[m], world.obs_size
     reward = np.float32(0)
     done = np.float32(1)
     for network in range(1 if world.bandit else 3):  # reward, done, state
-        inputs = scratch[0]  # [action, state], written anew because each network overwrites it
+        inputs = scratch[0]  # [action, state]; written again for each network, because the previous one overwrote it
         if len(continuous_action):
             for k in range(world.actions):
                 inputs[k] = continuous_action[k]

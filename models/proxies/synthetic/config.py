@@ -340,16 +340,18 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the default inner agents of a preset, for continuous or discrete actions. In preset "published" agents
-    take turns, as in [L]."""
+    """Return the names of the agents that a search trains by default, as the setting ``agent``: for continuous or
+    discrete actions, and for the preset in ``values``. In preset "published" several agents take turns, as in Liesen et
+    al. 2024."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
 
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
-    """Return the defaults of a preset, kind of proxy and game, for proxy, search and inner agents. ``values`` are the
-    settings that the user has chosen. Raises SettingError for a combination that does not exist."""
+    """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for the preset
+    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Raises
+    SettingError for a combination that does not exist."""
     game = game.partition(",")[0]  # without parameters
     proxy, preset = _proxy_and_preset(values, game)
     agents = [name.strip() for name in str(values.get("agent", "DDQN")).split(",")]
@@ -358,12 +360,13 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     defaults: dict[str, object] = {"solved_reward": SOLVED[game]} if game in SOLVED else {}
     defaults |= {"proxy": proxy, "preset": preset} | _PRESETS[preset, proxy]
     if proxy == "bandit":
-        # A search that starts from a policy uses the states that it visits. They lie close to each other, as a clone's
-        # states do, so such a search gets the defaults of a clone.
-        has_start = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
+        # A search that starts from a policy uses the states that the policy visits. They lie close to each other, as
+        # the states of a clone do, so the agents of such a search get the defaults of agents on a clone.
+        starts_from_policy = preset == "two_stage" and values.get("start_from") is not None and game not in _prepared()
         has_cells = values.get("first_states") == "cells"
-        defaults |= _agent_defaults(agents, tuned_game, preset == "clone" or has_start, has_cells)
-        if has_start:
+        is_clone = preset == "clone" or starts_from_policy
+        defaults |= _agent_defaults(agents, tuned_game, is_clone, has_cells)
+        if starts_from_policy:
             defaults["deploy_steps"] = _PRESETS["clone", "bandit"]["inner_steps"]
     defaults |= _BY_GAME.get((preset, proxy, tuned_game), {})
     if values.get("solved_reward", defaults.get("solved_reward")) is None:
@@ -381,8 +384,8 @@ def _prepared() -> frozenset[str]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset in ``values``, or else the defaults of ``game``. If one of the game's defaults
-    does not fit a value of the other, the default of the family takes its place."""
+    """Return the proxy and the preset in the user's ``values``, or else the defaults of ``game``. If the game's default
+    proxy does not fit the user's preset, or its default preset the user's proxy, use the default of all games."""
     proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
     if (values.get("preset", preset), proxy) not in _PRESETS:
         proxy = Config.proxy
@@ -408,8 +411,10 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the defaults of agents that train on a bandit of ``game``. The bandit may be a clone, and its first states
-    may be cells. With several agents, the names of settings have the name of the agent as a prefix (``PPO_lr``)."""
+    """Return the default settings of ``agents`` that train on a bandit (an environment with episodes of one step) of
+    ``game``. They differ if the bandit is a clone of a policy (``is_clone``), and if its first states are cells of a
+    grid (``has_cells``). With several agents, the names of settings have the name of the agent as a prefix
+    (``PPO_lr``)."""
     defaults: dict[str, object] = {}
     for agent in agents:
         prefix = "" if len(agents) == 1 else f"{agent}_"
@@ -424,21 +429,18 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
 
 def ineffective(config: Config) -> dict[str, str]:
     """Return the settings that have no effect in ``config``, each with the reason."""
-    supervised, latent = config.preset == "supervised", config.first_states == "latent"
-    bandit, preset = config.proxy == "bandit", f"preset is {config.preset!r}"
+    supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
+    preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
+    table_settings = ("table_size", "table_episodes", "target_scale", "scale_obs")
     return search.ineffective(config) | reasons_by_setting(
         (supervised, tuple(names_with(Config, "fit", False)), f"{preset}, which searches for nothing"),
         (not supervised, tuple(field.name for field in fields(Supervised)), preset),
-        (
-            config.first_states != "table",
-            ("table_size", "table_episodes", "target_scale", "scale_obs"),
-            f"first_states is {config.first_states!r}",
-        ),
+        (config.first_states != "table", table_settings, first_states),
         (config.proxy_hidden_layer == 0, ("proxy_hidden_size", "proxy_activation_fn"), "proxy_hidden_layer is 0"),
         (config.pairs is not None, ("table_size", "target_scale", "proxy_init"), f"pairs is {config.pairs}"),
         (bandit, episode_settings, "proxy is 'bandit', whose episodes have one step"),
-        (not latent, ("latent_size",), f"first_states is {config.first_states!r}"),
+        (config.first_states != "latent", ("latent_size",), first_states),
         (not (bandit or config.learned_reset), ("latent_size",), "learned_reset is off"),
         (config.start_from is None, ("clone_of", "dagger_rounds"), "start_from is null"),
     )

@@ -56,7 +56,7 @@ class Networks:
         # Whether agents in training observe scaled states.
         self.scales_obs = self.has_target and self.num_table_rows > 0 and config.scale_obs
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
-        learns_initial_states = not (self.num_table_rows or self.has_cells) if bandit else config.learned_reset
+        learns_initial_states = config.first_states == "latent" if bandit else config.learned_reset
         self.latent = (config.latent_size or size) if learns_initial_states else 0
         if self.has_target:
             self.parts = {"target": make_mlp(config, size, self.action_size)}
@@ -99,7 +99,8 @@ class Networks:
         return flat
 
     def _sample_target(self, parameters: Tensor, streams: Streams) -> None:
-        """Overwrite ``parameters [M, P]`` by initial parameters of the target network (`initial`)."""
+        """Sample initial parameters of the target network, and write them to ``parameters [M, P]``: weights N(0,
+        1/inputs), zero biases, and a last layer of zeros."""
         *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)
         for weight, bias in hidden_layers:
             _, outputs, inputs = weight.shape
@@ -109,10 +110,10 @@ class Networks:
         last_bias.zero_()
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` with the first of ``states [M, N, S]`` as the rows of the
-        table of initial states. If ``scaled``, the inputs of the target are scaled to mean 0 and variance 1 on all N
-        states. Otherwise, with ``target_scale`` widest, their spread is increased if variances on these states exceed
-        1."""
+        """Return a copy of the parameters ``flat [M, size]`` that has the first of ``states [M, N, S]`` as the rows of
+        the table of initial states. If ``scaled``, also set the scale of the target's inputs, so that they have mean 0
+        and variance 1 on all N states. Otherwise, with the setting ``target_scale`` "widest", only increase the spread
+        of inputs that vary more on these states."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         if self.num_table_rows:
@@ -126,8 +127,9 @@ class Networks:
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` for states that are already scaled as the inputs of the
-        target network (`scale_states`). The networks with these parameters give the same rewards for them."""
+        """Return a copy of the parameters ``flat [M, size]`` for observations that are already scaled (`scale_states`).
+        The table of initial states is scaled too, and the target network no longer scales its inputs, so that rewards
+        are the same."""
         flat = flat.clone()
         fixed = self.fixed(flat)
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
@@ -215,15 +217,15 @@ class Program:
 
     @torch.no_grad()
     def step(self, state: Tensor, action: Tensor) -> Outcome:
-        """Take a step from ``state [M, E, S]`` with ``action [M, E]`` int64 or ``[M, E, A]``. A bandit's state does not
-        change, and its done is 1."""
+        """Take a step from ``state [M, E, S]`` with ``action [M, E]`` int64 or ``[M, E, A]``. In a bandit, every
+        episode has one step: the state does not change, and done is 1."""
         if self.networks.has_target:
             reward = self._target_reward(state, action)
             return Outcome(state, reward, torch.ones_like(reward))
         if isinstance(self.networks.actions, Discrete):
             action = (action.unsqueeze(-1) == self._action_indices).float()
         inputs = torch.cat([action, state], 2).transpose(1, 2)  # [M, in, E]
-        if self.folded:
+        if self.folded:  # all networks as one
             outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]  # [M, out, E]
         else:
             parts, layers = self.networks.parts, self.layers
@@ -235,9 +237,9 @@ class Program:
         return Outcome(outputs[:, :size].transpose(1, 2), outputs[:, size], outputs[:, size + 1])
 
     def _target_reward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Return rewards ``[M, E]``, which depend on the differences between actions and the target's actions.
-        Continuous actions are compared in units of half their range, clipped to [-1, 1], discrete ones as one-hot
-        vectors."""
+        """Return rewards ``[M, E]``, which depend on the differences between the actions taken and the actions of the
+        target network. Continuous actions are compared in units of half their range, clipped to [-1, 1], and discrete
+        ones as one-hot vectors."""
         assert self.form is not None
         outputs = self.target_outputs(state)  # [M, A, E]
         if self.bounds is None:
@@ -247,7 +249,7 @@ class Program:
         else:
             middle, half = self.bounds
             difference = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - outputs.clamp(-1, 1)
-        reward: Tensor = self.form(difference, 1)  # `FORMS`, over the axis of actions
+        reward: Tensor = self.form(difference, 1)  # 1 is the axis of actions
         return reward
 
     @torch.no_grad()
