@@ -131,8 +131,8 @@ def run(settings: config.Settings) -> int:
 
 
 def _command_function(settings: config.Settings) -> Callable[[], int]:
-    """Return a function that runs the command and returns the exit status. The modules of ``control`` are imported only
-    here, each if the command needs it, so that an error in a flag needs no torch."""
+    """Return a function that runs the command and returns the exit status. It imports only the modules of ``control``
+    that this command needs. They are imported here, and not above, so that an error in a flag needs no torch."""
     options = settings.subcommand
     command = options.flag if options else ""
     if command == "plot":

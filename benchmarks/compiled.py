@@ -95,7 +95,7 @@ class Training:
         seeds = seeds or list(range(members))
         self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
         self.members = members
-        self.advance = compiled.Advance(threads) if fast else StepLoop.advance
+        self.advance = compiled.CompiledLoop(threads) if fast else StepLoop.advance
         self.cost(size.warmup_steps)
 
     def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:

@@ -111,7 +111,7 @@ class ButtonGrid(ChanceDynamics):
 
     def _new_arrangement(self, counters: Tensor, random_numbers: Tensor) -> Tensor:
         """Return states with a new arrangement of player and buttons, and all buttons off. ``counters [..., 2]`` are
-        seed and number of the step. Of its ``random_numbers [..., 3 + K]`` the first, for the event, is not used."""
+        seed and number of the step. The first of its ``random_numbers [..., 3 + K]``, for an event, is not used."""
         numbers = (random_numbers[..., 1:] * self._ranges).long()  # row, column, cells
         # Floyd's sample without replacement (Bentley & Floyd 1987). Button k's range has one number more than button k
         # - 1's. If its number repeats an earlier one, the last number of its range takes its place. All sets of cells

@@ -29,12 +29,12 @@ from models.proxies.synthetic.compiled import FORMS, network_step, target_reward
 from models.spaces import Discrete, Spaces
 
 Array = np.ndarray[Any, Any]
-CARTPOLE, ACROBOT, MOUNTAINCAR, CONTINUOUS, PENDULUM, CELLS, LEARNED, EXTERNAL = range(8)
+CARTPOLE, ACROBOT, MOUNTAINCAR, MOUNTAINCAR_CONTINUOUS, PENDULUM, CELLS, LEARNED, EXTERNAL = range(8)
 KINDS = {
     CartPole: CARTPOLE,
     Acrobot: ACROBOT,
     MountainCar: MOUNTAINCAR,
-    MountainCarContinuous: CONTINUOUS,
+    MountainCarContinuous: MOUNTAINCAR_CONTINUOUS,
     Pendulum: PENDULUM,
 }
 TAU = 2 * math.pi
@@ -115,8 +115,9 @@ def _needs_symexp(phi: object) -> bool:
 
 
 def make_world(environment: Environment, cells_only: bool = False) -> World | None:
-    """Return the `World` of an environment, or None if it has no compiled version. With ``cells_only`` a map becomes a
-    `Map`, for agents that need no observations. If rewards are learned, check `can_compile` first."""
+    """Return the `World` of an environment, or None if it has no compiled version. With ``cells_only`` a map (a
+    deterministic grid world) becomes a `Map`, for agents that need only the number of the cell. If rewards are learned,
+    check `can_compile` first."""
     rewarded = environment if isinstance(environment, RewardedEnvironment) else None
     real = real_environment(environment)
     kind = _kind(real)
@@ -129,7 +130,7 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
     fields: dict[str, Any] = {
         "kind": kind,
         "obs_size": spaces.obs_shape[0],
-        "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,
+        "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,  # 2**62: no limit
         "repeat": 1 if repeated is None else repeated.repeat,
         "repetition_limit": 0 if repeated is None else repeated._repetition_limit or 0,
         "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
@@ -160,7 +161,8 @@ def make_external_world(spaces: Spaces, cells_only: bool = False) -> World:
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
-    """Return the fields of `World` about learned networks, by name. A target network takes the place of ``reward``."""
+    """Return the fields of `World` about learned networks, by name. If a target network, which maps a state to the
+    action with the highest reward, decides the reward, it takes the place of ``reward``."""
     program, networks = dynamics.program, dynamics.program.networks
     fields: dict[str, Any] = {
         "flat": program.flat.contiguous().numpy(),
@@ -189,7 +191,7 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
         "learned_reward": True,
         "is_additive": mode.additive,
         "is_potential": mode.potential,
-        "phi_is_zero": not mode.state,  # no compiled mode has info, so phi has no inputs
+        "phi_is_zero": not mode.state,  # without the state, phi has no input: compiled modes use no info
         "zero_at_end": rewarded.zero_at_end,
         "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
         "reward_weight": np.float32(rewarded.weight),
@@ -227,7 +229,8 @@ def can_compile(environment: Environment) -> bool:
     """Return whether compiled functions can compute the environment's steps and rewards."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
-        if mode.info or (mode.state and not isinstance(phi, Phi)) or _needs_symexp(phi):
+        has_other_phi = mode.state and not isinstance(phi, Phi)  # a function in place of a reward network
+        if mode.info or has_other_phi or _needs_symexp(phi):
             return False
     return _kind(real_environment(environment)) is not None
 
@@ -267,7 +270,7 @@ def observe(world, state, obs):
 
 
 @exact
-def _cartpole(physics, state, action):
+def _cartpole_step(physics, state, action):
     """Advance ``state`` (position, speed, angle, angular speed) in place by one step and return terminated
     (`CartPole.step`). If the state has more numbers, gravity, both masses and half length follow and replace
     ``physics``."""
@@ -302,7 +305,7 @@ def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
 
 
 @exact
-def _acrobot(state, action):
+def _acrobot_step(state, action):
     """Advance ``state`` (two angles, two angular speeds) in place by one step and return terminated (`Acrobot.step`).
     The step is one of the Runge-Kutta method of order 4: ``speed1_k3`` and ``acc1_k3`` are speed and acceleration of
     joint 1 at its third evaluation."""
@@ -332,26 +335,18 @@ def _acrobot(state, action):
 
 
 @exact
-def _driven(position, speed, goal, fastest, left_end, right_end):
-    """Return the next position and speed, and terminated, in the arguments' precision (`mountaincar.move_car`).
-    ``speed`` includes the push of this step; ``fastest`` is its limit. The left end of the track stops the car."""
-    speed = min(max(speed, -fastest), fastest)
-    position = min(max(position + speed, left_end), right_end)
-    if position == left_end and speed < 0:
-        speed = speed * 0  # in its precision
-    return position, speed, position >= goal and speed >= 0
-
-
-@exact
 def _single_step(kind, state, action, continuous_action):
     """Advance ``state`` in place by one repetition of an action. Return reward (float64) and terminated
-    (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `CONTINUOUS` or `PENDULUM`."""
+    (`RepeatedDynamics.single_step`). ``kind`` is `MOUNTAINCAR`, `MOUNTAINCAR_CONTINUOUS` or `PENDULUM`."""
     if kind == MOUNTAINCAR:
         speed = state[1] + ((action - 1) * 0.001 - math.cos(state[0] * 3) * 0.0025)
-        # Goal, largest speed, and the ends of the track.
-        state[0], state[1], ends = _driven(state[0], speed, 0.5, 0.07, -1.2, 0.6)
-        return -1.0, ends
-    if kind == CONTINUOUS:  # in float32, as in Gymnasium, so it does not call `_driven`
+        speed = min(max(speed, -0.07), 0.07)
+        position = min(max(state[0] + speed, -1.2), 0.6)
+        if position == -1.2 and speed < 0:  # the left end of the track stops the car
+            speed = 0.0
+        state[0], state[1] = position, speed
+        return -1.0, position >= 0.5 and speed >= 0
+    if kind == MOUNTAINCAR_CONTINUOUS:  # in float32, as in Gymnasium
         f32 = np.float32
         position, force = f32(state[0]), continuous_action[0]
         slope = f32(math.cos(np.float64(position * f32(3))) * 0.0025)
@@ -375,26 +370,26 @@ def _single_step(kind, state, action, continuous_action):
 
 
 @exact_inlined
-def _repeated(world, state, action, continuous_action):
-    """Advance ``state`` in place by one step of ``world.repeat`` repetitions. Return the summed reward and terminated
-    (`RepeatedDynamics.step`). With a ``repetition_limit``, the last number of the state counts the repetitions, and the
-    step ends at the limit."""
+def _repeat_action(world, state, action, continuous_action):
+    """Advance ``state`` in place by one step, which repeats the action ``world.repeat`` times. Return the summed reward
+    and terminated (`RepeatedDynamics.step`). With a ``repetition_limit``, the last number of the state counts the
+    repetitions of the episode, and the step ends early at the limit."""
     total, ends = _single_step(world.kind, state, action, continuous_action)
-    last = len(state) - 1
+    counter = len(state) - 1  # index of the number of repetitions
     for repetition in range(1, world.repeat):
-        if ends or (world.repetition_limit and state[last] + repetition >= world.repetition_limit):
+        if ends or (world.repetition_limit and state[counter] + repetition >= world.repetition_limit):
             break
         reward, ends = _single_step(world.kind, state, action, continuous_action)
         total += reward
     if world.repetition_limit:
-        state[last] += world.repeat
+        state[counter] += world.repeat
     return np.float32(total), ends
 
 
 @exact_inlined
 def phi_value(world, m, state, obs, scratch):
-    """Return phi of member ``m`` for ``state`` and its observation ``obs [O]`` (`Phi`). Overwrites two rows of
-    ``scratch``, from `make_scratch`."""
+    """Return phi, the output of the reward network of member ``m``, for ``state`` and its observation ``obs [O]``
+    (`Phi`). Overwrites two rows of ``scratch``, from `make_scratch`."""
     if world.phi_is_zero:
         return np.float32(0)
     if is_map(world) or world.kind == CELLS:
@@ -415,35 +410,36 @@ def phi_value(world, m, state, obs, scratch):
 @exact_inlined
 def advance(world, m, state, action, continuous_action, obs, scratch, previous_phi):
     """Make a step of an environment of member ``m``: overwrite ``state [K]`` by the next state and ``obs [O]`` by its
-    observation. Return reward, terminated, discount, and phi of the next observation (`TensorEnvironment.step`,
-    `RewardedEnvironment.step`). It does not end episodes at the time limit. ``action`` is a discrete action,
-    ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it is returned
-    unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
+    observation. Return reward, terminated, discount, and phi (the output of the reward network) of the next observation
+    (`TensorEnvironment.step`, `RewardedEnvironment.step`). It does not end episodes at the time limit. ``action`` is a
+    discrete action, ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it
+    is returned unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
     f32 = np.float32
     reward, ends, discount = f32(1), False, f32(1)
     if is_map(world) or world.kind == CELLS:
         entry = int(state[0]) * world.num_moves + action
         state[0], reward, ends = world.next_cell[entry], world.cell_reward[entry], world.cell_terminated[entry]
     elif world.kind == CARTPOLE:
-        ends = _cartpole(world.physics, state, action)
+        ends = _cartpole_step(world.physics, state, action)
     elif world.kind == ACROBOT:
-        ends = _acrobot(state, action)
+        ends = _acrobot_step(state, action)
         reward = f32(0) if ends else f32(-1)
     elif world.kind == LEARNED and world.form:  # a bandit with a target
         reward, ends = target_reward(world, m, state, action, continuous_action, scratch), True
     elif world.kind == LEARNED:
         reward, raw_done = network_step(world, m, state, action, continuous_action, scratch)
         ends = raw_done > ENDS_ABOVE
-        if world.raw_done and not world.bandit:
+        if world.raw_done and not world.bandit:  # `SyntheticDynamics`: the networks also decide the discount
             discount = f32(1) - raw_done
     else:
-        reward, ends = _repeated(world, state, action, continuous_action)
+        reward, ends = _repeat_action(world, state, action, continuous_action)
     discount_is_learned = world.kind == LEARNED and world.raw_done and not world.bandit
     if ends and not discount_is_learned:
         discount = f32(0)
     observe(world, state, obs)
     if not world.learned_reward:
         return reward, ends, discount, previous_phi
+    # The learned reward is phi or, if phi is a potential, the difference of its discounted next value and this value.
     next_phi = phi_value(world, m, state, obs, scratch)
     rewarded_phi = f32(0) if ends and world.zero_at_end else next_phi
     learned_reward = world.discounts[m] * rewarded_phi - previous_phi if world.is_potential else rewarded_phi

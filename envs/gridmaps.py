@@ -64,17 +64,18 @@ class CellTable(Dynamics):
         return torch.embedding(self._one_hot, state.squeeze(-1))
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        index = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))
+        index = torch.add(actions, state.squeeze(-1), alpha=len(self.actions))  # cell * A + action
         next_state = torch.take(self.next_cell, index).unsqueeze(-1)
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Compute one episode, of at most ``limit`` steps, for each of M members (agents), without stepping through it.
-        Member m takes action ``moves[m, s]`` in cell s. Return the returns and the lengths of the episodes, ``[M]``
-        each. Both equal the results of `step`, up to rounding.
+        """Return the returns and the lengths, ``[M]`` each, of one episode of at most ``limit`` steps of each of M
+        members (agents), without stepping through the episodes. Member m takes action ``moves[m, s]`` in cell s. The
+        results equal those of `step`, up to rounding.
 
-        The tables of k steps (next cells and sums of rewards), applied twice, give the tables of 2 k steps. ``limit``
-        is a sum of powers of two, and the tables of these numbers of steps are applied one after the other."""
+        Two tables have the outcome of k steps from each cell: the next cell, and the sum of rewards. Applied twice,
+        they give the tables of 2 k steps. ``limit`` is a sum of powers of two, and the tables of these numbers of steps
+        are applied one after the other."""
         members, num_cells = moves.shape
         index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S]
         # Finished episodes are in one additional cell per member, which pays nothing and leads to itself.

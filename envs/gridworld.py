@@ -104,6 +104,7 @@ class OpenGrid(ChanceDynamics):
         """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
+        # The table has a row for each cell and a column for each action.
         neighbour = torch.take(self._next_cell, torch.add(actions[..., None], old_position, alpha=len(MOVES)))
         position = self.cell_after_move(extra_columns, old_position, neighbour)
         if self.chances:

@@ -84,7 +84,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Fast comparisons accept most results, `envs.promises` checks the others."""
+        """See `envs.base.Environment.step`. Fast comparisons accept most results; `envs.promises` checks the rest."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -143,8 +143,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         except BaseException as error:
             text = promises.error_reason(error, "")
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
-        pixels = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
-        if not pixels or min(picture.shape) < 2:
+        is_picture = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
+        if not is_picture or min(picture.shape) < 2:
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
         return picture
 
@@ -162,12 +162,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             print(f"warning: environment {self.game.name} could not be closed: {failed}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
-        """Return the indices of the instances selected by ``mask [M, E]``; None means all."""
+        """Return the indices in ``_envs``, member * E + environment, where ``mask [M, E]`` is True (None: all)."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native_actions(self, actions: Tensor) -> Any:
-        """Return ``actions [M, E, ...]`` in the format of the environment's action space, a list or array with an item
-        for each instance. It is never a view of ``actions``, which an environment could change."""
+        """Return ``actions [M, E, ...]`` in the format of the environment's action space: a list or array with an item
+        for each instance. It shares no memory with ``actions``, because an environment may change its action."""
         space, numbers = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
             return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
@@ -186,21 +186,17 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
         first_index = tuple(np.argwhere(~np.isfinite(values))[0])
-        self._row = int(first_index[0])
+        self._row = int(first_index[0])  # for `_fault`
         raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"), "")
 
     def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the current instance raised in ``call``, "step" or "reset".
-        KeyboardInterrupt and StopNow are raised again."""
-        return EnvironmentFault(f"{self._describe_call()}: {promises.error_reason(error, call)}")
-
-    def _describe_call(self) -> str:
-        """Describe the current or last call in words: environment, number of the step, and seed of the episode."""
-        row = self._row
-        if row is None:
-            return f"environment {self.game.name}"
-        seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
-        return f"environment {self.game.name}, step {self._ages[row]} of the episode with seed {seed}"
+        """Return the EnvironmentFault about an error that the current instance raised in ``call``, "step" or "reset",
+        with the number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
+        place, row = f"environment {self.game.name}", self._row
+        if row is not None:
+            seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
+            place += f", step {self._ages[row]} of the episode with seed {seed}"
+        return EnvironmentFault(f"{place}: {promises.error_reason(error, call)}")
 
 
 def _raise_not_reset(action: Any) -> NoReturn:
@@ -231,11 +227,15 @@ def _environment_repeats_actions(game: Game) -> bool:
 def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict[str, float]]:
     """Return the arguments of ``gymnasium.make``, how often a wrapper must repeat each action (1: no wrapper), and the
     physics of CartPole for a wrapper, by the names of `CartPoleParameters` (empty: no wrapper)."""
-    kwargs = {**game.kwargs, **({"render_mode": "rgb_array"} if render else {})}
+    kwargs = dict(game.kwargs)
+    if render:
+        kwargs["render_mode"] = "rgb_array"
     action_repeat = kwargs.pop("action_repeat", 1)
     if action_repeat > 1 and _environment_repeats_actions(game):
-        limit = kwargs.get("max_episode_steps", -1)
-        kwargs |= {"frame_skip": action_repeat, "max_episode_steps": -(-limit // action_repeat) if limit > 0 else limit}
+        limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
+        if limit > 0:
+            limit = -(-limit // action_repeat)  # rounded up
+        kwargs |= {"frame_skip": action_repeat, "max_episode_steps": limit}
         action_repeat = 1
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
     return kwargs, action_repeat, physics
@@ -309,7 +309,7 @@ def _set_drivers(render: bool) -> None:
 
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
-    """Return the spaces of a wrapped environment. Their time limit is a number of the agent's actions."""
+    """Return the spaces of a wrapped environment. Their time limit counts actions of the agent."""
     obs_space, action_space = env.observation_space, env.action_space
     assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
     if isinstance(action_space, gym.spaces.Discrete):

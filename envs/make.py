@@ -34,12 +34,13 @@ def make_environment(
 ) -> Environment:
     """Return ``members * envs`` environments of that name (see `envs.names.resolve`).
 
-    ``num_workers`` is the number of processes that step them, and 1 means this process. Tensor programs and
-    environments with ``render`` are always stepped in this process. With ``render`` environments have a method
-    ``frame(member, env)``. They are then always Gymnasium's, in which a seed starts a different episode than in the
-    tensor program of the same name. ``time_limit`` in steps replaces the environment's limit; 0 means no limit. Only
-    tensor programs (`envs.tensor.Dynamics`) can be on another ``device`` than the CPU. Raises SettingError for an
-    unknown name, missing packages, or arguments that the environment does not take.
+    A tensor program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Only tensor
+    programs can be on another ``device`` than the CPU. ``num_workers`` is the number of processes that step the
+    environments, and 1 means this process. Tensor programs are always stepped in this process. With ``render``, the
+    environments are Gymnasium's, are stepped in this process, and have a method ``frame(member, env)``; a seed starts a
+    different episode in them than in the tensor program. ``time_limit`` in steps replaces the environment's limit; 0
+    means no limit. Raises SettingError for an unknown name, missing packages, or arguments that the environment does
+    not take.
     """
     game = _with_time_limit(name, time_limit)
     dynamics = None if render else _game_dynamics(game)
@@ -118,7 +119,7 @@ class Stages:
         """Raise the SettingError that `initial` would raise."""
 
     def ineffective(self) -> dict[str, str]:
-        """Return the proxy's settings that have no effect with this real environment, as name -> reason."""
+        """Return the proxy's settings that have no effect with this real environment, ``{name: reason}``."""
         return {}
 
     def check_policy(self, source: str) -> bool:
@@ -160,8 +161,9 @@ class Stages:
 
 
 def stages_of(config: SearchConfig, game: str) -> Stages:
-    """Return the `Stages` of ``envs/<kind>.py`` for the real environment ``game``. The kind is the folder of the module
-    that defines ``config``, ``models/proxies/<kind>/config.py``."""
+    """Return the `Stages` of ``envs/<kind>.py``, which makes environments in which agents train on one kind of proxy,
+    for the real environment ``game``. The kind is the folder of the module that defines ``config``,
+    ``models/proxies/<kind>/config.py``."""
     kind = type(config).__module__.split(".")[-2]
     stages: Stages = importlib.import_module(f"envs.{kind}").Stages(config, game)
     return stages

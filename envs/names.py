@@ -284,17 +284,20 @@ def import_module(setting: str, value: str) -> None:
 
 @functools.cache
 def declared_games() -> dict[str, str]:
-    """Return name -> module of the environments that files of this folder declare, by a line that begins with ``GAME =
-    Game("name"``. The files are read as text, because importing them would import torch."""
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py"))}
-    matches = {stem: re.search(r'^GAME = Game\(\s*"([^"]+)"', text, re.MULTILINE) for stem, text in texts.items()}
-    return {match[1]: f"envs.{stem}" for stem, match in matches.items() if match}
+    """Return the environments that files of this folder declare, ``{name: module}``. Such a file has a line that begins
+    with ``GAME = Game("name"``. The files are read as text, because importing them would import torch."""
+    modules = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        declaration = re.search(r'^GAME = Game\(\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+        if declaration:
+            modules[declaration[1]] = f"envs.{path.stem}"
+    return modules
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
-    """Split ``name`` at its commas. Return the `Game` of its first part, and the parameters in the other parts, name ->
-    value. Raises SettingError for an unknown or repeated parameter, and for one without a value. Ranges are not
-    checked, and a value that cannot be parsed remains text."""
+    """Split ``name``, such as ``procmaze,grid_size=5``, at its commas. Return the `Game` of its first part, and the
+    parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown or repeated parameter, and for
+    one without a value. Ranges are not checked, and a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
     game, values = resolve(base_name), {}
     parameters = game.parameter_values()
@@ -317,15 +320,15 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game`` with the parameters ``values`` in its ``kwargs`` and its name, which must not have parameters
-    yet. Values that ``game`` already has are left out. Raises SettingError for a value that is out of range."""
+    """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and its name.
+    Values that ``game`` already has are left out. Raises SettingError for a value that is out of range."""
     if game.parameters is None or not values:
         return game
     parameters = game.parameter_values()
     game.parameters(**{**parameters, **values})  # checks the values
     changes = {name: values[name] for name in sorted(values) if values[name] != parameters[name]}
     pairs = [f"{name}={str(value).lower()}" for name, value in changes.items()]
-    return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **changes}) if pairs else game
+    return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **changes})
 
 
 @functools.cache
@@ -372,7 +375,7 @@ def reward_threshold(name: str) -> float | None:
 
 
 def _gym_ids() -> dict[str, str]:
-    """Return the Gymnasium ids that can be made, id -> module that defines it."""
+    """Return the Gymnasium ids that can be made, ``{id: name of the module that defines it}``."""
     from gymnasium.envs.registration import registry
 
     register_environments()
@@ -395,11 +398,16 @@ def _registered_id(env_id: str) -> str | None:
         return None
     if env_id in ids:
         return env_id
-    versioned_ids = [match for gym_id in ids if (match := re.fullmatch(r"(.+)-v(\d+)", gym_id))]
-    base_id = match_spelling(id_match[1], {match[1] for match in versioned_ids})
-    newest = max((int(match[2]) for match in versioned_ids if match[1] == base_id), default=-1)
-    version = int(id_match[2] or -1)  # an id without a version is older than all others
-    return f"{base_id}-v{newest}" if version < newest else None
+    newest_versions: dict[str, int] = {}  # by id without version
+    for gym_id in ids:
+        versioned_id = re.fullmatch(r"(.+)-v(\d+)", gym_id)
+        if versioned_id:
+            base_id, version = versioned_id[1], int(versioned_id[2])
+            newest_versions[base_id] = max(version, newest_versions.get(base_id, -1))
+    base_id = match_spelling(id_match[1], newest_versions)
+    newest = newest_versions.get(base_id, -1)
+    requested_version = int(id_match[2] or -1)  # an id without a version is older than all others
+    return f"{base_id}-v{newest}" if requested_version < newest else None
 
 
 def _unknown_name_error(name: str) -> SettingError:
@@ -412,7 +420,7 @@ def _unknown_name_error(name: str) -> SettingError:
     if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in modules_by_id):
         line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
         return SettingError(f"{line}; give --import and the one that does", "gamename")
-    # Compare with the ids of this package, without the package's name, which would make all of its ids look similar.
+    # Compare ids of this package without the package's name, which would make all of them look similar.
     package = module.partition(".")[0] or name
     package_ids = [gym_id for gym_id, home_module in modules_by_id.items() if home_module.partition(".")[0] == package]
     suggestion = closest(env_id, package_ids) if module else None

@@ -42,7 +42,7 @@ class ProcMaze(OpenGrid):
         flat_seeds = seeds.flatten().to(torch.int64)
         random_numbers = uniform(flat_seeds, _NUM_DRAWS)
         is_open = mazes(flat_seeds, self.grid_size)
-        # Sample the places of player and goal by their rank, which is the index among the open cells.
+        # Sample the ranks of player and goal, their indices among the open cells, and find the cells of these ranks.
         num_open_up_to = is_open.cumsum(1)
         num_open = num_open_up_to[:, -1:]
         ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
@@ -102,10 +102,10 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
 
 @lru_cache
 def _neighbours(grid_size: int) -> tuple[Tensor, Tensor]:
-    """Return two tables with one row per cell, and a last row for the cell ``nowhere = grid_size ** 2``. The first
-    table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell, nowhere in place of a neighbour outside the
-    grid, and nowhere as a fifth. The second, ``[cells + 1, cells + 1]`` uint8, has the numbers that `mazes` adds to the
-    counts of all cells when it opens a cell."""
+    """Return two tables with one row per cell, and a last row for a cell outside the grid, ``nowhere = grid_size **
+    2``. The first table, ``[cells + 1, 5]`` int64, has the four neighbours of a cell, with nowhere in place of a
+    neighbour outside the grid, then nowhere as a fifth. The second, ``[cells + 1, cells + 1]`` uint8, has the numbers
+    that `mazes` adds to the counts of all cells when it opens the cell of the row."""
     cells = nowhere = grid_size * grid_size
     cell_indices = torch.arange(cells)
     neighbours = torch.full((cells + 1, len(MOVES)), nowhere)

@@ -90,7 +90,8 @@ def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
 
 
 def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) -> None:
-    if missing := [name for name in names if name not in mapping]:
+    missing = [name for name in names if name not in mapping]
+    if missing:
         raise BrokenContract(f"{label} lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
 
 
@@ -104,7 +105,7 @@ def error_reason(error: BaseException, call: str) -> str:
     text = f"{type(error).__name__}: {first_line(error)}"
     *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
     in_adapter = innermost_frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
-    # If a result has another number of values than expected, Python's message is such as "not enough values to unpack".
+    # A result with another number of values than expected raises "not enough values to unpack", for example.
     if call in _CALLS and "unpack" in text and in_adapter:
         return f"{call} did not give {_CALLS[call]} ({text})"
     return text

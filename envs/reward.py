@@ -77,10 +77,11 @@ class RewardedEnvironment:
         return self._remember_obs(self.real.reset_prepared(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. The reward in the result is the learned one."""
+        """See `envs.base.Environment.step`. The reward in the result is the learned one: ``mode`` says how it follows
+        from the values of the reward network phi before and after the step."""
         mode, step = self.mode, self.real.step(actions, active)
         potential = self._potential
-        if mode.potential and mode.info:  # phi also reads the step's info, so it could not be computed before
+        if mode.potential and mode.info:  # phi also reads the info of this step, so it was not computed before
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)
         next_potential = self.phi(step.obs, step.info)
@@ -117,7 +118,7 @@ class RewardedEnvironment:
 
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]`` bool of N transitions of the real
-    environment: all transitions of a map of cells, or 4,096 steps of random play in any other environment."""
+    environment: all of a deterministic grid world, or 4,096 steps of random play in any other environment."""
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
@@ -170,7 +171,8 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, D]``, sampled or fitted as ``rn_init`` says."""
+        """Return initial parameters ``[M, D]``: sampled or, by ``rn_init``, fitted to a potential made by hand, to real
+        rewards, or to values of terminations."""
         flat = self.parameters.initial(streams)
         init = self.config.rn_init
         if init == "torch":

@@ -43,8 +43,8 @@ Starts = Callable[[Tensor], Tensor]
 
 class SyntheticDynamics(Dynamics):
     """Dynamics that learned networks compute. The observation is the state ``[M, E, S]``. If observations of the real
-    environment are one-hot (`models.spaces.Spaces.one_hot`), the observation is one-hot too, with the 1 at the largest
-    number of the state, as in the published code.
+    environment are one-hot (`models.spaces.Spaces.one_hot`), the observation is one-hot too, with the 1 at the position
+    of the largest number of the state, as in the published code.
 
     Episodes terminate if the output d of the done network is above 0.5. With ``raw_done`` the discount of an MDP is 1 -
     d, as in the published replay buffer. Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states
@@ -52,7 +52,7 @@ class SyntheticDynamics(Dynamics):
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
         """``starts`` gives initial states of the real environment. If ``program`` takes scaled observations, ``scale``
-        has "target.center" and "target.spread" of the real ones."""
+        holds the tensors "target.center" and "target.spread" that scale observations of the real environment."""
         self.program, self.starts, self.scale = program, starts, scale
         config = program.networks.config
         self.bandit, self.raw_done = config.proxy == "bandit", config.raw_done
@@ -112,6 +112,7 @@ class Stages(BaseStages):
             line = f"gamename is {game!r}, which shows images; SE takes vectors of observations"
             raise SettingError(line, "gamename")
         self.parameters = Networks(config, self.spaces)
+        self._starts: Starts | None = None
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``, a row for each random stream. If the range of observations is known, a
@@ -147,29 +148,29 @@ class Stages(BaseStages):
             raise SettingError(f"{line}; allowed: latent, or a reward_form with a target", "first_states")
 
     def ineffective(self) -> dict[str, str]:
-        """Return the settings that have no effect here, as name -> reason. Two settings have an effect only if the
-        range of observations is unknown."""
+        """Return the settings that have no effect here, ``{name: reason}``. If the range of observations is known, the
+        table of initial states covers it, and two settings about visited states have no effect."""
         if self.lacks_table_range:
             return {}
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
         """Return ``flat [D]`` with its initial states replaced by states from real episodes of its target policy (see
-        `envs.make.Stages`). They are replaced if there is a target and the range of observations is unknown. With
-        ``pairs`` a search changes the initial states, so they are replaced only if ``scaled``."""
+        `envs.make.Stages`), if there is a target and the range of observations is unknown. Otherwise return ``flat``.
+        """
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target):
             return flat
-        if networks.config.pairs and not scaled:
+        if networks.config.pairs and not scaled:  # the search changes the initial states itself
             return flat
         target = networks.target(flat[None])
         states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the numbers ``[K]`` of the parameters ``flat [D]`` that a search changes. These are the weights of the
-        networks. With ``pairs`` they are one pair ``[S + A]`` for each row of the table: the row, scaled as an input of
-        the target, and the output of the target."""
+        """Return the numbers ``[K]`` of the parameters ``flat [D]`` that a search changes: the weights of the networks.
+        With the setting ``pairs``, they are a pair ``[S + A]`` for each row of the table of initial states: the state,
+        scaled as an input of the target network, and the output of the target network."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -184,14 +185,14 @@ class Stages(BaseStages):
         from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
-        if networks.config.pairs is None:
+        if networks.config.pairs is None:  # the weights come before the tables
             return torch.cat([part, template[networks.searched :].expand(*leading_shape, -1)], -1)
         pairs = part.reshape(-1, part.shape[-1])
         same_streams = lockstep_streams([0] * len(pairs), "first weights")
         return self.train_on_pairs(pairs, template, same_streams).view(*leading_shape, -1)
 
     def train_on_pairs(self, pairs: Tensor, template: Tensor, streams: Streams) -> Tensor:
-        """Return the parameters ``[M, D]`` of networks that are trained on pairs of state and action. ``pairs [M, K]``
+        """Return parameters ``[M, D]`` whose target networks are trained on pairs of state and action. ``pairs [M, K]``
         holds the flattened pairs of each member (`searched_part`). The states become the table of initial states. The
         random stream of each member initialises the weights of its target before the training. Center and spread of
         states are copied from ``template [D]``."""
@@ -202,7 +203,7 @@ class Stages(BaseStages):
             target_actions = target_actions.clamp(-1, 1)
         initial_weights = networks.initial(streams)[:, : networks.searched]
         flat = torch.cat([initial_weights, template[networks.searched :].expand(len(pairs), -1)], 1)
-        # Both are views of `flat`, so `flat` changes when numbers are copied to them.
+        # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
         target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
@@ -213,7 +214,8 @@ class Stages(BaseStages):
         return self.parameters.config.clone_of == "values"
 
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`."""
+        """Return whether a clone of the policy ``source`` needs its action values instead of its actions. Raises
+        SettingError if the settings do not allow a proxy from a policy."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -232,9 +234,9 @@ class Stages(BaseStages):
         """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
         action values. See `envs.make.Stages` for the arguments.
 
-        States are from episodes of the policy. Then states from episodes of the clone are added, and the clone is
-        fitted again, ``dagger_rounds`` times (Ross et al. 2011). So it learns what to do after its mistakes. If initial
-        states are cells, the states are all cells."""
+        The clone is fitted in states from episodes of the policy. Then, ``dagger_rounds`` times (Ross et al. 2011),
+        states from episodes of the clone are added, and it is fitted again. So it learns what to do after its mistakes.
+        If initial states are cells, it is fitted in all cells."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
@@ -258,7 +260,7 @@ class Stages(BaseStages):
         parameters ``flat [1, D]``. Return the new parameters ``[1, D]``, in which the first states fill the table."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
-        # Both are views of `flat`, so `flat` changes when numbers are copied to them.
+        # ``fixed`` (the table, center and spread) and the weights in ``parts`` are views of ``flat``.
         fixed, parts = networks.fixed(flat), networks.split(flat)
         outputs = self._clone_outputs(policy(states))  # [N, A]
         if networks.has_target:
@@ -269,7 +271,7 @@ class Stages(BaseStages):
             repeated_states = states.repeat_interleave(len(one_hot_actions), 0)
             inputs = torch.cat([one_hot_actions.repeat(len(states), 1), repeated_states], 1)
             outputs = outputs.flatten()[:, None]
-        # With pairs, outputs of the target become the actions of pairs, so they should be near 0 or 1.
+        # With pairs, the outputs of the target become actions of pairs, so they should be near 0 or 1, not logits.
         classifies = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
         mlp, weights = networks.parts[name], parts[name]
         weights.copy_(fit(mlp, weights, inputs[None], outputs[None], cross_entropy=classifies, updates=updates))
@@ -289,15 +291,11 @@ class Stages(BaseStages):
 
     def starts(self, seeds: Tensor) -> Tensor:
         """Return initial observations of the real environment (`Starts`). The first call collects them."""
-        return self._real_starts(seeds)
-
-    @functools.cached_property
-    def _real_starts(self) -> Starts:
-        """The function that `starts` calls (`starts_of`)."""
-        real = make_environment(self.game, 1, 8)
-        starts = starts_of(real)
-        real.close()
-        return starts
+        if self._starts is None:
+            real = make_environment(self.game, 1, 8)
+            self._starts = starts_of(real)
+            real.close()
+        return self._starts(seeds)
 
     @torch.no_grad()
     def forward(self, flat: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -339,8 +337,9 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Return a function from seeds to initial observations of a real environment. If it is no tensor program, the
-    function picks one of at least ``draws`` observations, which are collected by resets when `starts_of` is called."""
+    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment. If
+    the environment is no tensor program, the function picks observations among at least ``draws``, which this call
+    collects by resets."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

@@ -139,7 +139,7 @@ class TensorEnvironment:
         return self.device_dynamics.observe(self.state)
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Without ``active`` it is cheapest. Raises EnvironmentFault before a
+        """See `envs.base.Environment.step`. It costs least without ``active``. Raises EnvironmentFault before a
         reset."""
         if not self._started:
             raise EnvironmentFault(f"environment {type(self.dynamics).__name__} was stepped before its first reset")

@@ -134,10 +134,11 @@ class ParallelEnvironment(ReplayedEnvironment):
 
 
 def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
-    """Run a worker: carry out orders from ``pipe`` until its other end is closed. The answer to an order is an error
-    message, or empty after success.
+    """Run a worker process: carry out orders, "reset" or "step", from ``pipe`` until its other end is closed. The
+    answer to an order is an error message, or an empty text after success.
 
-    ``tensors`` are the worker's rows of the shared tensors, with seeds and actions to read, and results to write."""
+    ``tensors`` are the worker's rows ``[rows, ...]`` of the shared tensors, with seeds and actions to read, and results
+    to write."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     os.setsid()  # so that the parent can also kill programs that an environment has started
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -170,8 +171,8 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["envs.workers"])
     for start in (resource_tracker.ensure_running, forkserver.ensure_running):
-        # A signal to all processes of a terminal, such as when it is closed, makes the parent write a checkpoint. The
-        # server must survive until then. It inherits the mask of this process, so the signal is blocked at its start.
+        # When a terminal is closed, for example, all of its processes get a signal. Then this process writes a
+        # checkpoint, and the servers must survive until the end of that. They inherit the mask of blocked signals.
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         start()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -117,11 +117,13 @@ class ImageObservation(gym.Wrapper):
         images = image_space(self._space)
         assert images is not None
         height, width, *channels = images.shape
-        luma = torch.tensor([*_LUMA, 0.0][: channels[0]] if channels and channels[0] > 1 else [1.0])
+        luma = [1.0]
+        if channels and channels[0] > 1:
+            luma = [*_LUMA, 0.0][: channels[0]]  # a fourth channel is ignored
         # Averaging n pixels to ``size`` is a product with a matrix [n, size], so a grey frame [size, size] is rows
         # [size, H] @ image [H, W C] @ columns [W C, size]. The columns also weight the channels by luma.
         rows, columns = (adaptive_avg_pool1d(torch.eye(n)[None], size)[0] for n in (height, width))
-        self._rows, self._columns = rows.T, torch.kron(columns, luma.unsqueeze(1))
+        self._rows, self._columns = rows.T, torch.kron(columns, torch.tensor(luma).unsqueeze(1))
         self._frames = np.zeros((stack, size, size), np.uint8)
         self.observation_space = Box(0, 255, (stack, size, size), np.uint8)
 

@@ -167,7 +167,7 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    blocks: dict[str, Any] = {"advance": compiled.Advance(), "compact_every": compiled.COMPACT_EVERY}
+    blocks: dict[str, Any] = {"advance": compiled.CompiledLoop(), "compact_every": compiled.COMPACT_EVERY}
     second = train(new, steps, rule(3), inner.config.train_episodes, **blocks)
     return old, new, first, second
 
@@ -251,9 +251,9 @@ def test_block_boundaries_do_not_change_results(argv: str) -> None:
     inner = loop_of(argv, train_episodes=None, inner_rule="budget")
     first_loop, other = begin_loop(inner, [1, 2]), begin_loop(inner, [1, 2])
     running = torch.ones(2, dtype=torch.bool)
-    list(compiled.Advance()(first_loop, 170, running, False))
+    list(compiled.CompiledLoop()(first_loop, 170, running, False))
     for steps in (1, 60, 69, 40):
-        list(compiled.Advance()(other, steps, running, True))
+        list(compiled.CompiledLoop()(other, steps, running, True))
     assert torch.equal(weights(first_loop)[0], weights(other)[0]) and torch.equal(first_loop.obs, other.obs)  # type: ignore[arg-type]
     # Torch continues from there.
     first_loop.step(), other.step()
@@ -295,9 +295,9 @@ def test_tests_during_training(argv: str) -> None:
     inner = loop_of(argv, inner_steps=310, test_every=40, test_episodes=2, test_limit=30, inner_rule="budget")
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]
     outcomes = []
-    for on_the_way in (compiled.on_the_way, lambda *_: None):
+    for make_tests in (compiled.make_tests, lambda *_: None):
         loop, inner._training_test_steps = begin_loop(inner, seeds), 0
-        inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"on_the_way": on_the_way}))
+        inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"make_tests": make_tests}))
         with inner._tests_in_training(seeds) as tests:
             outcomes.append((inner.train_to_end(loop, tests), inner._training_test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes

@@ -25,8 +25,8 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment without its time limit, which `make_synthetic` adds.
 
     ``requirements`` are a ``game`` and a ``kind`` (mdp, bandit) that the ``proxy`` must have; both may be missing.
-    Raises ProxyError if the proxy cannot be loaded or has others. ``render_mode`` "rgb_array" draws observations as
-    bars.
+    Raises ProxyError if the proxy cannot be loaded, or if its game or kind is another. ``render_mode`` "rgb_array"
+    draws observations as bars.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -172,7 +172,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         infos: dict[str, Any] = {}
         dones = terminated | truncated
         resets = dones
-        if self._mode is AutoresetMode.NEXT_STEP:  # reset those whose episode ended in the step before
+        if self._mode is AutoresetMode.NEXT_STEP:  # reset the environments whose episode ended in the step before
             resets, self._autoreset_envs = self._autoreset_envs, dones & ~self._autoreset_envs
         rows = np.flatnonzero(resets)
         if len(rows):
@@ -213,9 +213,9 @@ def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...])
     Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be finite."""
     action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
     valid = action_array.shape == (*batch_shape, *(space.shape or ()))
-    if isinstance(space, gym.spaces.Discrete):  # as uint64, negative numbers become large
+    if isinstance(space, gym.spaces.Discrete):  # converted to uint64, negative numbers are too large
         valid = valid and action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < space.n).all())
-    else:  # the reward for NaN would be 0, which may be the highest one
+    else:  # a NaN action would pay 0, which may be the highest reward
         valid = valid and bool(np.isfinite(action_array).all())
     if not valid:
         raise ValueError(f"action is {actions!r}; allowed: {space}")

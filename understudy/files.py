@@ -60,10 +60,11 @@ def fetch(name: object, default: str) -> Path | None:
 
 def load(name_or_path: str | Path) -> Proxy:
     """Load a learned environment or reward: a file, the winner in the run folder of a search, the name of a shipped
-    one, or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). Existing paths take
-    precedence over names. Otherwise raises a ProxyError that suggests the nearest path or name."""
-    if (file := fetch(name_or_path, IN_RUN)) is not None:
-        return _read(file, label=file)
+    one, or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes
+    precedence over a name. If there is neither, raises a ProxyError that suggests the nearest path or name."""
+    downloaded_file = fetch(name_or_path, IN_RUN)
+    if downloaded_file is not None:
+        return _read(downloaded_file, label=downloaded_file)
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
@@ -130,7 +131,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _read(file: Path, label: Path) -> Proxy:
-    """Read and check ``file``. Errors and the result have the path ``label``. Raises ProxyError."""
+    """Read and check ``file``. Errors and the result name ``label`` as its path. Raises ProxyError."""
     try:
         with open(file, "rb") as opened:
             start = opened.read(8)
@@ -203,9 +204,10 @@ def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) ->
     if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
         yield "its description.settings are damaged", "a mapping as `save` writes it"
     config = header["config"]
-    if not isinstance(name := config.get("proxy"), str) or name not in KINDS:
-        yield f"its setting proxy is {_brief(name)}", ", ".join(KINDS)
-    kind = KINDS[config["proxy"]]
+    kind_name = config.get("proxy")
+    if not isinstance(kind_name, str) or kind_name not in KINDS:
+        yield f"its setting proxy is {_brief(kind_name)}", ", ".join(KINDS)
+    kind = KINDS[kind_name]
     config = kind.defaults | config
     for name, (is_valid, allowed) in kind.settings.items():
         if name not in config:

@@ -153,7 +153,9 @@ def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     state]`` to the next state ``[S]``, the reward ``[1]`` and done ``[1]``."""
     inputs, (size,) = _input_size(spaces), spaces["obs_shape"]
     networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
-    return layer_shapes(networks | (_initial_network(config, spaces) if config["learned_reset"] else {}), config)
+    if config["learned_reset"]:
+        networks |= _initial_network(config, spaces)
+    return layer_shapes(networks, config)
 
 
 def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
@@ -176,37 +178,33 @@ def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     return shapes
 
 
-def _step_in_words(config: Json, names: str, outputs: str, initial: bool) -> str:
-    """Describe the networks ``names``, whose inputs are action and state, and the network for initial states if
-    ``initial``. ``outputs`` is a sentence about the outputs."""
-    activation = activation_in_words(config)
-    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation} between them. "
-    words += f"Input of {names} is the action (one-hot where discrete), then the state. {outputs}"
-    return f"{words} initial turns standard normal noise into a first state." if initial else words
-
-
 def _mdp_in_words(config: Json) -> str:
-    outputs = "state gives the next state, reward the reward, done above 0.5 ends the episode."
-    return _step_in_words(config, "state, reward and done", outputs, config["learned_reset"])
+    """Describe the networks of an MDP (`Kind.describe`)."""
+    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
+    words += f"Input of state, reward and done is {_INPUT_IN_WORDS}. state gives the next state, reward the reward, "
+    words += "done above 0.5 ends the episode."
+    return words + _FIRST_STATES_IN_WORDS["latent"] if config["learned_reset"] else words
 
 
 def _bandit_in_words(config: Json) -> str:
     """Describe the networks of a bandit (`Kind.describe`)."""
-    latent, form = config.get("first_states", "latent") == "latent", config.get("reward_form", FREE)
+    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
+    form = config.get("reward_form", FREE)
     if form == FREE:
-        words = _step_in_words(config, "reward", "Every step is an episode.", latent)
+        words += f"Input of reward is {_INPUT_IN_WORDS}. "
     else:
-        words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
         words += f"target takes (state - center) / spread and gives an action. {_FORM_IN_WORDS[form]} u is the action, "
         words += "mu the target's, both in shares of half the range and cut to [-1, 1], or one-hot where discrete, "
-        words += "and the mean is over their numbers. Every step is an episode."
-        words += " initial turns standard normal noise into a first state." if latent else ""
-    if latent:
-        return words
-    rows = "rows of states.table" if config["first_states"] == "table" else "one-hot vectors, one for each cell"
-    return f"{words} First states are {rows}."
+        words += "and the mean is over their numbers. "
+    return f"{words}Every step is an episode.{_FIRST_STATES_IN_WORDS[config.get('first_states', 'latent')]}"
 
 
+_INPUT_IN_WORDS = "the action (one-hot where discrete), then the state"
+_FIRST_STATES_IN_WORDS = {
+    "latent": " initial turns standard normal noise into a first state.",
+    "table": " First states are rows of states.table.",
+    "cells": " First states are one-hot vectors, one for each cell.",
+}
 _FORM_IN_WORDS = {
     "absolute": "The reward is -mean |u - mu|.",
     "squared": "The reward is -mean (u - mu)^2.",

@@ -24,13 +24,15 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def join_networks(tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> Layers:
-    """Join networks of equal depth with the same inputs into one wide network, so that a step takes one matrix product
-    per layer. After the first layer, its weights are block-diagonal."""
+    """Join networks of equal depth, which have the same inputs, into one wide network, so that a step takes one matrix
+    product per layer."""
     layers: Layers = []
     while f"{names[0]}.{len(layers)}.weight" in tensors:
         weights = [tensors[f"{name}.{len(layers)}.weight"].T for name in names]
         bias = np.concatenate([tensors[f"{name}.{len(layers)}.bias"] for name in names])
-        layers.append((_block_diagonal(weights) if layers else np.concatenate(weights, 1), bias))
+        # The networks share the inputs of the first layer. A later layer has inputs of each network alone.
+        weight = _block_diagonal(weights) if layers else np.concatenate(weights, 1)
+        layers.append((weight, bias))
     return layers
 
 

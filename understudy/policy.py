@@ -67,8 +67,10 @@ class Policy:
         self.game, self.implementation = header["game"], header["implementation"]
         self._actions, self._cells, self._head = header["actions"], header["cells"], header["head"]
         self._activations = header["activations"]
-        names = [[part.format(i) for part in PARTS] for i in range(len(self._activations) + 1)]
-        self._layers = [[tensors[name].T for name in layer if name in tensors] for layer in names]
+        self._layers: list[list[np.ndarray]] = []  # weight and bias of each layer, then of its gate if it has one
+        for i in range(len(self._activations) + 1):
+            names = [part.format(i) for part in PARTS]
+            self._layers.append([tensors[name].T for name in names if name in tensors])
         self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
         self.obs_size = self._layers[0][0].shape[0]
         self.command_names = tuple(header.get("command", ()))
@@ -145,10 +147,12 @@ class Policy:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
         *_, center, scale = self._command
         command = (command - center) * scale
-        for (weight, bias, *gate), value in zip(self._layers, [*self._activations, 1], strict=True):
-            if len(weight) != x.shape[1]:
-                x = np.concatenate([x, (command[:, :, None] * x[:, None]).reshape(len(x), -1), command], 1)
-            x = _activation(value)(x @ weight + bias)
+        activations = [*self._activations, 1]  # the last layer has none: the slope 1 is the identity
+        for (weight, bias, *gate), activation in zip(self._layers, activations, strict=True):
+            if len(weight) != x.shape[1]:  # the layer also receives the products with the command, and the command
+                products = (command[:, :, None] * x[:, None]).reshape(len(x), -1)
+                x = np.concatenate([x, products, command], 1)
+            x = _activation(activation)(x @ weight + bias)
             if gate:
                 x = x * (np.tanh((command @ gate[0] + gate[1]) / 2) + 1) / 2  # the sigmoid, without overflow
         if self._head == "argmax":
@@ -189,34 +193,49 @@ def check(header: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
             raise ValueError(f"its {name} is no text")
     if header["head"] not in HEADS or not isinstance(header["cells"], bool):
         raise ValueError(f"its head is {header['head']!r}, cells {header['cells']!r}")
-    sizes, names = [tensors["layers.0.weight"].shape[1]], header.get("command", [])
+    obs_size, names = tensors["layers.0.weight"].shape[1], header.get("command", [])
     table = tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).shape
     if table != (len(COMMAND_ROWS), len(names)) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"its command is {names!r} with the shape {table}")
-    for i, value in enumerate([*header["activations"], 1]):
-        shapes = [tensors[name.format(i)].shape for name in PARTS if name.format(i) in tensors or "layers" in name]
-        outputs, inputs, count = len(tensors[f"layers.{i}.bias"]), sizes[-1], len(names)
-        group = int(value.removeprefix(ONE_HOT)) if ONE_HOT in str(value) else 1
-        layers = [[(outputs, width), (outputs,)] for width in (inputs, inputs * (1 + count) + count)]
-        if shapes not in layers + [[*layer, (outputs, count), (outputs,)] for layer in layers] or outputs % group:
-            raise ValueError(f"layer {i} has shapes {shapes}")
-        sizes.append(outputs)
+    num_outputs = _check_layers(header["activations"], tensors, len(names))
     actions = header["actions"]
     if header["head"] == "argmax":
-        outputs = actions["n"]
+        num_actions = actions["n"]
     else:
         with np.errstate(all="ignore"):
             low, high = (np.array(actions[name], np.float32) for name in ("low", "high"))
             if low.ndim != 1 or low.shape != high.shape or not ((low < high) & np.isfinite(high - low)).all():
                 raise ValueError(f"its bounds of actions are low {low.tolist()}, high {high.tolist()}")
-        outputs = len(low)
-    if outputs != sizes[-1]:
-        raise ValueError(f"it has {sizes[-1]} outputs for {outputs} actions")
-    if ("mean" in tensors or "scale" in tensors) and not tensors["mean"].shape == tensors["scale"].shape == (sizes[0],):
+        num_actions = len(low)
+    if num_actions != num_outputs:
+        raise ValueError(f"it has {num_outputs} outputs for {num_actions} actions")
+    if ("mean" in tensors or "scale" in tensors) and not tensors["mean"].shape == tensors["scale"].shape == (obs_size,):
         raise ValueError("its mean and scale have other shapes than an observation")
     for name, values in tensors.items():
         if values.dtype != np.float32 or not np.isfinite(values).all():
             raise ValueError(f"tensor {name} holds other numbers than finite float32")
+
+
+def _check_layers(activations: list[Any], tensors: Mapping[str, np.ndarray], command_size: int) -> int:
+    """Raise ValueError, KeyError or TypeError unless the shapes of all layers fit each other, their ``activations`` and
+    a command of ``command_size`` numbers. Return the number of outputs of the last layer."""
+    inputs = tensors["layers.0.weight"].shape[1]
+    for i, activation in enumerate([*activations, 1]):  # the last layer has none
+        weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
+        gate_shapes = [tensors[name].shape for name in (f"gates.{i}.weight", f"gates.{i}.bias") if name in tensors]
+        outputs = len(bias)
+        # Inputs, their products with each number of the command, and the command.
+        inputs_with_command = inputs + inputs * command_size + command_size
+        group_size = int(activation.removeprefix(ONE_HOT)) if ONE_HOT in str(activation) else 1
+        if (
+            weight.shape not in ((outputs, inputs), (outputs, inputs_with_command))
+            or bias.shape != (outputs,)
+            or gate_shapes not in ([], [(outputs, command_size), (outputs,)])
+            or outputs % group_size
+        ):
+            raise ValueError(f"layer {i} has shapes {[weight.shape, bias.shape, *gate_shapes]}")
+        inputs = outputs
+    return inputs
 
 
 def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -225,7 +244,12 @@ def _activation(value: Any) -> Callable[[np.ndarray], np.ndarray]:
         return ACTIVATIONS[value]
     if isinstance(value, str) and re.fullmatch(ONE_HOT + "[1-9][0-9]*", value):
         size = int(value.removeprefix(ONE_HOT))
-        return lambda x: np.eye(size, dtype=np.float32)[x.reshape(len(x), -1, size).argmax(2)].reshape(x.shape)
+
+        def one_hot_groups(x: np.ndarray) -> np.ndarray:
+            largest = x.reshape(len(x), -1, size).argmax(2)  # [N, groups], index in each group of ``size`` numbers
+            return np.eye(size, dtype=np.float32)[largest].reshape(x.shape)
+
+        return one_hot_groups
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"an activation is {value!r}")
     slope = np.float32(value)

@@ -126,8 +126,9 @@ def _table_starts(table: np.ndarray) -> Starts:
 
 
 def _target_reward_of(proxy: Proxy) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the difference between
-    the action and the target's action."""
+    """Return the reward function of a bandit with a target, a network that maps a state to the best action. It is a
+    function from states ``[N, S]`` and actions to rewards ``[N]``, which depend on the difference between the action
+    and the target's action."""
     (weight, bias), *layers = join_networks(proxy.tensors, ["target"])
     center, spread = proxy.tensors["target.center"], proxy.tensors["target.spread"]
     activation, form = ACTIVATIONS[proxy.config["proxy_activation_fn"]], FORMS[proxy.config["reward_form"]]
@@ -161,7 +162,8 @@ class Episodes:
     def begin(self, rows: np.ndarray) -> np.ndarray:
         """Start the next episode in the k environments ``rows``. Return a copy of the initial states ``[k, S]``."""
         num_used = self.seeds[rows] - self._first_seeds[rows]
-        if num_used.max() == _BLOCK:  # one of these environments has used all of its states: begin a block for all
+        # A block has _BLOCK initial states of each environment. If one has used all, begin another block for all.
+        if num_used.max() == _BLOCK:
             self._first_seeds, num_used = self.seeds.copy(), np.zeros_like(num_used)
             self._block = self._program.first_states(self._first_seeds + np.arange(_BLOCK)[:, None])  # [block, N, S]
         self.seeds[rows] += 1

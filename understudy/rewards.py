@@ -59,7 +59,11 @@ class Phi:
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
         scaled_obs = (obs - self._center) / self._spread
-        inputs = ([scaled_obs] if self.mode.state else []) + ([info] if self.mode.info else [])
+        inputs = []
+        if self.mode.state:
+            inputs.append(scaled_obs)
+        if self.mode.info:
+            inputs.append(info)
         (weight, bias), *later_layers = self._layers
         first_outputs = np.concatenate(inputs, 1, dtype=np.float32) @ weight + bias
         outputs = run_layers(first_outputs, later_layers, self._activation)[:, 0] * np.float32(self.scale)
@@ -129,8 +133,8 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
 
 
 def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.ndarray:
-    """Return the numbers with the I ``names`` in the info of a step of N environments, ``[N, I]``. Raises ProxyError if
-    one is missing."""
+    """Return the I entries ``names`` of the ``info`` of a step of N = ``num_envs`` environments, ``[N, I]``. Raises
+    ProxyError if one is missing."""
     if not names:
         return np.zeros((num_envs, 0))
     for name in names:
@@ -142,9 +146,9 @@ def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.nd
 def _vector_info_values(
     names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray
 ) -> np.ndarray:
-    """Return the numbers with the I ``names`` in the infos of N environments, ``[N, I]``. They are 0 for environments
-    that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have started a
-    new episode in the same step; their numbers are in ``final_info``."""
+    """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. They are 0 for
+    environments that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have
+    started a new episode in the same step, so ``info["final_info"]`` has the entries of the step."""
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
@@ -192,7 +196,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)
-        # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments do.
+        # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments have one.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
         self._learned_reward = _load_reward(proxy, discount, env.single_observation_space, spec)

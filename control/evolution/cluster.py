@@ -206,12 +206,11 @@ class RayWorkers:
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
         """Return the results of `_work` for each of ``calls``, in order, one task per call. If a task fails, cancel the
-        others and raise its error (`_error_of_task`). If the calls are None, the workers only start, and a line on
-        stderr says when they wait for free cores.
-
-        Futures replace `ray.get`, which would raise a signal handler's exception late, as a SystemError."""
+        others and raise its error (`_error_of_task`). If all ``calls`` are None, the workers only start, and a line on
+        stderr says when they wait for free cores."""
         starting = calls[0] is None
         self._tasks[:] = [self._remote_task.remote(self._job, call) for call in calls]  # `_cancel` has this list
+        # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in self._tasks]
         try:
             pending = concurrent.futures.wait(futures, _NOTICE_SECONDS if starting else None, FIRST_EXCEPTION).not_done
@@ -259,7 +258,7 @@ def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, 
 
 @functools.lru_cache(maxsize=1)
 def _worker_loop(*job: Any) -> InnerLoop:
-    """Return the `InnerLoop` of a worker process, which has one at a time. ``job`` are its arguments, the game last."""
+    """Return the `InnerLoop` with the arguments ``job``, the game last. A worker process keeps only the latest one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     import_module("gamename", job[-1])
     return InnerLoop(*job)
@@ -279,8 +278,8 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
-    """Return the exception to raise for a worker's ``error``: its UserError, or the error with its traceback, or a
-    UserError of one line if the worker died. ``starting``: it has not run a task yet."""
+    """Return the exception to raise for the ``error`` of a task: the UserError that the task raised, any other error of
+    the task with its traceback, or a UserError if the ``worker`` died. ``starting`` says that it had no agents yet."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

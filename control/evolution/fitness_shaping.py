@@ -18,8 +18,8 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def without_failures(fitness: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the fitness ``[n]`` in float64, in which every failed member has the worst fitness of the sound members,
-    and the mask ``[n]`` of sound members. If no member is sound, the fitness is all zeros."""
+    """Return the fitness ``[n]`` in float64, and the mask ``[n]`` of sound members. Failed members (NaN, infinite or
+    beyond float32) get the worst fitness of the sound ones. If no member is sound, the fitness is all zeros."""
     fitness = fitness.to(torch.float64)
     sound = fitness.abs() <= LARGEST  # false for NaN
     worst = fitness[sound].min() if sound.any() else fitness.new_zeros(())
@@ -33,8 +33,8 @@ def failures_last(fitness: Tensor) -> Tensor:
 
 
 def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Tensor:
-    """Return weights ``[n]``, float64 and finite, for the fitness ``[n]`` (F), by one of the eight rules of the paper's
-    code.
+    """Return the weights ``[n]``, float64 and finite, of the n members of a population by their fitness ``[n]`` (F) and
+    by rule ``kind``, one of the eight rules of the paper's code.
 
     | kind | weight |
     |---|---|
@@ -48,7 +48,7 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
     | 7 | as 6, divided by the sum |
 
     S is ``mean_score``, the fitness of the search distribution's mean, which kinds 5, 6 and 7 need. If the mean failed,
-    S is the fitness of the worst sound member. If all members failed, all weights are 0.
+    S is the fitness of the worst member that has not failed. If all members failed, all weights are 0.
 
     Source: synthetic environments, Ferreira et al. 2022, arXiv:2202.02790, setting ``score_transform_type``. In kinds 6
     and 7 the paper's code first divides by max F - S + 1e-9; this cancels and is left out here. Its sort is not stable.
@@ -106,8 +106,8 @@ def shared_utilities(fitness: Tensor) -> Tensor:
     # Groups of equal members, best first: the group of each member [n], and the groups' sizes.
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]
-    total = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, nes_utilities(len(fitness)))
-    return (total / sizes)[group]
+    totals = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, nes_utilities(len(fitness)))
+    return (totals / sizes)[group]  # the mean of each member's group
 
 
 def centred_ranks(fitness: Tensor) -> Tensor:

@@ -49,12 +49,13 @@ def generation_agents(
     population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
 ) -> tuple[Tensor, list[int]]:
     """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``. There
-    are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean
-    [D]`` unless it is None.
+    are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the search
+    distribution's ``mean [D]`` unless it is None.
 
-    ``kinds`` is the number of agent implementations, and ``number`` the number of the generation, from 1. Generations
-    with different ``name`` have unrelated seeds.
+    ``kinds`` is the number of agent implementations, among which an agent's seed selects (`fresh_seeds`). ``number`` is
+    the number of the generation, from 1. Generations with different ``name`` have unrelated seeds.
     """
+    # One implementation for all agents of a generation, or None: several.
     kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
     if config.common_random_numbers:  # every proxy gets agents with the same seeds
         seeds = fresh_seeds(seed, name, config.agents_per_proxy, kinds, kind) * len(population)
@@ -73,9 +74,9 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
     Return three tensors: each proxy's fitness ``[P]``, the average score of its agents; the fitness ``[P]`` by which
     the strategy ranks; and the scores of the agents that trained on the search distribution's mean (empty if none did).
 
-    The first two are equal unless ``rank_apart``. With it, agents are ranked among the agents with the same position:
-    the first agents of all proxies, then the second ones, and so on. The second tensor is the average rank of each
-    proxy's agents, NaN for failed proxies.
+    The first two are equal unless ``config.rank_apart``. With it, the first agents of all proxies are ranked among
+    each other, then the second agents, and so on. The second tensor is the average rank of each proxy's agents, NaN if
+    its fitness is not finite.
     """
     num_agents = population * config.agents_per_proxy
     scores_by_proxy = scores[:num_agents].view(population, config.agents_per_proxy)
@@ -130,13 +131,15 @@ class InitialSearch:
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
         """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean
         fitness. Each copy trains one agent. All candidates have agents with the same seeds, which differ within a
-        candidate only in the implementation that they select (`fresh_seeds`)."""
+        candidate only in the remainder that selects their implementation (`fresh_seeds`)."""
         num_candidates, num_copies, stages = len(candidates), self.config.initial_members, self.stages
         streams = Streams([derive_seed(self.seed, f"initial perturbation {i}") for i in range(num_candidates)])
+        # Perturb the K numbers of each candidate that a search changes, its `searched_part`.
         centers = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
         noise = streams.normal(num_copies, centers.shape[1])  # [C, copies, K]
         perturbed = centers.unsqueeze(1) + self.config.noise_std * noise
         pairs = zip(perturbed, candidates, strict=True)
+        # The other parameters follow from them or are the candidate's: [C * copies, D].
         proxies = torch.cat([stages.with_searched_part(copies, template) for copies, template in pairs])
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.kinds  # a multiple of `kinds`
@@ -147,9 +150,9 @@ class InitialSearch:
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
-        search. After every ``generations`` generations, the better half continues (successive halving)."""
+        search. After every ``generations`` generations, the better half goes on (successive halving)."""
         strategy_class = STRATEGIES[self.config.strategy]
-        parts = map(self.stages.searched_part, candidates)
+        parts = map(self.stages.searched_part, candidates)  # the numbers [K] that a search changes
         strategies = {row: strategy_class(self.config, part) for row, part in enumerate(parts)}
         generations_done = 0
         while len(strategies) > 1:
@@ -160,14 +163,14 @@ class InitialSearch:
             score_text = ", ".join(f"{score:.4g}" for score in scores.values())
             note(f"after {generations_done} generations {len(strategies)} first searches are at {score_text}")
             half = -(-len(strategies) // 2)  # rounded up
-            best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]  # a stable sort
+            best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]
             strategies = {row: strategies[row] for row in best_rows}
         (winner,) = strategies
         return self.stages.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
-        """Make generation ``number`` of several searches, and move their means. ``strategies`` maps the row of a
-        search's initial mean in ``candidates [C, D]`` to its strategy. Return the fitness of the means before the move,
+        """Make generation ``number`` of several searches, and move their means. ``strategies`` has the strategy of each
+        search by the row of its initial mean in ``candidates [C, D]``. Return the fitness of the means before the move,
         by row."""
         config, stages, seed = self.config, self.stages, self.seed
         name = f"generation {number} of the first searches"

@@ -110,18 +110,23 @@ class Outcome:
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents. Seeds for different ``name`` are unrelated. ``kinds`` is the number of
-    agent implementations in use, and ``seed % kinds`` is the index of the implementation of an agent. The indices
-    alternate or, if ``kind`` is an index, are all equal to it."""
-    base_seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
-    indices = [(i if kind is None else kind) % kinds for i in range(count)]
-    return [base_seed - base_seed % kinds + index for base_seed, index in zip(base_seeds, indices, strict=True)]
+    """Return seeds of ``count`` fresh agents. Seeds for different ``name`` are unrelated.
+
+    ``kinds`` is the number of agent implementations in use. An agent's seed selects one: its index is the remainder of
+    the seed divided by ``kinds``. Agents take the implementations in turn or, if ``kind`` is given, all use that one.
+    """
+    seeds = []
+    for i in range(count):
+        base_seed = derive_seed(seed, f"{name}, agent {i}")
+        index = (i if kind is None else kind) % kinds
+        seeds.append(base_seed - base_seed % kinds + index)  # the remainder becomes the index
+    return seeds
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean score of each agent implementation, by name. ``kinds`` are the names. NaN in ``scores [N]`` are
-    ignored, and implementations without a finite score are left out. The ``seeds [N]`` of the agents select their
-    implementation (`fresh_seeds`)."""
+    """Return the mean of the agents' ``scores [N]`` for each agent implementation, by name. ``kinds`` are the names,
+    and the remainder of an agent's seed (``seeds [N]``) divided by their number is the index of its implementation.
+    NaN scores are ignored, and implementations without a finite score are left out."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -134,54 +139,55 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
 class _TrainingState:
     """State of `train`: the members (agents) that have not finished, and the results of all M members.
 
-    N members are still trained together. ``original [N]`` are their original indices, and ``running [N]`` tells which
-    of them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]`` count the training,
-    and ``weights [M, ...]`` are final for finished members.
+    N members are still trained together. ``original_index [N]`` are their indices among all M members, and ``running
+    [N]`` tells which of them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]``
+    count the training, and ``weights [M, ...]`` are final for finished members.
     """
 
     def __init__(self, agent: InnerAgent, steps: int):
         members = agent.members
-        self.agent, self.original, self.running = agent, torch.arange(members), torch.ones(members, dtype=torch.bool)
+        self.agent, self.original_index = agent, torch.arange(members)
+        self.running = torch.ones(members, dtype=torch.bool)
         self.steps, self.episodes = torch.full((members,), steps), torch.zeros(members, dtype=torch.int64)
         self.weights = agent.flat_parameters.clone()
 
     def store_weights(self, members: Tensor) -> None:
-        """Store the current weights of ``members``, indices or a mask of the N members that are still trained."""
-        self.weights[self.original[members]] = self.agent.flat_parameters[members]
+        """Copy the current weights of ``members`` to the results. ``members`` are indices or a mask among the N members
+        that are still trained."""
+        self.weights[self.original_index[members]] = self.agent.flat_parameters[members]
 
     def current_weights(self) -> Tensor:
         """Return the weights ``[M, ...]`` of all members: final ones if they have finished, else the current ones."""
-        if len(self.original) == len(self.weights) and self.running.all():
-            return self.agent.flat_parameters
-        weights = self.weights.clone()
-        weights[self.original[self.running]] = self.agent.flat_parameters[self.running]
-        return weights
+        self.store_weights(self.running)
+        return self.weights.clone()
 
     def end_episodes(self, loop: StepLoop, ended: Ended, rule: Rule | None, max_episodes: int | None) -> None:
         """Count the episodes that ``ended``. Stop their members if ``rule`` says so, or after ``max_episodes``."""
-        is_running = self.running[ended.members]  # other episodes would cost time, because rules may be slow
+        # Leave out episodes of members that have stopped, because rules may be slow.
+        is_running = self.running[ended.members]
         if not is_running.any():
             return
         steps = torch.as_tensor(ended.step).expand(len(is_running))[is_running]  # ``ended.step`` is a number or [N]
         ended = Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps)
-        members = self.original[ended.members]  # the member of each episode
+        members = self.original_index[ended.members]  # of each episode, among all M members
         self.episodes.index_add_(0, members, torch.ones_like(members))
         done = torch.zeros_like(members, dtype=torch.bool) if rule is None else rule(loop, ended)
         if max_episodes is not None:
             done |= self.episodes[members] >= max_episodes
         stopped = ended.members[done]
         self.store_weights(stopped)
-        self.steps[self.original[stopped]] = steps[done] * self.agent.envs
+        self.steps[self.original_index[stopped]] = steps[done] * self.agent.envs
         self.running[stopped] = False
 
     def remove_finished(self, loop: StepLoop, rule: Rule | None) -> None:
-        """Remove finished members from ``loop``, if there are enough of them and the environment permits it."""
+        """Remove finished members from ``loop`` and from ``rule``, if there are enough of them and the environment can
+        leave out members."""
         if self.running.any() and self.running.sum() < _COMPACT_FRACTION * len(self.running):
             remaining = self.running.nonzero()[:, 0]
             if loop.select(remaining):
                 if rule is not None:
                     rule.select(remaining)
-                self.original, self.running = self.original[remaining], self.running[remaining]
+                self.original_index, self.running = self.original_index[remaining], self.running[remaining]
 
 
 def train(
@@ -199,9 +205,9 @@ def train(
     ``episodes`` episodes.
 
     ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
-    finished members are tested with their final weights. ``advance`` replaces `StepLoop.advance`. Every
-    ``compact_every`` steps, finished members may be removed, which does not change the results of others.
-    ``watch`` is called with the finished fraction.
+    finished members are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`. Every
+    ``compact_every`` steps, finished members may be removed from the tensors, which does not change the results of
+    others. ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -233,7 +239,7 @@ def train(
             curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
         state.remove_finished(loop, rule)
     state.store_weights(state.running)
-    if not stops_early:  # all members are still in the program
+    if not stops_early:  # no member has been removed
         state.episodes = (agent.episodes - start_episodes).cpu()
     weights = state.weights.cpu()
     finite = weights.isfinite().all(1)
@@ -275,7 +281,7 @@ class InnerLoop:
 
         ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
         ``watch`` is called with the finished fraction of the work. Test episodes depend on the agent's seed. With
-        ``by_target``, no agent is trained; instead, the tests run the target policy that each proxy defines.
+        ``by_target``, no agent is trained; instead, the tests run the policy with the highest rewards in each proxy.
         """
         configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)
@@ -286,15 +292,16 @@ class InnerLoop:
             slices = [slice(first, first + size) for first in range(0, len(seeds), size)]
             return Outcome.joined([loop._run_batch(proxies[rows], seeds[rows], None, by_target) for rows in slices])
         batches = loop._batches(seeds, sample_all)
-        # Threads divide either the members of each batch or, if batches are small, whole batches among them.
+        # Each thread trains a part of the members of every batch or, if batches are small, a part of the batches.
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
         threads = self.threads if has_small_batches and self.dynamics is not None and loop.runs_compiled() else 1
         outcomes: dict[int, Outcome] = {}
         finished_fractions = [0.0] * len(batches)  # of the work for all agents, by batch
 
         def run_batch(memory: None, number: int, last: int) -> None:
+            """Run batch ``number``; the other arguments, which `for_members` passes, are not needed."""
             batch_loop, rows = batches[number]
-            batch_loop.threads //= threads
+            batch_loop.threads //= threads  # the threads that divide the members of this batch
             batch_proxies = None if proxies is None else proxies[rows]
 
             def report_progress(fraction: float) -> None:
@@ -315,8 +322,8 @@ class InnerLoop:
         """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
         shape, at most `_max_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
         batches, size = [], self._max_members()
-        for number, kind in enumerate(self.kinds):
-            indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == number]
+        for kind_index, kind in enumerate(self.kinds):
+            indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
             if not indices:
                 continue
             loop = self.copy_for_kind(kind)
@@ -343,9 +350,10 @@ class InnerLoop:
     def _run_batch(
         self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
     ) -> Outcome:
-        """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. They must be few enough
-        (`_max_members`), of one implementation, and have networks of one shape. With
-        ``by_target``, test the proxies' target policies without training. Returns of diverged agents are NaN."""
+        """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. There must be at most
+        `_max_members` agents, of one implementation, with networks of one shape. With ``by_target``, train no agents,
+        but test the policies with the highest rewards in the proxies. Returns of agents whose weights are no longer
+        finite are NaN."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
         if by_target:
@@ -394,7 +402,7 @@ class InnerLoop:
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
         else:
-            environment = self.stages.stage(proxies, agent)
+            environment = self.stages.stage(proxies, agent)  # in which the agent trains on the proxies
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
     def train_to_end(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
@@ -409,8 +417,8 @@ class InnerLoop:
         options: dict[str, Any] = {}
         if compiled is not None and compiled.can_compile(loop):
             if tests is not None:
-                compiled_tests = compiled.on_the_way(loop, tests.real, tests.starts, test_every)
-            options = {"advance": compiled.Advance(self.threads, compiled_tests)}
+                compiled_tests = compiled.make_tests(loop, tests.real, tests.starts, test_every)  # None: impossible
+            options = {"advance": compiled.CompiledLoop(self.threads, compiled_tests)}
             options["compact_every"] = compiled.COMPACT_EVERY
         if tests is not None and compiled_tests is None:
             options |= {"test": functools.partial(self._test_in_training, tests), "test_every": test_every}
@@ -420,7 +428,7 @@ class InnerLoop:
             tests_done = slice(compiled_tests.tests_done)
             trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
             self._training_test_steps += int(compiled_tests.lengths[:, tests_done].sum())
-        if isinstance(environment, TensorEnvironment):
+        if isinstance(environment, TensorEnvironment):  # a proxy may scale observations
             trained.policy = environment.dynamics.adapted(trained.policy)
         return trained
 
@@ -431,7 +439,8 @@ class InnerLoop:
         if config.test_every is None:
             yield None
             return
-        count = config.inner_steps // config.test_every + 1  # the maximum: both are rounded up to steps of all envs
+        # The largest possible number of tests; both settings are rounded up to whole steps of all environments.
+        count = config.inner_steps // config.test_every + 1
         starts = lockstep_streams(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
         real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
         with contextlib.closing(real):
@@ -450,7 +459,8 @@ class InnerLoop:
             return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(count))
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
-        """Play greedy episodes from ``seeds [M, K]``, by the fastest method that supports the policy."""
+        """Play K greedy episodes of each of M members from ``seeds [M, K]``, by the fastest method that supports the
+        policy: machine code, the table of a grid world, or step by step."""
         episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
         return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
 
@@ -458,19 +468,20 @@ class InnerLoop:
         """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),
         without playing them step by step. The K episodes of a member are equal, because nothing there is random. Return
         None for other games, for a policy whose action does not depend on the cell alone, and without a time limit."""
-        if not isinstance(self.dynamics, CellTable) or (moves := policy.moves()) is None:
+        if not isinstance(self.dynamics, CellTable):
             return None
+        action_of_cell = policy.moves()
         limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
-        if limit is None:
+        if action_of_cell is None or limit is None:
             return None
-        returns, lengths = self.dynamics.play(moves, limit)  # [M] each
+        returns, lengths = self.dynamics.play(action_of_cell, limit)  # [M] each
         num_episodes = self.config.test_episodes
         return Episodes(returns.unsqueeze(1).repeat(1, num_episodes), lengths.unsqueeze(1).repeat(1, num_episodes))
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ends the training of members early, by its name in the setting ``inner_rule``; None for
-        "budget". The rule "solved", for agents on the real environment, uses returns of training episodes instead of
-        tests. No agent ends within its initial random episodes."""
+        """Return the rule that ends the training of members early, by its name in the setting ``inner_rule``:
+        "plateau"; "tests", by tests after training episodes; "solved", by the returns of training episodes, for agents
+        on the real environment; or "budget", None. No agent ends within its initial random episodes."""
         config, initial = self.config, self.agent_config.init_episodes
         name, window = config.inner_rule, config.early_out_num
         if name == "plateau":
@@ -482,12 +493,13 @@ class InnerLoop:
         return None
 
     def _test_members(self, loop: StepLoop, members: Tensor) -> Tensor:
-        """Return the mean test return ``[N]`` of ``members`` (indices ``[N]``) with their current weights. The test
-        episodes change with the number of finished training episodes."""
+        """Return the mean test return ``[N]`` of ``members`` (indices ``[N]``) with their current weights. The seeds of
+        the test episodes depend on a member's number of training episodes, so that each test has other episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.flat_parameters[members].cpu())
-        if (episodes := self._play_by_table(policy)) is not None:
+        episodes = self._play_by_table(policy)
+        if episodes is not None:
             self._training_test_steps += int(episodes.lengths.sum())
             return episodes.returns[:, 0]  # all test episodes are equal
         episode_counts = agent.episodes.tolist()

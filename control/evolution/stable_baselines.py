@@ -47,7 +47,7 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
     SettingError if the agent cannot be loaded, or if it has other spaces."""
     model, name = _load_model(source)
     obs_space, action_space = model.observation_space, model.action_space
-    is_cell = type(obs_space).__name__ == "Discrete"  # here, cells are one-hot
+    is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
     obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
     if isinstance(spaces.actions, Discrete):
         fits = getattr(action_space, "n", None) == spaces.actions.n

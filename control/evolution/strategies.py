@@ -102,6 +102,7 @@ class NES(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean, by the formula of the class (see `Strategy._step`)."""
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
@@ -132,7 +133,7 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Return the estimated gradient ``[D]`` of the ranked ``fitness [P]`` for ``noise [rows, D]``, minus decay."""
+        """Return the gradient ``[D]`` of the ranked ``fitness [P]``, estimated by ``noise [rows, D]``, minus decay."""
         utility = centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
@@ -141,6 +142,7 @@ class OpenAIES(Strategy):
         return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean after a step of Adam (see `Strategy._step`)."""
         gradient, (beta1, beta2) = self.gradient(noise, fitness), self.betas
         self.steps += 1
         self.first_moment = beta1 * self.first_moment + (1 - beta1) * gradient
@@ -168,6 +170,7 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean, and update ``noise_std``, by the formulas of the class (see `Strategy._step`)."""
         utility = shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
@@ -191,8 +194,9 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
+        """Return the new mean, by the formula of the class (see `Strategy._step`)."""
         sound_fitness, _ = without_failures(fitness)
-        pairs = sound_fitness.view(self.rows, 2)
+        pairs = sound_fitness.view(self.rows, 2)  # of the members with added and with subtracted noise
         half = -(-self.rows // 2)  # rounded up
         best = pairs.amax(1).sort(descending=True, stable=True).indices[:half]
         plus, minus = pairs[best].unbind(1)

@@ -60,9 +60,10 @@ def is_teacher(source: str) -> bool:
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
-    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions or, with ``wants_values``,
-    to action values. Continuous actions are clipped to their bounds. Raises SettingError if the policy cannot be used
-    in ``game``. The returned function raises it for an invalid output of the policy."""
+    """Return the policy ``source`` as a function from observations to actions or, with ``wants_values``, to action
+    values. ``source`` is one of the kinds that `is_teacher` lists. Continuous actions are clipped to their bounds.
+    Raises SettingError if the policy cannot be used in ``game``. The returned function raises SettingError for an
+    invalid output of the policy."""
     if stable_baselines.is_agent(source):
         policy = stable_baselines.load_policy(source, spaces, wants_values)
     else:
@@ -90,15 +91,18 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
 
 
 def _invalid_output(output: Tensor, shape: tuple[int, ...], actions: Any, wants_values: bool) -> tuple[str, str]:
-    """Return the problem with the ``output`` of a policy for N observations, and the allowed output. Both are empty for
-    a valid one. ``shape`` is the valid shape, ``[N, ...]``, and ``actions`` are the environment's."""
+    """Return two parts of an error, the problem with the ``output`` of a policy for N observations and the allowed
+    output, or two empty texts for a valid output. ``shape`` is the valid shape, ``[N, ...]``, and ``actions`` is the
+    action space of the environment."""
     if output.shape != shape:
         allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
         return f"{list(output.shape)} numbers for {shape[0]} observations", allowed
-    if len(not_finite := output[~output.float().isfinite()]):
+    not_finite = output[~output.float().isfinite()]
+    if len(not_finite):
         return f"{not_finite[0].item()}", "finite numbers"
     if isinstance(actions, Discrete) and not wants_values:
-        if len(invalid := output[(output != output.long()) | (output < 0) | (output >= actions.n)]):
+        invalid = output[(output != output.long()) | (output < 0) | (output >= actions.n)]
+        if len(invalid):
             return f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
     return "", ""
 
@@ -217,25 +221,27 @@ class TeacherEpisodes:
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
-        each observation on. Each episode begins with a random number of random actions, so that the observations
-        differ: at most one and a half times the mean length of random play. The return of a truncated episode is
-        computed as if the mean reward of its last tenth continued."""
+        each observation on. So that the observations differ, each episode begins with random actions. Their number is
+        random, at most one and a half times the mean length of random play. The return of a truncated episode is
+        computed as if the mean reward of its last tenth continued for ever."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
         time_limit = LONG if limit is None else None  # in place of the environment's limit
         with contextlib.closing(make_environment(self.game, 1, _RETURN_ENVS, time_limit=time_limit)) as real:
             random_play = self._play(real, streams, torch.full((_RETURN_ENVS,), LONG))
-            longest = 1.5 * float(random_play.lengths.float().mean())
-            longest = longest if limit is None else min(longest, limit / 2)
+            max_random_steps = 1.5 * float(random_play.lengths.float().mean())
+            if limit is not None:
+                max_random_steps = min(max_random_steps, limit / 2)
             for _ in range(-(-episodes // _RETURN_ENVS)):
-                random_steps = (streams.uniform(_RETURN_ENVS)[0] * (longest + 1)).long()  # [E]
+                random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
                 steps = torch.arange(len(trajectory.reward))[:, None, None]
-                at_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
-                mean_reward = (trajectory.reward * at_end).sum(0) / at_end.sum(0)
-                tail = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
-                values = discounted_returns(trajectory.reward, trajectory.valid, discount, tail)  # [T, 1, E]
+                is_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
+                mean_reward = (trajectory.reward * is_end).sum(0) / is_end.sum(0)
+                # The sum of mean_reward * discount ** t over all steps t after a truncation, [1, E].
+                later_return = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
+                values = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)  # [T, 1, E]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
                 returns.append(values[follows_policy])
@@ -248,7 +254,7 @@ class TeacherEpisodes:
 
         def act(obs: Tensor) -> Tensor:
             random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
-            is_random = next(step_numbers) < random_steps
+            is_random = next(step_numbers) < random_steps  # [E]
             return random_action.where(is_random.view(-1, *[1] * (random_action.dim() - 1)), self.act(obs))
 
         trajectory = rollout(FunctionPolicy(act), real, seeds)
@@ -260,16 +266,17 @@ def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
     SettingError if no proxy with these settings can be made from it."""
     if Path(source).exists() and not stable_baselines.is_agent(source):
-        _checkpoint(source)  # first raises its errors
+        _checkpoint(source)  # an unusable file is reported before unsuitable settings
     return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
 
 
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
-    """Return parameters ``[D]`` of the proxy made from the policy ``source``. The proxy is a bandit that shows the
-    policy's actions or values in the states that it visits, or a reward made from its returns. ``count_steps`` is
-    called with the number of real steps. Raises the errors of `check_teacher`."""
+    """Return the parameters ``[D]`` of a proxy made from the policy ``source``. The proxy is a bandit (a synthetic
+    environment in which every step is an episode) that shows the policy's actions or values in the states that it
+    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises the
+    errors of `check_teacher`."""
     needs_values = stages.check_policy(source)
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act

@@ -29,7 +29,7 @@ from models.streams import Streams
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     """Build the loop of a run, with open environments. Without ``for_training``, load no machine code. Raises
-    SettingError if agent, environment, command (the goals of a command-conditioned agent) and machine do not fit."""
+    SettingError if environment, command (the goals of a command-conditioned agent) or machine do not fit the agent."""
     run = settings.run
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
@@ -110,9 +110,12 @@ def with_lacks(settings: Settings, spaces: Spaces) -> Settings:
 
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """Return the result of `with_lacks`. Raises SettingError if the user changed a setting from its default although
-    it has no effect in this environment. ``spaces`` determine which settings have no effect. ``reasons`` adds others,
-    as setting -> reason. Settings that have no effect in any environment are not checked here."""
+    """Return ``settings`` with the properties that an environment with these ``spaces`` lacks (`with_lacks`).
+
+    Raises SettingError if the user changed a setting from its default although it has no effect in this environment.
+    ``reasons`` are further settings without effect here, ``{setting: reason}``. Settings that have no effect in any
+    environment are not checked.
+    """
     settings_here = with_lacks(settings, spaces)
     reasons_here = ineffective(settings_here) | dict(reasons or {})
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
@@ -151,9 +154,10 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
 
 
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
-    """Return whether agents of the implementation ``agent`` train in machine code: if ``compiled`` is on,
-    ``is_supported()`` returns True, and its cache can be written or the user requires it. Print a note if Numba or the
-    cache is missing. Raises SettingError if the user, or the run to resume, requires it and it is impossible."""
+    """Return whether agents of the implementation ``agent`` train in machine code: the setting ``compiled`` is on,
+    ``is_supported()`` returns True, and the cache of machine code can be written or the user set ``compiled``. Print a
+    note if Numba or the cache is missing. Raises SettingError if the user, or the run to resume, set ``compiled`` and
+    it is impossible."""
     requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
     if not requested:
         if not (HAS_NUMBA or is_required):
@@ -198,7 +202,7 @@ def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     game, device = run.gamename, torch.device("cuda" if run.accelerator == "gpu" else "cpu")
     agent_type = agent_class(run.implementation)
     seeds = list(range(run.seed, run.seed + run.num_seeds))
-    training_limit = run.time_limit or (0 if schedule.endless else None)  # 0 is no limit, None the game's
+    training_limit = run.time_limit or (0 if schedule.endless else None)  # 0: no limit; None: the limit of the game
     eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
     members_by_group = agent_type.groups(config, seeds)  # positions in `seeds`
     workers = max(1, run.num_workers // len(members_by_group))

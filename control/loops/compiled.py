@@ -45,7 +45,7 @@ from models.spaces import Continuous
 from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
-WHOLE, ACT, LEARN = range(3)  # phases of `_steps`
+WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
 COMPACT_EVERY = 64  # number of steps after which finished members leave
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
@@ -175,14 +175,14 @@ def _play_test(player, world, tests, n, arrays, first, last):
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     _, num_tests, num_episodes = tests.returns.shape
     state, last_episode = arrays.state, arrays.last_episode
-    is_map = len(last_episode) > 0
+    is_map = len(last_episode) > 0  # a map: a deterministic grid world, whose state is the number of a cell
     unused_phi = np.float32(0)  # only learned rewards use phi, and tests have none
     for m in range(first, last):
         for e in range(num_episodes):
             for i in range(len(state)):
                 state[i] = tests.first_states[m, n, e, i]
             envs.observe(world, state, obs)
-            episode = (m * num_tests + n) * num_episodes + e  # a number that no other episode has
+            episode = (m * num_tests + n) * num_episodes + e  # the number of this episode; no other one has it
             total, steps, is_running = np.float32(0), 0, True
             while is_running:
                 cell = int(state[0])
@@ -211,14 +211,14 @@ def _play_test(player, world, tests, n, arrays, first, last):
 @kernel
 def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last):
     """Make the steps of the running members ``first`` to ``last - 1`` in ``world``: to the end of the block or, with
-    ``block.pause``, to the first step that ends an episode (`StepLoop.step`). After a step with a test, play it as
-    ``player`` in ``test_world`` (`_play_test`). ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player`
-    of the kind of agent. Overwrites the arrays of ``block`` (`Block`), and as scratch memory ``phi [E]`` (the potential
-    of each environment's state, for learned rewards), ``scratch`` and ``arrays``.
+    ``block.pause``, to the first step that ends an episode. Where ``tests.test_index`` has a test after a step, play it
+    as ``player`` in ``test_world``. ``agent`` is `Members`, ``work`` is `Work` and ``player`` is `Player` of the kind
+    of agent. Overwrites the arrays of ``block`` (`Block`), and as scratch memory ``phi [E]`` (the potential of each
+    environment's state, for learned rewards), ``scratch`` and ``arrays``.
 
-    If Python steps the environment, phase ``ACT`` writes the actions for ``block.obs`` to ``block``. Phase ``LEARN``
-    stores the step in ``block`` and makes the updates; then it does the same as ``ACT`` for the next step of the block,
-    if there is one, as if no episode had ended."""
+    Phase ``WHOLE`` (``block.phase``) also steps the environments. If Python steps them, phase ``ACT`` only writes the
+    actions for ``block.obs`` to ``block``. Phase ``LEARN`` takes the step from ``block`` and makes the updates; then,
+    if the block has another step, it chooses the actions of that step like ``ACT``, as if no episode had ended."""
     num_envs, num_steps = block.obs.shape[1], block.done.shape[1]
     uses_phi = world.learned_reward and world.is_potential
     next_obs = scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
@@ -233,6 +233,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
             t = block.steps_done[m]
             for e in range(num_envs):
                 obs, state = block.obs[m, e], block.state[m, e]
+                # 1. Take the step that Python has made, or choose an action and make the step.
                 if phase == LEARN:
                     action, reward, discount = block.actions[m, e], block.rewards[m, e], block.discounts[m, e]
                     done = block.done[m, t, e]
@@ -240,7 +241,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                         next_obs[i] = block.next_obs[m, e, i]
                 else:
                     action = choose(agent, work, m, t, e, obs, state)
-                    if phase == ACT:
+                    if phase == ACT:  # Python makes the step later
                         block.actions[m, e] = action
                         for i in range(len(work.continuous_action)):
                             block.continuous_actions[m, e, i] = work.continuous_action[i]
@@ -250,9 +251,10 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                     )
                     block.age[m, e] += 1
                     done = ends or block.age[m, e] >= world.limit
+                # 2. Store the step.
                 remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done)
                 if phase == LEARN:
-                    continue
+                    continue  # Python counts returns and lengths
                 block.returns[m, e] += reward
                 block.lengths[m, e] += 1
                 block.done[m, t, e] = done
@@ -261,16 +263,18 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                         obs[i] = next_obs[i]
             if phase == ACT:
                 break
-            for e in range(num_envs):  # after all actions, because epsilon may depend on the number of episodes
+            # 3. Make the updates. Episodes are counted after all actions, because epsilon may depend on their number.
+            for e in range(num_envs):
                 agent.episodes[m] += block.done[m, t, e]
             improve(agent, work, m, t)
             block.losses[m, t] = agent.loss[m]
-            if phase == LEARN:
+            if phase == LEARN:  # go on with the actions of the next step
                 block.steps_done[m], phase = t + 1, ACT
                 for e in range(num_envs):
                     for i in range(world.obs_size):
                         block.obs[m, e, i] = block.next_obs[m, e, i]
                 continue
+            # 4. Begin the next episodes.
             for e in range(num_envs):
                 if not block.done[m, t, e]:
                     continue
@@ -283,6 +287,7 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
                 if uses_phi:
                     phi[e] = envs.phi_value(world, m, block.state[m, e], block.obs[m, e], scratch)
                 paused = block.pause
+            # 5. Play the test after this step.
             if tests.test_index[t] >= 0:
                 _play_test(player, test_world, tests, tests.test_index[t], arrays, m, m + 1)
             block.steps_done[m] = t + 1
@@ -291,11 +296,11 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
 def can_compile_agent(agent: Any) -> bool:
     """Return whether an agent has compiled functions that support its settings."""
     kind = KINDS.get(type(agent))
-    parts_in_torch = [getattr(agent, name, None) for name in ("curiosity", "action_noise")]
-    if kind is None or any(part is not None for part in parts_in_torch):
+    parts_without_code = [getattr(agent, name, None) for name in ("curiosity", "action_noise")]
+    if kind is None or any(part is not None for part in parts_without_code):
         return False
-    supports_agent = getattr(kind, "can_compile", None)  # None: all settings
-    return supports_agent is None or bool(supports_agent(agent))
+    supports_settings = getattr(kind, "can_compile", None)  # a kind without this function supports all settings
+    return supports_settings is None or bool(supports_settings(agent))
 
 
 def can_compile(loop: StepLoop) -> bool:
@@ -316,8 +321,9 @@ class CompiledTests:
         self.returns, self.lengths = torch.zeros(starts.shape), torch.zeros(starts.shape, dtype=torch.int64)
 
     def take_due(self, start_step: int, steps: int) -> TestArrays:
-        """Return the tests due in the ``steps`` steps after ``start_step`` steps of training; count them as done."""
-        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # after each of these steps
+        """Return the arrays of all tests, in which ``test_index`` says which of them are due in the next ``steps``
+        steps, after ``start_step`` steps of training. Count these as done."""
+        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # steps of training after each of the steps
         is_due = step_counts % self.test_every == 0
         test_index = np.where(is_due, step_counts // self.test_every - 1, -1)  # the first test has index 0
         self.tests_done = (start_step + steps) // self.test_every
@@ -325,10 +331,10 @@ class CompiledTests:
         return TestArrays(*arrays, test_index, *_NO_ACTIONS)
 
 
-def on_the_way(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
-    """Return tests that `Advance` can play during its steps, in a training run that begins now: after every
-    ``test_every`` steps, episodes from the seeds ``starts [M, N, K]`` on ``real``. Return None if a compiled function
-    is missing, or if an episode may never end."""
+def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
+    """Return tests that `CompiledLoop` can play in a training run that begins now: after every ``test_every`` steps, K
+    episodes of every member on ``real``. ``starts [M, N, K]`` are the seeds of at most N tests. Return None if a
+    compiled function is missing, or if an episode may never end."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     compiled_policy = _player_and_world(agent.with_weights(agent.flat_parameters), real)
@@ -353,7 +359,7 @@ def _make_external_world(agent: Any) -> envs.World:
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
     """Return a greedy policy as a player, and its environment as a world, for compiled code. Return None if a compiled
     function is missing or episodes may never end."""
-    if isinstance(policy, ActorPolicy):  # of several kinds of agents
+    if isinstance(policy, ActorPolicy):  # several kinds of agents have this policy
         kind = KINDS.get(type(policy.agent))
     else:
         kind = _POLICIES.get(type(policy))
@@ -365,15 +371,15 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
-    cells = world.obs_size if world.kind == envs.CELLS else 0
+    num_cells = world.obs_size if world.kind == envs.CELLS else 0  # of a map
     return EpisodeArrays(
         state=np.empty(tests.first_states.shape[3]),
         scratch=envs.make_scratch(world),
         player_scratch=np.empty((4, player.widest), np.float32),
         continuous_action=np.empty(player.action_size, np.float32),
-        last_episode=np.full(cells, -1),
-        next_cell=np.empty(cells, np.int64),
-        cell_reward=np.empty(cells, np.float32),
+        last_episode=np.full(num_cells, -1),
+        next_cell=np.empty(num_cells, np.int64),
+        cell_reward=np.empty(num_cells, np.float32),
     )
 
 
@@ -389,46 +395,42 @@ class Shared(NamedTuple):
     memories: list[Any]  # for each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`
 
 
-class Advance:
-    """Runs `StepLoop.advance` in machine code for one training run, with the ``tests`` that are due. ``threads`` divide
-    the members among them; their number does not change the results.
-
-    Without ``pause`` it yields no episodes, because every step may end one; `StepAgent.episodes` counts them.
-    """
+class CompiledLoop:
+    """Replaces `StepLoop.advance` and `StepLoop.epoch` by machine code in one training run, and plays its ``tests``.
+    ``threads`` divide the members among them; their number does not change the results."""
 
     def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
         self.threads, self.tests = threads, tests
         self._shared: Shared | None = None
 
     def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members for which ``running [M]`` is True. With ``pause``, a member that ends an
-        episode waits until this function has yielded the episode and is resumed. Before that, the caller may set the
-        member's ``running`` to False. Without ``pause``, yield nothing."""
+        """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
+
+        With ``pause``, a member that ends an episode makes no further step before this function has yielded the episode
+        to the caller. Then the caller may set the member's ``running`` to False, which ends its training. Without
+        ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
+        """
         agent: Any = loop.agent
-        if loop.obs is None:
-            loop.obs = loop._start(None)
         while count and running.any():
-            random_numbers, steps = _take_numbers(agent, count, max_joined=_MAX_JOINED_STEPS // agent.members)
+            random_numbers, steps = _take_random_numbers(agent, count, max_joined=_MAX_JOINED_STEPS // agent.members)
             yield from self._run_block(loop, random_numbers, steps, running, pause)
             count -= steps
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does. The agents make the
-        steps in blocks. Their division into blocks does not change the results."""
+        """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does. The steps are made
+        in blocks (steps whose random numbers are taken in one call), and their division does not change the results."""
         agent: Any = loop.agent
         loop.loss = getattr(agent, "loss", loop.loss)  # after a resume, PPO shows the loss of its latest rollout
         episodes_before, steps_before = agent.episodes.clone(), agent.steps
         num_parameters = agent.flat_parameters.shape[1]
         max_joined = min(_MAX_JOINED_STEPS // agent.members, _MAX_STEP_PARAMETERS // num_parameters)
         all_members = torch.ones(agent.members, dtype=torch.bool)
-        if loop.obs is None:
-            loop.obs = loop._start(None)
         blocks: list[dict[str, Tensor]] = []
         steps_done = 0
         while steps_done < steps:
             if watch is not None:
                 watch(steps_done / steps)
-            random_numbers, block_steps = _take_numbers(agent, steps - steps_done, max_joined)
+            random_numbers, block_steps = _take_random_numbers(agent, steps - steps_done, max_joined)
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
             list(self._run_block(loop, random_numbers, block_steps, all_members, pause=False))
             blocks.append({name: self._tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
@@ -437,9 +439,9 @@ class Advance:
         step_counts = steps_before + torch.arange(1, steps + 1)
         episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)  # after each step, [M, T]
         is_learning = (episodes >= agent.config.init_episodes) & (step_counts * agent.envs >= agent.first_update)
-        return loop._row(
+        return loop._results(
             losses=losses,
-            waited=(~is_learning).sum(1),  # steps before the member could learn
+            waited=(~is_learning).sum(1),
             counts=done.flatten(1).sum(1).double(),
             returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
             lengths=lengths.double().flatten(1).sum(1),
@@ -448,27 +450,29 @@ class Advance:
     def _run_block(
         self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
     ) -> Iterator[Ended]:
-        """Make the steps of a block with ``random_numbers`` (name -> ``[M, T, ...]``), T = ``steps``, in place of T
-        calls of `StepLoop.step`. ``running``, ``pause`` and the result are as in `__call__`. Stores the tensors of the
-        block (`_block_tensors`)."""
+        """Make the T = ``steps`` steps of a block with the ``random_numbers``, ``{name: [M, T, ...]}``, for the members
+        where ``running [M]`` is True. With ``pause``, yield the episodes that ended before their members go on;
+        otherwise yield nothing. Stores the tensors of the block (`_block_tensors`) in ``_tensors``."""
         agent: Any = loop.agent
+        if loop.obs is None:
+            loop.obs = loop._start(None)
         seeds, starts = loop.starts_ahead(steps)
         self._tensors = tensors = _block_tensors(agent, steps) | _current_episodes(loop, starts, running)
         block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
-        shared = self._shared_by(loop, members, tests)
+        shared = self._shared_objects(loop, members, tests)
         world, player, test_world = shared.world, shared.player, shared.test_world
 
         def run_steps(memory: Any, first: int, last: int) -> None:
             work, phi, scratch, arrays = memory
             _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
 
-        background_task = partial(loop.get_ready, steps) if self.threads > 1 else None
+        background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
         while True:
             for_members(run_steps, agent.members, shared.memories, background_task)
             if not pause:
-                break
+                break  # all members have made all steps
             ends = tensors["done"].nonzero(as_tuple=True)  # indices (members, steps, environments), [N] each
             if len(ends[0]):
                 ended_returns, ended_lengths = tensors["ended_returns"][ends], tensors["ended_lengths"][ends]
@@ -478,9 +482,9 @@ class Advance:
                 break
         _end_block(loop, tensors, seeds, world)
 
-    def _shared_by(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
-        """Return the objects that the blocks of a loop share. They are built again after finished members have left.
-        ``members`` is `Members` of the kind of agent."""
+    def _shared_objects(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
+        """Return the objects that the blocks of a loop share. Build them at the first call, and again after finished
+        members have left the loop. ``members`` is `Members` of the kind of agent."""
         agent, environment, shared = loop.agent, loop.environment, self._shared
         assert isinstance(agent, InnerAgent)
         if shared is not None and shared.environment is environment and shared.flat_parameters is agent.flat_parameters:
@@ -498,15 +502,19 @@ class Advance:
         return self._shared
 
 
-def _take_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
-    """Return the random numbers of the agent's next steps (`NoiseBlocks.take`), and the number of these steps, T."""
+def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
+    """Return the random numbers of the agent's next T steps, ``{name: [M, T, ...]}``, and T. T is at most
+    ``max_steps``, and at most the rest of the agent's current block of random numbers. Further blocks are added as long
+    as T is at most ``max_joined``."""
     random_numbers = agent.noise.take(max_steps, max_joined)
     return random_numbers, next(iter(random_numbers.values())).shape[1]
 
 
 def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
-    """Return the tensors of a `Block` of T = ``steps`` steps, by field: zeros. Its arrays share their memory."""
-    pairs, rows, obs_size = (agent.members, agent.envs), (agent.members, steps, agent.envs), agent.spaces.obs_shape[0]
+    """Return tensors of zeros for the fields of a `Block` of T = ``steps`` steps, ``{field: tensor}``. The arrays of
+    the block are to share their memory."""
+    pairs, rows = (agent.members, agent.envs), (agent.members, steps, agent.envs)  # [M, E], [M, T, E]
+    obs_size = agent.spaces.obs_shape[0]
     action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
     floats = {name: torch.zeros(pairs) for name in ("returns", "rewards", "discounts")}
     counts = ("age", "lengths", "start_step", "actions")
@@ -531,8 +539,9 @@ def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
 
 
 def _current_episodes(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
-    """Return the fields of a `Block` that continue the loop's episodes. ``starts [M, T, E, K]`` are initial states.
-    Only ``running [M]`` is no copy, because the caller changes it during the block."""
+    """Return the fields of a `Block` that continue the current episodes of ``loop``, ``{field: tensor}``. ``starts [M,
+    T, E, K]`` are the initial states of episodes that may begin after each of its T steps. All tensors are copies,
+    except ``running [M]``, because the caller changes it during the block."""
     real = envs.real_environment(loop.environment)
     assert isinstance(real, TensorEnvironment) and loop.obs is not None
     assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
@@ -549,8 +558,8 @@ def _current_episodes(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[s
 
 
 def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
-    """Store the state after a block in the loop, its environment and its agent. ``tensors`` are the block's
-    (`_block_tensors`), and ``seeds [M, T, E]`` are of the episodes that may have begun after each of its T steps."""
+    """Store the state after a block of T steps in the loop, its environment and its agent. ``tensors`` are the fields
+    of the `Block`. ``seeds [M, T, E]`` are the seeds of the episodes that may have begun after each step."""
     agent: Any = loop.agent
     real: Any = envs.real_environment(loop.environment)
     state, obs = tensors["state"], tensors["obs"]
@@ -558,7 +567,7 @@ def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world:
         obs = real.dynamics.observe(state.to(real.state.dtype))
     envs.set_episodes(loop.environment, state, tensors["age"], obs)
     loop.obs, loop.returns, loop.lengths = obs, tensors["returns"], tensors["lengths"]
-    start_step = tensors["start_step"]  # [M, E]
+    start_step = tensors["start_step"]  # [M, E], the step after which the current episode began; -1: before the block
     new_seeds = seeds.gather(1, start_step.clamp(min=0).unsqueeze(1)).squeeze(1)  # [M, E]
     loop.seeds = torch.where(start_step >= 0, new_seeds, loop.seeds)
     steps = seeds.shape[1]
@@ -575,7 +584,7 @@ class CompiledAgent:
     def __init__(self, loop: StepLoop, threads: int = 1):
         agent: Any = loop.agent
         self.loop, self.agent = loop, agent
-        self._advance = Advance(threads)  # for `_shared_by`: the memory of the threads
+        self._compiled_loop = CompiledLoop(threads)  # its `_shared_objects` allocates the memory of the threads
         self._steps_left = 0  # steps of the epoch after the current block
         self._block_steps = 0  # steps in the current block
         self._step = 0  # steps of the current block that have been made
@@ -591,7 +600,7 @@ class CompiledAgent:
     def _begin_block(self) -> None:
         """Take the random numbers of the next steps, and allocate the arrays of their `Block`."""
         agent, kind = self.agent, KINDS[type(self.agent)]
-        self._random_numbers, self._block_steps = _take_numbers(agent, self._steps_left)
+        self._random_numbers, self._block_steps = _take_random_numbers(agent, self._steps_left)
         self._step = 0
         self._steps_left -= self._block_steps
         self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
@@ -599,11 +608,11 @@ class CompiledAgent:
         arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
         self._blocks = {phase: Block(**arrays, pause=False, phase=phase) for phase in (ACT, LEARN)}
         self._tests = _no_tests(self._block_steps)
-        self._shared = self._advance._shared_by(self.loop, self._members, self._tests)
-        self._is_ahead = False  # whether the actions of the next step are known
+        self._shared = self._compiled_loop._shared_objects(self.loop, self._members, self._tests)
+        self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, phase: int) -> None:
-        """Run a phase of the current step for all members."""
+        """Run a phase of the current step, `ACT` or `LEARN` (see `_steps`), for all members."""
         shared, block = self._shared, self._blocks[phase]
 
         def run_members(memory: Any, first: int, last: int) -> None:
@@ -622,7 +631,7 @@ class CompiledAgent:
         """Return exploring actions (`StepAgent.act`)."""
         if self._step == self._block_steps:
             self._begin_block()
-        if not self._is_ahead:
+        if not self._has_actions:
             self._tensors["obs"].copy_(obs)
             self._run(ACT)
         return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
@@ -634,7 +643,8 @@ class CompiledAgent:
         for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
             self._tensors[name].copy_(values)
         self._tensors["done"][:, self._step] = done
-        self._is_ahead = not done.any()  # otherwise an episode begins, with another observation
+        # Phase `LEARN` also chooses the next actions. If an episode begins, they are for a wrong observation.
+        self._has_actions = not done.any()
 
     def learn(self) -> Tensor:
         """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
@@ -652,7 +662,7 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
     if not can_compile_agent(loop.agent):
         return False
     if envs.can_compile(loop.environment):
-        loop.machine_code = Advance(threads)
+        loop.machine_code = CompiledLoop(threads)
     else:
         loop.machine_code = loop.learner = CompiledAgent(loop, threads)
     loop.play, loop.compile_ahead = partial(play, threads=threads), partial(_compile_ahead, loop)
@@ -660,8 +670,9 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
 
 
 def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
-    """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache, before training: so
-    that no epoch contains it. Print a note if this takes long. ``evaluation`` is the environment of evaluations."""
+    """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache. Called before
+    training, so that no epoch is slower than the others. Print a note if this takes long. ``evaluation`` is the
+    environment of evaluations."""
     agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
     twin = StepLoop(agent, loop.environment, Streams([0] * agent.members))
     world = _make_world(type(agent), loop.environment) or _make_external_world(agent)
@@ -669,9 +680,10 @@ def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
     if not marker.exists():
         name = KINDS[type(agent)].__name__.split(".")[-2]
         note(f"the machine code of {name} is compiled, which takes about half a minute and happens once")
-    if isinstance(loop.machine_code, Advance):
+    # Make one step with a copy of the agent, so that training is not changed.
+    if isinstance(loop.machine_code, CompiledLoop):
         environment = copy.deepcopy(loop.environment)
-        Advance().epoch(StepLoop(agent, environment, twin.streams), steps=1)
+        CompiledLoop().epoch(StepLoop(agent, environment, twin.streams), steps=1)
     else:
         compiled_agent, spaces, pairs = CompiledAgent(twin), agent.spaces, (agent.members, agent.envs)
         compiled_agent._steps_left = 1
@@ -699,14 +711,16 @@ def play(
     threads: int = 1,
     action_log: list[Tensor] | None = None,
 ) -> Episodes | None:
-    """Play greedy episodes from ``seeds [M, K]`` like `rollout`, without a trajectory. Return None if a compiled
-    function is missing, if an episode may never end, or if actions on a map are to be logged."""
+    """Play greedy episodes from ``seeds [M, K]`` and return their returns and lengths. The N actions of the first
+    member, ``[N]`` or ``[N, A]``, are appended to ``action_log`` as one tensor. Return None if a compiled function is
+    missing, if an episode may never end, or if actions on a map are to be logged."""
     compiled_policy = _player_and_world(policy, environment)
     if compiled_policy is None or (action_log is not None and compiled_policy[1].kind == envs.CELLS):
         return None
     assert isinstance(environment, TensorEnvironment)
     player, world = compiled_policy
-    single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)  # after the only step
+    # The episodes are the test after a training run of one step.
+    single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
     test_arrays, test_index = single_test.take_due(start_step=0, steps=1), 0
     if action_log is not None:
         shape = (seeds.shape[1], world.limit)
@@ -740,6 +754,6 @@ def warm() -> None:
         config = default_config(implementation, game)
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
-        loop, advance = StepLoop(agent, environment, Streams([0])), Advance()
-        list(advance(loop, count=1, running=running, pause=False))  # an iterator makes no step before it is used
+        loop, make_steps = StepLoop(agent, environment, Streams([0])), CompiledLoop()
+        list(make_steps(loop, count=1, running=running, pause=False))  # an iterator makes no step before it is used
         play(agent.with_weights(agent.flat_parameters), environment, start_seeds)

@@ -77,8 +77,9 @@ class Loop(ABC):
 
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
-        """Return the evaluation policy of the first agent, which contains the run's first member, for ``envs`` episodes
-        of each member. ``streams`` has one stream for each of the run's members."""
+        """Return the evaluation policy of the first agent, which contains the run's first member, for ``envs`` parallel
+        episodes of each member: greedy, or with sampled actions (``sample``). ``streams`` has one stream for each of
+        the run's members."""
 
     @abstractmethod
     def close(self) -> None:
@@ -120,8 +121,8 @@ class Loop(ABC):
         return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
 
     def second_score(self) -> Tensor:
-        """Return the mean greedy returns ``[M]`` in as many episodes as `measure` plays, from other seeds. Changes no
-        state, so that training and later evaluations do not depend on it."""
+        """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from
+        other seeds. Changes no state, so that training and later evaluations do not depend on it."""
         with self.restored_streams():
             name = f"second evaluation after epoch {self.epochs}"
             self.evaluation_streams.set_state(Streams.from_name(self.seeds, name).get_state())
@@ -175,7 +176,7 @@ class Loop(ABC):
             )
 
     def _warn(self, text: str) -> None:
-        """Print a warning, unless there was one with the same text before its "(epoch N)" or "since epoch N"."""
+        """Print a warning, unless an earlier one had the same text before its "(epoch N)" or "since epoch N"."""
         key = text.split(" (")[0].split(" since")[0]
         if key not in self._warned:
             self._warned.add(key)
@@ -185,7 +186,7 @@ class Loop(ABC):
 def _finite_members(agent: Agent) -> Tensor:
     """Return whether all weights of each of the agent's members are finite, ``[members]`` bool."""
     mask = torch.ones(agent.members, dtype=torch.bool)
-    for weights in agent.parameters():
+    for weights in agent.parameters():  # a sum is not finite if one of its terms is not
         sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
         mask &= sums.isfinite().cpu()
     return mask

@@ -18,7 +18,6 @@ from models.trajectory import Trajectory
 
 PREFIX = "minari:"
 _CHUNK = 64  # episodes read at a time
-_COLUMNS = ("obs", "action", "reward", "terminated", "truncated", "valid")  # fields of `Trajectory` with steps
 
 
 class Recording:
@@ -30,14 +29,15 @@ class Recording:
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         actions = _actions(action_space)
+        obs_size = gym.spaces.flatdim(obs_space) if _is_flat(obs_space) else 0
         if spaces.is_image:
             problem, allowed = f"but {game} shows images", "an environment that shows vectors"
         elif not self.dataset.total_episodes:
             problem, allowed = "which has no episodes", "one or more episodes"
-        elif not _is_flat(obs_space):
+        elif not obs_size:
             problem = f"which has observations {obs_space}"
             allowed = "vectors, cells, or dictionaries or tuples of them"
-        elif ((obs_size := gym.spaces.flatdim(obs_space)),) != spaces.obs_shape or actions != spaces.actions:
+        elif (obs_size,) != spaces.obs_shape or actions != spaces.actions:
             problem = f"which has observations of {obs_size} numbers and {actions or action_space}"
             allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
         else:
@@ -74,30 +74,28 @@ class Recording:
             yield self._trajectory(chunk, members)
 
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
-        """Return the episodes side by side, ``[T, M, E, ...]``, padded with zeros. An episode that was cut off in the
-        recording counts as truncated."""
-        obs, actions, rewards = zip(*map(self._columns, episodes), strict=True)
+        """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
+        longest and equal for all ``members``. An episode that was cut off in the recording counts as truncated."""
+        obs, actions, rewards = zip(*map(self._steps, episodes), strict=True)
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
         lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         is_last = time == lengths - 1  # [T, E]
         reward = _padded(rewards)
-        columns = (
-            _padded([episode_obs[:-1] for episode_obs in obs]),
-            _padded(actions).to(self.spaces.action_dtype),
-            reward,
-            is_last & terminated,
-            is_last & truncated,
-            time < lengths,
-        )
-        by_member = (column.unsqueeze(1).expand(-1, members, *column.shape[1:]) for column in columns)
-        columns_by_member = dict(zip(_COLUMNS, by_member, strict=True))
-        final = torch.stack([episode_obs[-1] for episode_obs in obs]).expand(members, -1, -1)
-        returns = reward.sum(0).expand(members, -1)
-        return Trajectory(**columns_by_member, final_obs=final, returns=returns)
+        columns = {  # [T, E, ...] each
+            "obs": _padded([episode_obs[:-1] for episode_obs in obs]),
+            "action": _padded(actions).to(self.spaces.action_dtype),
+            "reward": reward,
+            "terminated": is_last & terminated,
+            "truncated": is_last & truncated,
+            "valid": time < lengths,
+        }
+        by_member = {name: part.unsqueeze(1).expand(-1, members, *part.shape[1:]) for name, part in columns.items()}
+        final_obs = torch.stack([episode_obs[-1] for episode_obs in obs]).expand(members, -1, -1)
+        return Trajectory(**by_member, final_obs=final_obs, returns=reward.sum(0).expand(members, -1))
 
-    def _columns(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def _steps(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
         Raises SettingError if they do not fit the spaces."""
         try:
@@ -111,7 +109,7 @@ class Recording:
         except Exception as error:  # other values than the dataset's spaces have
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             raise self._error(problem, "values of the dataset's spaces") from error
-        length, count = len(rewards), getattr(self.spaces.actions, "n", 0)  # of discrete actions
+        length, num_actions = len(rewards), getattr(self.spaces.actions, "n", 0)  # 0: continuous actions
         if rewards.ndim != 1 or obs.shape[1:] != self.spaces.obs_shape:
             problem = f"rewards {list(rewards.shape)} and observations {list(obs.shape)}"
             allowed = f"[T] and [T + 1, {self.spaces.obs_shape[0]}]"
@@ -120,8 +118,8 @@ class Recording:
             allowed = "one more observation than rewards"
         elif not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
             problem, allowed = "numbers that are not finite", "finite numbers"
-        elif count and not ((0 <= actions) & (actions < count)).all():
-            problem, allowed = "other actions", f"the {count} of its action space"
+        elif num_actions and not ((0 <= actions) & (actions < num_actions)).all():
+            problem, allowed = "other actions", f"the {num_actions} of its action space"
         else:
             return obs, actions, rewards
         raise self._error(f"whose episode {episode.id} has {problem}", allowed)
@@ -185,7 +183,7 @@ def _gym_spaces(spaces: Spaces) -> tuple[gym.Space, gym.Space]:
 
 
 def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[Any]:
-    """Return an `EpisodeBuffer` of Minari for each episode. If observations are ``one_hot``, it has their indices."""
+    """Return an `EpisodeBuffer` of Minari for each episode. ``one_hot`` observations become numbers of cells."""
     from minari.data_collector import EpisodeBuffer
 
     buffers: list[EpisodeBuffer] = []
@@ -216,7 +214,7 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
 
 
 def _is_flat(space: gym.Space) -> bool:
-    """Return whether `_flat` supports this kind of space."""
+    """Return whether `_flat` can convert values of ``space`` to vectors."""
     if isinstance(space, gym.spaces.Dict):
         return all(map(_is_flat, space.spaces.values()))
     if isinstance(space, gym.spaces.Tuple):
@@ -225,15 +223,18 @@ def _is_flat(space: gym.Space) -> bool:
 
 
 def _flat(space: gym.Space, values: Any) -> np.ndarray:
-    """Return T values of ``space`` as vectors ``[T, N]`` float32, as `gymnasium.spaces.flatten` orders them."""
+    """Return T values of ``space`` as vectors ``[T, N]`` float32, in the order of `gymnasium.spaces.flatten`. A number
+    of a discrete space becomes a one-hot vector."""
     if isinstance(space, gym.spaces.Dict):
         return np.concatenate([_flat(part, values[name]) for name, part in space.spaces.items()], 1)
     if isinstance(space, gym.spaces.Tuple):
         return np.concatenate([_flat(part, values[i]) for i, part in enumerate(space.spaces)], 1)
     if isinstance(space, gym.spaces.MultiDiscrete):
         columns = np.asarray(values).reshape(len(values), -1).T
-        sizes = zip(space.nvec.ravel(), space.start.ravel(), columns, strict=True)
-        return np.concatenate([_flat(gym.spaces.Discrete(n, start=start), column) for n, start, column in sizes], 1)
+        parts = []
+        for n, start, column in zip(space.nvec.ravel(), space.start.ravel(), columns, strict=True):
+            parts.append(_flat(gym.spaces.Discrete(n, start=start), column))
+        return np.concatenate(parts, 1)
     if isinstance(space, gym.spaces.Discrete):
         cells = np.asarray(values).reshape(-1) - int(space.start)
         if (cells < 0).any():

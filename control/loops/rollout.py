@@ -80,7 +80,7 @@ def rollout(
 
     running = torch.ones(seeds.shape, dtype=torch.bool)
     obs = environment.reset(padded(seeds), padded(running))[:, :count]
-    trace: list[tuple[Tensor, ...]] = []
+    trace: list[tuple[Tensor, ...]] = []  # for each step, the first six fields of a `Trajectory`
     logged: list[tuple[Tensor, Tensor]] = []  # actions, and the environments that were running
     running = running.to(obs.device)
     returns = torch.zeros(seeds.shape, device=obs.device)
@@ -109,5 +109,5 @@ def rollout(
             was_running = torch.stack([mask[0] for _, mask in logged])
             action_log.append(first_actions[was_running].cpu())
         return Episodes(returns.cpu(), lengths.cpu())
-    columns = [torch.stack(column) for column in zip(*trace, strict=True)]
-    return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]  # six columns, in order
+    columns = [torch.stack(column) for column in zip(*trace, strict=True)]  # [T, M, E, ...] each
+    return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]

@@ -75,7 +75,7 @@ class StepLoop:
         self._ones = torch.ones(shape, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
-        self._all_learn = False
+        self._all_learn = False  # whether all members have begun to make updates
         self._starts = Starts(streams, environment, agent.envs)
 
     def step(self) -> Ended | None:
@@ -95,7 +95,7 @@ class StepLoop:
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
-        self.agent_obs = step.obs if agent.acts_on_stale else None
+        self.agent_obs = step.obs if agent.acts_on_stale else None  # then it acts once more after the end of an episode
         self.steps += 1
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         if not len(indices):
@@ -135,19 +135,19 @@ class StepLoop:
                 counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
                 returns.index_add_(0, ended.members, ended.returns.double())
                 lengths.index_add_(0, ended.members, ended.lengths.double())
-        return self._row(torch.stack(losses, 1), waited, counts, returns, lengths)
+        return self._results(torch.stack(losses, 1), waited, counts, returns, lengths)
 
-    def _row(
+    def _results(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the result of `epoch` from the ``losses [M, T]`` of its T steps and, ``[M]`` each: the number of steps
-        before a member could learn (``waited``), the number of finished episodes (``counts``), and the sums of their
-        ``returns`` and ``lengths``."""
+        """Return the results of `epoch` from the ``losses [M, T]`` after each of its T steps and, ``[M]`` each: the
+        number of steps before a member could learn (``waited``), the number of finished episodes (``counts``), and the
+        sums of their ``returns`` and ``lengths``."""
         steps = losses.shape[1]
         waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
-        row = {
-            # Steps are the contiguous axis, so that the rounding of sums does not depend on M.
+        results = {
+            # Steps are the contiguous axis, so that a sum adds in the same order, and rounds equally, for any M.
             "loss": losses.double().masked_fill(waiting, 0.0).sum(1) / updated,
             "return": returns / counts,
             "length": lengths / counts,
@@ -155,16 +155,16 @@ class StepLoop:
             "finite": returns.isfinite(),
             "updates": self.agent.updates(steps, updated),
         }
-        row |= self.agent.metrics() | self.agent.status()
-        return {name: value.cpu() for name, value in row.items()}
+        results |= self.agent.metrics() | self.agent.status()
+        return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members for which ``running [M]`` is True. Yield the episodes that ended.
+        """Make ``count`` steps of the members for which ``running [M]`` is True. Yield the episodes that ended, after
+        each step that ended some. The caller may then set ``running`` of their members to False.
 
-        This implementation steps all members together, even if some are not ``running``. It yields after each step that
-        ended episodes, so it ignores ``pause``. Machine code (`control.loops.compiled.Advance`) may replace it, and
-        makes many steps at once. With ``pause``, a member that ended an episode makes no further step until the episode
-        is yielded, so that the caller can stop the member by changing ``running``. Without ``pause``, it yields none.
+        This implementation steps all members together until none is running, and ignores ``pause``. Machine code
+        (`control.loops.compiled.CompiledLoop`) may replace it and makes many steps at once: only with ``pause`` does it
+        stop a member at the end of an episode and yield the episode.
         """
         for _ in range(count):
             if not running.any():
@@ -174,12 +174,14 @@ class StepLoop:
 
     def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
-        their initial states ``[M, T, E, ...]``. Afterwards, the current block of random numbers is the one of the last
-        step."""
+        their initial states ``[M, T, E, ...]``. Moves `_starts` forward to the last of these steps."""
         seeds, starts = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
-            block, first_row = self._starts_at(step).block, step % BLOCK
+            block, first_row = (
+                self._starts_at(step).block,
+                step % BLOCK,
+            )  # the block has a row [M, E, ...] for each step
             num_rows = min(BLOCK - first_row, last_step - step + 1)
             rows = slice(first_row, first_row + num_rows)
             seeds.append(block["seeds"][:, rows])
@@ -187,9 +189,9 @@ class StepLoop:
             step += num_rows
         return torch.cat(seeds, 1), torch.cat(starts, 1)
 
-    def get_ready(self, steps: int) -> None:
-        """Sample the random numbers for the time after the next ``steps`` steps. Another thread may call this during
-        these steps."""
+    def prepare_random_numbers(self, steps: int) -> None:
+        """Sample in advance the random numbers that will be needed after the next ``steps`` steps. Another thread may
+        call this during these steps."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:
@@ -207,14 +209,14 @@ class StepLoop:
         return self.environment.reset_prepared(numbers["starts"].contiguous(), where)  # not contiguous after `select`
 
     def _starts_at(self, step: int) -> Starts:
-        """Move `_starts` forward to the block that contains ``step``, and return `_starts`."""
+        """Move `_starts` forward to the block of random numbers that contains ``step``, and return `_starts`."""
         while self._starts.number < step // BLOCK:
             self._starts.next_block()
         return self._starts
 
     def select(self, members: Tensor) -> bool:
-        """Keep only ``members`` (indices ``[M']``); the agent must be an `InnerAgent`. Return False and change nothing
-        if the environment does not support that."""
+        """Keep only ``members`` (indices ``[M']``), whose numbers do not change. The agent must be an `InnerAgent`.
+        Return False and change nothing if the environment cannot leave out members."""
         environment = self.environment.select(members)
         if environment is None:
             return False
@@ -244,7 +246,8 @@ class StepLoop:
             check_like(current, value, name)
             device = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
-        block, last_block = state["block"], self.steps // BLOCK  # -1 before the first block
+        # Find the streams' position: the number of the current block of random numbers, -1 before the first one.
+        block, last_block = state["block"], self.steps // BLOCK
         require(block in range(-1, last_block + 1), "a block of starts", f"is {block}", f"-1 to {last_block}")
         self._starts.seek(state["streams"], block)
         self.environment.restore(state["environment"])
@@ -299,12 +302,12 @@ class StepGroups(Loop):
         start = time.perf_counter()
         self.epochs += 1
         for group in self.groups:
-            group.loop.agent.budget = self.budget
-        rows = []
+            group.loop.agent.budget = self.budget  # schedules of the agent depend on it
+        results = []
         fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
-            rows.append(group.loop.epoch(self.steps, part(self.watch, i * fraction, fraction)))
-        metrics = self._gather(rows)
+            results.append(group.loop.epoch(self.steps, part(self.watch, i * fraction, fraction)))
+        metrics = self._in_member_order(results)
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + metrics["updates"]
@@ -320,32 +323,35 @@ class StepGroups(Loop):
         row |= {tag: values for tag, values in metrics.items() if "/" in tag}  # the agents' metrics and status
         return row | {"time/train": seconds}
 
-    def _gather(self, rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Join the results ``{name: [m, ...]}`` of all groups into ``{name: [M, ...]}``, in the order of the run's
-        members."""
-        return {name: torch.cat([row[name] for row in rows])[self.member_order] for name in rows[0]}
+    def _in_member_order(self, results: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Join the results of all groups, ``{name: [m, ...]}`` for the m members of a group, into ``{name: [M, ...]}``,
+        in the order of the run's M members."""
+        return {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
 
     def _play_round(self, count: int, sample: bool) -> Episodes:
-        """Play greedy evaluation episodes; ``sample`` must be False."""
+        """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be
+        False."""
         assert not sample
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
-        rows = []
+        results = []
         for group in self.groups:
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             action_log = self.action_log if group is self.groups[0] else None  # it contains the first member
             episodes = None
-            if group.loop.play is not None and self.trajectories is None:
+            if group.loop.play is not None and self.trajectories is None:  # machine code keeps no trajectories
                 episodes = group.loop.play(policy, group.evaluation, seeds[members], action_log=action_log)
             if episodes is None:
                 episodes = self._play_policy(policy, group.evaluation, seeds[members], action_log)
-            rows.append({"returns": episodes.returns, "lengths": episodes.lengths})
-        return Episodes(**self._gather(rows))
+            results.append({"returns": episodes.returns, "lengths": episodes.lengths})
+        return Episodes(**self._in_member_order(results))
 
     def measure(self) -> dict[str, Tensor]:
+        """Evaluate with greedy actions. Return the mean returns and, in an environment without episodes, the mean
+        reward of a step, ``{tag: [M]}``."""
         episodes = self._evaluate_mode("greedy")
         row = {self.score_tag: episodes.returns.mean(1)}
-        if self.schedule.continuing:  # an environment without episodes
+        if self.schedule.continuing:
             row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
         return row
 

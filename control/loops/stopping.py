@@ -38,11 +38,12 @@ class RunningWindow(PerMember):
         self.counts += new_counts
 
     def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Return the mean ``[N]`` of entries ``first`` to ``last - 1``, counted back from the latest (0), of ``members
-        [N]``: ``mean(m, 0, 10)`` is the mean of the latest ten. NaN without entries."""
+        """Return the mean ``[N]`` of the entries ``first`` to ``last - 1`` of each of ``members [N]``. Entries are
+        counted back from the latest, which is 0: ``mean(m, 0, 10)`` is the mean of the latest ten. Entries that do not
+        exist yet are left out; NaN if there are none."""
         offsets = torch.arange(first, last)
         index = self.counts[members].unsqueeze(1) - 1 - offsets  # [N, last - first], in the order of adding
-        valid = index >= 0  # entries with negative indices do not exist yet
+        valid = index >= 0
         entries = self.values[members].gather(1, index % self.values.shape[1])
         return (entries * valid).sum(1) / valid.sum(1)
 
@@ -74,13 +75,15 @@ class Plateau(Rule):
         self.difference, self.floor = difference, floor
 
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
         members, n = ended.members, self.number
         self.latest.add(members, ended.returns)
         current = self.latest.mean(members, first=0, last=n)
         previous = self.latest.mean(members, first=n, last=2 * n)
-        flat = (current - previous).abs() / (previous.abs() + 1e-9) < self.difference
-        enough_episodes = self.latest.counts[members] > self.initial + n
-        return flat & enough_episodes & (ended.step * loop.agent.envs >= self.floor)
+        is_flat = (current - previous).abs() / (previous.abs() + 1e-9) < self.difference
+        has_episodes = self.latest.counts[members] > self.initial + n
+        has_steps = ended.step * loop.agent.envs >= self.floor
+        return is_flat & has_episodes & has_steps
 
 
 class Solved(Rule):
@@ -89,7 +92,7 @@ class Solved(Rule):
 
     The score of an episode is its return. With ``test(loop, members) -> [N]``, it is the result of a test of the member
     (one test if several of its episodes ended at once). The published rule tests on the real environment after every
-    training episode. Source: as `Plateau`.
+    training episode. Source: Ferreira et al. 2022, section 3.
     """
 
     def __init__(self, members: int, number: int, solved: float, initial: int, test: Test | None = None):
@@ -97,10 +100,11 @@ class Solved(Rule):
         self.solved, self.test = solved, test
 
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
+        """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
         members, scores = ended.members, ended.returns
         if self.test is not None:
             unique_members, indices = members.unique(return_inverse=True)
-            scores = self.test(loop, unique_members)[indices]
+            scores = self.test(loop, unique_members)[indices]  # [N], of each episode
         self.latest.add(members, scores)
         enough_episodes = self.latest.counts[members] > self.initial
         return (self.latest.mean(members, first=0, last=self.number) >= self.solved) & enough_episodes
