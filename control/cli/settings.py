@@ -180,7 +180,7 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
 def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     """Return ``defaults`` changed to ``values``. Raises SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
-    end = end_of(run.implementation)  # "epochs", or the name of another setting
+    end = end_setting(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
     if values.get("total_steps") is not None and end != "total_steps":
         values.setdefault(end, None)  # else its default might end the training before ``total_steps``
@@ -220,7 +220,7 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
     return family_spec.usual_agents(choices, is_continuous(game))
 
 
-def end_of(implementation: str) -> str:
+def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
     return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
@@ -310,7 +310,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
         omitted |= {"recording_epoch_interval", "record_n_rollouts_per_epoch"}
     if not settings.command:
         omitted.add("command")
-    omitted |= {name for name in (end_of(run.implementation), "total_steps") if values[name] is None}
+    omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}
     return {name: value for name, value in values.items() if name not in omitted}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from control.cli.errors import MAX_LINES
 from control.cli.options import FLAG_ONLY, Flag, Flags, chosen_flags, flags_of_all, unknown_error
-from control.cli.settings import Settings, as_dict, end_of
+from control.cli.settings import Settings, as_dict, end_setting
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
@@ -139,7 +139,7 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     valid_flags = chosen_flags(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
-        if name == end_of(run.implementation) and value is None:
+        if name == end_setting(run.implementation) and value is None:
             continue  # `total_steps` implies it
         flag = valid_flags[name]
         if name not in without and (flag.meta["identity"] or word(value) != word(flag.default)):

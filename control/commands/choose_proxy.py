@@ -41,7 +41,7 @@ from models.registry import family
 from models.settings import UserError, names_with
 from models.spaces import Spaces
 from models.streams import Streams
-from understudy.files import IN_RUN
+from understudy.files import PROXY_FILE
 
 _REAL_AGENTS = 4  # agents that train on the real environment before a search
 _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
@@ -77,10 +77,10 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     print_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
-    path = folder / IN_RUN
+    path = folder / PROXY_FILE
     write_proxy(path, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
-    yield "proxy", f"{IN_RUN} ({origin})"
+    yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
     yield from _score_lines(module, summary)
     show_held_out(module, folder, summary["mean"])

@@ -14,7 +14,7 @@ from envs.names import resolve
 from models.proxies import files, originals
 from models.registry import agent_and_proxy_defaults
 from models.settings import SettingError, check
-from understudy.files import IN_RUN, refused
+from understudy.files import PROXY_FILE, refused
 
 
 def import_proxy(settings: Settings) -> int:
@@ -44,7 +44,7 @@ def import_proxy(settings: Settings) -> int:
             raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
-    proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
+    proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), PROXY_FILE)
     if proxy_path.exists():
         line = f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir"
         raise SettingError(line, "import_proxy")

@@ -11,8 +11,9 @@ from control.cli.settings import RunConfig
 from control.loops.process import configure_torch
 
 
-def prepare(run: RunConfig) -> None:
-    """Configure this process for ``run``. Call it before any computation."""
+def configure_process(run: RunConfig) -> None:
+    """Set the threads, the precision and the filters of warnings of this process for ``run``. Call this before any
+    computation."""
     configure_torch(run.num_threads, run.matmul_precision)
     cores = os.cpu_count() or 1
     if run.num_workers > cores and run.ray_address is None:
@@ -25,7 +26,8 @@ def prepare(run: RunConfig) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """Print the exception of a thread, except disk errors of TensorBoard's, which its next write raises again."""
+    """Print the exception of a thread. Disk errors are not printed: they are from TensorBoard's thread, and its next
+    write raises them in the main thread."""
     is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
     if not is_disk_error:
         threading.__excepthook__(failed)

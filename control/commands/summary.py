@@ -14,7 +14,8 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 
 def command(settings: Settings, *words: object) -> Command:
-    """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
+    """Return the command that calls ``trainer.py`` with ``words``, and with ``--import`` for the modules that the run
+    with these ``settings`` needed."""
     module_of_game, _, _ = settings.run.gamename.rpartition(":")  # "" for a game without a module
     modules = dict.fromkeys([*settings.imports, module_of_game])  # without repetitions
     imports = ",".join(filter(None, modules))
@@ -31,23 +32,24 @@ def path_text(value: object, folder: Path | None = None) -> str:
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
-    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. A command begins
-    with ``tensorboard``, or with the first word after ``python``. Paths are relative to ``folder`` (`path_text`)."""
-    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
+    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. The words of a
+    command begin with ``tensorboard``, or with a file for ``python``. Values inside ``folder`` are printed as paths
+    relative to it."""
+    width = max([12, *(len(name) + 2 for name, _ in lines)])  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        # NUL replaces blanks inside an argument, so that the line does not break there. No argument contains NUL.
-        line = " ".join(
-            shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
-        )
+        shell_words = [shlex.quote(path_text(word)) for word in (_program(str(program)), *arguments)]
+        # NUL replaces blanks inside a word, so that the line does not break there. No word contains NUL.
+        line = " ".join(word.replace(" ", "\0") for word in shell_words)
         print(wrap_text(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
 
 
 def _program(name: str) -> str | Path:
-    """Return ``name`` if it starts the program of this Python environment in the shell, else the program's path."""
+    """Return the word that starts a program of this Python environment in a shell: its ``name``, or its path if the
+    name starts another program or none."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

@@ -24,7 +24,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control.cli import errors
 from control.cli.settings import RunConfig, Settings, to_yaml
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.commands.search_space import Space, trial_settings
 from control.commands.summary import Command, command, show_next
 from control.commands.train import build_module, fit
@@ -37,7 +37,7 @@ from control.reports.tables import Table
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import LAST, atomic_write_text
+from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
 from models.settings import SettingError, UserError, raise_all
 
 METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
@@ -333,7 +333,7 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
         contextlib.redirect_stderr(log),
     ):
         try:
-            prepare(run)
+            configure_process(run)
             yield
         except Exception as error:
             traceback.print_exc()
@@ -399,8 +399,8 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        if (folder / LAST).exists():
-            module.restore(checkpoints.load(folder / LAST, resume=True))
+        if (folder / LAST_CHECKPOINT).exists():
+            module.restore(checkpoints.load(folder / LAST_CHECKPOINT, resume=True))
         try:
             module.log_all = False
             fit(module, folder, [Progress()])

@@ -200,7 +200,7 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
         run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
     # Ray's checkpoint, which may be another trial's, is preferred to the trial's last one before an interruption.
-    ray_checkpoint, last = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST
+    ray_checkpoint, last = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST_CHECKPOINT
     with ray_checkpoint.as_directory() if ray_checkpoint else contextlib.nullcontext() as checkpoint_folder:
         start_from = last if last.exists() else None
         if checkpoint_folder:

@@ -12,7 +12,7 @@ import torch
 
 from control.cli.errors import missing_reason
 from control.cli.settings import REMOVED, Settings, from_dict
-from control.storage.run_dir import replacing, version_folders, winner
+from control.storage.run_dir import find_proxy, replacing, version_folders
 from models.archive import read_archive
 from models.settings import UserError
 
@@ -137,7 +137,7 @@ def _no_checkpoint_in(folder: Path) -> NoReturn:
     runs = []
     for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
-        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or winner(run)):
+        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
             runs.append(str(run.relative_to(folder)))
             subfolders.clear()  # `os.walk` does not enter them
     names = ", ".join(sorted(runs)[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")

@@ -21,7 +21,7 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
-LAST = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
+LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
 
 
@@ -40,7 +40,7 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", name.replace("=", "-")).lstrip(".")[:100] or "_"
 
 
-def home(file: Path) -> Path:
+def run_folder_of(file: Path) -> Path:
     """Return the run folder of a checkpoint or of another file in it. If a checkpoint was moved, return its folder."""
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
@@ -58,12 +58,12 @@ def newest(folder: Path) -> Path | None:
     return run_folders[-1] if run_folders else None
 
 
-def winner(path: Path) -> Path | None:
+def find_proxy(path: Path) -> Path | None:
     """Return the file of the proxy that a search left in its run folder ``path``, or in the newest run folder below
     ``path``. None if there is no such file."""
-    from understudy.files import IN_RUN  # imports Gymnasium, which most command lines do not need
+    from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    paths = [folder / IN_RUN for folder in (path, newest(path)) if folder]
+    paths = [folder / PROXY_FILE for folder in (path, newest(path)) if folder]
     return next((path for path in paths if path.exists()), None)
 
 
@@ -132,7 +132,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             mode = fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB  # LOCK_NB: do not wait
             fcntl.flock(file, mode)
         except BlockingIOError as error:
-            checkpoint_note = "" if (folder / LAST).exists() else ", which has no checkpoint yet"
+            checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
             raise SettingError(f"resume: {problem}; wait for it or stop it") from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
@@ -143,7 +143,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             if error.errno not in DISK:
                 raise
             error.filename = error.filename or folder  # `one_line` names it
-            advice = "go on with --resume" if (folder / LAST).is_file() else "start again"
+            advice = "go on with --resume" if (folder / LAST_CHECKPOINT).is_file() else "start again"
             raise UserError(f"{one_line(error)} and {advice}") from error
 
 
