@@ -12,7 +12,7 @@ from control.cli.colour import wrap_text
 from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
-from control.cli.words import word
+from control.cli.words import as_word
 from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SMALLEST, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
@@ -102,8 +102,9 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str], wid
 def _search_page(
     valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
 ) -> str:
-    """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
-    the page lists the settings of all implementations. Raises SettingError if none of these contains the text."""
+    """Return the page of the implementation's settings that contain ``text``. If there are none, or if the user chose
+    no implementation (``is_default``), the page lists the settings of all implementations that contain the text. Raises
+    SettingError if there are none either."""
     from envs.names import GAMES
 
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
@@ -114,15 +115,20 @@ def _search_page(
     if not matches:
         start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
         heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-        matches, notes = [*all_matches.values()], {name: f"of {group}" for name, group in owners.items() if group}
+        matches = [*all_matches.values()]
         first = next(iter(implementations()))
-        shared = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
-        notes = dict.fromkeys(shared, f"default of {first}") | notes
+        hyperparameters = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
+        notes = dict.fromkeys(hyperparameters, f"default of {first}")  # replaced unless all implementations have it
+        notes |= {name: f"of {group}" for name, group in owners.items() if group}
     if not matches:
         name, _, value = text.partition(" ")
-        is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-        suggestion = f"--{name} {value} --help" if is_choice else f"--gamename {text} --help" if text in GAMES else ""
-        hint = f"; did you mean '{suggestion}'?" if suggestion else nearest(text, valid_flags)
+        is_setting = any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
+        if is_setting and value:
+            hint = f"; did you mean '--{name} {value} --help'?"
+        elif text in GAMES:
+            hint = f"; did you mean '--gamename {text} --help'?"
+        else:
+            hint = nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
     lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
     if re.search(r" \[[A-Z]\]", "".join(lines)):
@@ -139,8 +145,8 @@ def _search_page(
 def _training_page(
     valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], width: int, full: bool, is_default: bool
 ) -> str:
-    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect.
-    It has no hyperparameters if the implementation ``is_default``."""
+    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect,
+    and no hyperparameters if the user chose no implementation (``is_default``)."""
     notes = _notes_without_effect(valid_flags, choices)
     # Commands to the agent have no owner.
     training_flags = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
@@ -198,8 +204,8 @@ def _groups(
 
 
 def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note with the reason, for settings without effect in a run with these ``choices`` of
-    implementation, preset, and so on."""
+    """Return setting -> note for settings without effect in a run with these ``choices`` of implementation, preset, and
+    so on. The note says why, such as ``no effect with SE``."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
     required = {name: flag.required_flags for name, flag in valid_flags.items() if flag.required_flags}
@@ -226,15 +232,16 @@ def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> 
 
 
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name. Also return
-    setting -> the implementations that have it, "" if all have it. Settings with the text in their name are first."""
+    """Return the settings of all implementations that contain ``text`` in their name or explanation, by name. Also
+    return setting -> names of the implementations that have it, "" if all have it. Settings with the text in their name
+    are first."""
     all_matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
         for flag in _flags_with_text(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
             all_matches.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
-    names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
+    names = {name: "" if len(group) == len(implementations()) else ", ".join(group) for name, group in owners.items()}
     return dict(sorted(all_matches.items(), key=lambda item: (item[0] != text, text not in item[0]))), names
 
 
@@ -256,7 +263,8 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
+    """Return ``term`` and its explanation ``text``, which begins in column `TEXT_COLUMN`. After a long term it begins
+    in a new line."""
     lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
     indented_term = f"  {term}"
     has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
@@ -274,7 +282,7 @@ def _metavar(flag: Flag) -> str:
 
 def _explanation(flag: Flag, families: Sequence[str]) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets."""
-    parts = [f"default: {word(flag.default, ',')}"]
+    parts = [f"default: {as_word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
     without_null = allowed_values.removesuffix("; or null")
     is_text = allowed_values.startswith("text, ")  # its maximum length is left out

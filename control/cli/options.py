@@ -46,8 +46,9 @@ Flags = Mapping[str, Flag]
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
-    this game, and for ``choices`` of ``preset`` and, with a learned proxy, of ``proxy``, ``agent`` and ``mode``."""
+    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults depend on
+    the game and on ``choices``, values of ``preset`` and, if the implementation learns a proxy, of ``proxy``, ``agent``
+    and ``mode``."""
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
@@ -70,8 +71,8 @@ def command_flags() -> dict[str, Flag]:
 
 
 def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting that
-    is itself such a choice keeps its usual default."""
+    """Return name -> `Flag` for every setting, with the defaults that follow from the preset and similar settings in
+    ``values`` (setting -> value). Settings such as the preset, on which defaults depend, keep their usual default."""
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing
@@ -93,7 +94,7 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
 
 
 def flags_of_all(game: str) -> dict[str, Flag]:
-    """Return every setting of every implementation and every parameter of every game, as `flags` does. Settings of
+    """Return name -> `Flag` for every setting of every implementation and every parameter of every game. Settings of
     agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
     all_flags = all_parameters()
     choices = {"agent": RunConfig.agent}  # without it, an environment would be built to choose the agents
@@ -134,7 +135,8 @@ def settings_of_fresh_agents() -> set[str]:
 
 
 def evaluation_overrides() -> set[str]:
-    """Return the settings that ``--eval_agent`` can change: `settings_of_fresh_agents`, parameters of environments."""
+    """Return the names of settings that ``--eval_agent`` can change although they are in the checkpoint or in the
+    proxy's file: hyperparameters of agents that train on a proxy, and parameters of environments."""
     return settings_of_fresh_agents() | all_parameters().keys()
 
 

@@ -134,8 +134,8 @@ def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, An
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """Return the written form: flat, with plain types only. Tuples become lists, and ``command`` is a mapping. If
-    several configs have a setting, the last of `Settings.configs` counts."""
+    """Return the written form of settings: one mapping from names of settings to values of plain types. Tuples become
+    lists, and ``command`` is a mapping. If several configs have a setting, the last of `Settings.configs` counts."""
     values: dict[str, Any] = {}
     for config in settings.configs:
         values |= {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -153,9 +153,10 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for values in the written form. Missing settings have their defaults. The flag of a command
-    adds its settings. Alternative names are allowed. Raises SettingError."""
-    values, _ = translate(values, (), _DECIDING, lambda name: None)
+    """Return the settings for ``values`` by names of settings (the result of `as_dict`), or by their aliases. Missing
+    settings have their defaults. If ``values`` has the flag of a command, the command's settings are added. Raises
+    SettingError."""
+    values, _ = translate(values, (), _DECIDING)
     defaults = _defaults(values)
     setting_names = {name for part in defaults.configs for name in kinds(type(part))}
     setting_names |= shared_settings(defaults.agent).keys()
@@ -165,7 +166,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 
 
 def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values`` without alternative names, as `from_dict` does. Raises SettingError."""
+    """Return the settings for ``values``, as `from_dict` does, but without aliases. Raises SettingError."""
     return _with_values(_defaults(values), values)
 
 
@@ -180,13 +181,14 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
 def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     """Return ``defaults`` changed to ``values``. Raises SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
-    end = end_setting(run.implementation)  # "epochs", or the name of another setting
+    end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
-    if values.get("total_steps") is not None and end != "total_steps":
-        values.setdefault(end, None)  # else its default might end the training before ``total_steps``
+    if values.get("total_steps") is not None and end_name != "total_steps":
+        values.setdefault(end_name, None)  # else its default might end the training before ``total_steps``
     settings = defaults.replace(**values)
     if settings.epochs is None and settings.total_steps is None:
-        raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
+        line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
+        raise SettingError(line, end_name)
     if settings.proxy is not None:
         validate(run.implementation, settings.proxy)
         for name, _, agent_config in split_by_family(settings.agent, parse_agents(run.agent)):
@@ -203,15 +205,17 @@ def check_exclusive(flag_names: Sequence[str]) -> None:
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag is in ``values``, or None. Raises SettingError for two."""
+    """Return the default settings of the command whose flag is set in ``values``, None for training. Raises
+    SettingError if two flags are set."""
     names = [name for name in COMMANDS if values.get(name)]
     check_exclusive(names)
     return COMMANDS[names[0]]() if names else None
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
-    default for the game and the preset in ``choices``. Without a proxy it is the default of ``agent``."""
+    """Return the names of the agents that train on the proxy of ``implementation``, such as ``DDQN,PPO``. They are
+    ``choices["agent"]``, or else the default for the game and the preset in ``choices``. For an implementation that
+    learns no proxy, return the value of the setting ``agent``, which it does not use."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -260,16 +264,16 @@ def replaced_in(implementation: str) -> dict[str, str]:
     name of the setting to use instead, or "" if there is none."""
     family_spec, replacements = family(implementation), {}
     for field in dataclasses.fields(RunConfig):
-        by_kind_of_learning = field.metadata["replaced"]
-        if family_spec.learns_from in by_kind_of_learning:
-            replacements[field.name] = by_kind_of_learning[family_spec.learns_from]
+        replacement_of = field.metadata["replaced"]  # ``learns_from`` of families without the setting -> replacement
+        if family_spec.learns_from in replacement_of:
+            replacements[field.name] = replacement_of[family_spec.learns_from]
     return replacements | dict(family_spec.replaced)
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason for settings that have no effect in combination with the other settings. They are
-    settings of the implementation and of the agents that train on its proxy. A setting of several such agents of one
-    family must have no effect for any of them."""
+    """Return setting -> reason for settings of the implementation, and of the agents that train on its proxy, that have
+    no effect in combination with the other settings. If several agents share a setting, because they are of one family,
+    it must have no effect for any of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
         return _ineffective(family_spec, settings.agent, settings.lacks)
@@ -290,15 +294,15 @@ def ineffective(settings: Settings) -> dict[str, str]:
 def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
     """Return field -> reason for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
     the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
-    required = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
-    missing = {name: f"there are no {part}" for name, part in required.items() if part in lacks}
+    required_part = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
+    missing = {name: f"there are no {part}" for name, part in required_part.items() if part in lacks}
     is_fixed = not (sample_all or getattr(config, "vary_hp", True))  # only inner agents have ``vary_hp``
     return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
 
 
 def effective_values(settings: Settings) -> dict[str, Any]:
-    """Return the written form of a training run without settings that have no effect. Also without settings that only
-    flags may set, and without settings of other commands. `from_dict` restores the same run."""
+    """Return setting -> value for a training run, from which `from_dict` restores the same run. Settings that have no
+    effect, settings that only flags may set and settings of other commands are left out."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
     omitted |= kinds(type(settings.subcommand)).keys()

@@ -38,8 +38,8 @@ def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each path in a config that neither exists nor is a word that the setting accepts in place of
-    a path."""
+    """Yield an error for each missing file in a config. A setting may also accept certain words, such as ``real`` for
+    ``--film``."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
         for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
@@ -60,8 +60,8 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
 
 def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
-    """Yield the ``typed`` flags that have no effect in combination with the other settings. Each is a pair of its name
-    and the end of its message (`check_effects`)."""
+    """Yield a pair ``(flag, end of the error message)`` for each ``typed`` flag that has no effect in combination with
+    the other settings, as `check_effects` needs it."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")

@@ -499,7 +499,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     distinguish the implementations of the family. Otherwise it gets the values that both families may have
     (`_common_values`) and values of the preset. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
-    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents(), lambda name: None)  # without aliases
+    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> its name in ``saved_settings``
     # The first files also hold the settings of all commands, and settings that no longer exist.

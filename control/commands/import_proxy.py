@@ -18,8 +18,9 @@ from understudy.files import PROXY_FILE, refused
 
 
 def import_proxy(settings: Settings) -> int:
-    """Write the proxy in the file to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for
-    a file without a proxy, and SettingError if its environment is unknown or the new file exists."""
+    """Convert the file ``NAME.*`` of ``--import_proxy`` to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Return the
+    exit status 0. Raises ProxyError for a file without a proxy, and SettingError if its environment is unknown or the
+    new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
@@ -57,8 +58,8 @@ def import_proxy(settings: Settings) -> int:
 
 
 def _game_of_file(original: originals.Original, path: Path) -> str:
-    """Return the environment that the file names, else the environment with the name of the file, or of the folder of a
-    file called checkpoint. Raises SettingError if it is unknown."""
+    """Return the environment whose name is in the content of the file, or else in its path: the name of the file, or of
+    its folder if the file is called checkpoint. Raises SettingError if the environment is unknown."""
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
     try:

@@ -274,13 +274,16 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
-    more)``. If no return is known to solve the environment, compare the score with the first score of the run. If the
-    score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
+    more)``. If the return that solves the environment is unknown, compare the score with the first score of the run. If
+    the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
     loop, num_seeds = module.loop, len(module.seeds)
-    is_greedy = loop.score_tag == GREEDY
-    text = f"{loop.score_name} {module.best:.1f}"
-    if is_greedy and loop.varies:
-        text += _two_tests_text(module, folder / "checkpoints" / "best.ckpt", metrics)
+    best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
+    text, is_greedy = f"{loop.score_name} {module.best:.1f}", loop.score_tag == GREEDY
+    if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
+        epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
+        if epoch in greedy_means:
+            first = greedy_means[epoch]
+            text += f" (tests after epoch {epoch}: {first:.1f} and {2 * module.best - first:.1f})"
     if "return" not in loop.score_name:
         return text
     solved = solved_return(module.settings.run.gamename)
@@ -289,43 +292,33 @@ def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, li
         text += f", {solved_verdict(module.best, solved)}"
     elif len(scores) > num_seeds:
         first_score = sum(scores[:num_seeds]) / num_seeds
+        comparison = "better than" if module.best > first_score else "no better than"
         if module.best == first_score:
             comparison = "as good as"
-        else:
-            comparison = "better than" if module.best > first_score else "no better than"
         text += f", {comparison} the first ({first_score:.1f})"
-    greedy_returns = [value for value in metrics.get(GREEDY, []) if math.isfinite(value)]
-    if not is_greedy and greedy_returns and num_seeds == 1:
-        text += f"; best greedy return {max(greedy_returns):.1f}"
+    if not is_greedy and greedy_means and num_seeds == 1:
+        text += f"; best greedy return {max(greedy_means.values()):.1f}"
     return text
-
-
-def _two_tests_text(module: AgentModule, best_checkpoint: Path, metrics: Mapping[str, list[float]]) -> str:
-    """Return the results of the two tests whose mean is the best score, such as `` (tests after epoch 9: 1.0 and
-    2.0)``. Only the first test is in ``metrics``. Empty if it is missing there, or without a best checkpoint."""
-    if not best_checkpoint.exists():
-        return ""
-    best_epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
-    rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
-    returns = [value for epoch, value in rows if epoch == best_epoch and math.isfinite(value)]
-    if not returns:
-        return ""
-    first = sum(returns) / len(returns)  # mean over the seeds
-    second = 2 * module.best - first
-    return f" (tests after epoch {best_epoch}: {first:.1f} and {second:.1f})"
 
 
 def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
     """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
     "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
-    rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
-    returns = [(int(epoch), value) for epoch, value in rows if math.isfinite(value)]
-    if module.loop.score_tag != GREEDY or not returns:
+    greedy_means = _greedy_means(metrics)
+    last_epoch = max(greedy_means, default=0)
+    if module.loop.score_tag != GREEDY or not greedy_means or greedy_means[last_epoch] >= module.best:
         return ""
-    last_epoch, _ = returns[-1]
-    last_returns = [value for epoch, value in returns if epoch == last_epoch]  # of all seeds
-    last_score = sum(last_returns) / len(last_returns)
-    return f"{last_score:.1f} after epoch {last_epoch}" if last_score < module.best else ""
+    return f"{greedy_means[last_epoch]:.1f} after epoch {last_epoch}"
+
+
+def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
+    """Return epoch -> mean greedy return over the seeds, from the columns of metrics.csv. Returns that are not finite
+    are left out."""
+    returns: dict[int, list[float]] = {}
+    for epoch, value in zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False):
+        if math.isfinite(value):
+            returns.setdefault(int(epoch), []).append(value)
+    return {epoch: sum(values) / len(values) for epoch, values in returns.items()}
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:

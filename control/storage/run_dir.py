@@ -26,8 +26,9 @@ _VERSION = re.compile(r"version_(\d+)")
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
-    """Return the folder of all versions of a run, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25``
-    for one member, ``seed_25-29`` for five members, and ``tune`` for a hyperparameter ``search``."""
+    """Return the folder that contains the run folders ``version_K`` of a run, with the path
+    ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and
+    ``tune`` for a hyperparameter ``search``."""
     last_seed = run.seed + run.num_seeds - 1
     seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last_seed}"
     name = "tune" if search else seeds
@@ -41,26 +42,27 @@ def safe_name(name: str) -> str:
 
 
 def run_folder_of(file: Path) -> Path:
-    """Return the run folder of a checkpoint or of another file in it. If a checkpoint was moved, return its folder."""
+    """Return the run folder that contains ``file``, such as a checkpoint. For a checkpoint that was moved out of its
+    run, return the folder in which it is."""
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
 
 def version_folders(folder: Path) -> list[Path]:
-    """Return the run folders ``version_K`` in a folder named by `parent`, oldest first. Each is one run with the same
+    """Return the run folders ``version_K`` in ``folder`` (`parent`), oldest first. They are runs with the same
     implementation, environment and seed. Empty if the folder does not exist."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the run folder with the highest version in a folder named by `parent`; None if there is none."""
+    """Return the newest run folder, ``version_K`` with the highest K, in ``folder`` (`parent`); None without any."""
     run_folders = version_folders(folder)
     return run_folders[-1] if run_folders else None
 
 
 def find_proxy(path: Path) -> Path | None:
-    """Return the file of the proxy that a search left in its run folder ``path``, or in the newest run folder below
-    ``path``. None if there is no such file."""
+    """Return the file of the proxy that a search chose at its end. ``path`` is its run folder, or a folder of run
+    folders, of which the newest is taken. None if there is no such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
     paths = [folder / PROXY_FILE for folder in (path, newest(path)) if folder]
@@ -68,8 +70,8 @@ def find_proxy(path: Path) -> Path | None:
 
 
 def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
-    """Make and return a new folder with ``subfolders`` for the run, or for a hyperparameter ``search``. Raises
-    SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
+    """Make a new run folder ``version_K`` with ``subfolders`` and return it. If ``search``, it is for a hyperparameter
+    search. Raises SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -173,7 +175,8 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 
 def synced(path: Path) -> None:
-    """Wait until the system has written a file and its name to the disk."""
+    """Wait until the system has written a file and the entry of its folder to the disk, so that it survives a loss of
+    power."""
     for file_or_folder in (path, path.parent):
         descriptor = os.open(file_or_folder, os.O_RDONLY)
         try:
@@ -238,7 +241,7 @@ def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[
     epoch of a checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do
     not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch
     ``last`` with other steps than the checkpoint."""
-    table, logged = read_columns(path), set[tuple[int, int]]()
+    table, logged = read_columns(path), set[tuple[int, int]]()  # pairs (epoch, seed)
     rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
     for line, row in enumerate(rows, start=2):  # line 1 is the header
         epoch, steps, seed = map(int, row)
@@ -257,8 +260,8 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 
 
 def read_columns(path: Path) -> dict[str, "array[float]"]:
-    """Return the result of `read_metrics` as arrays with 8 bytes per number, for long tables. Empty if the file does
-    not exist."""
+    """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
+    file does not exist."""
     rows = _rows(path)
     header, _ = next(rows, ([], ()))  # the default is for a file that does not exist
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
@@ -270,9 +273,9 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
 
 
 def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
-    """Yield ``(cells, numbers)`` for each line of the file. The first has the names of the columns as cells, and no
-    numbers. Yield nothing if the file does not exist. An incomplete last line is left out. Raises SettingError if the
-    file cannot be read or is not a table of numbers."""
+    """Yield ``(cells, numbers)`` for each line of a metrics.csv: its texts, and the same as numbers, with NaN for empty
+    cells. The first line has the names of the columns as cells, and no numbers. An incomplete last line is left out.
+    Yield nothing if the file does not exist. Raises SettingError if it cannot be read or is not a table of numbers."""
     if not path.exists():
         return
     line_text = ""  # of the current row, for errors
@@ -291,7 +294,7 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
                 keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
                 yield cells, [*keys, *[float(cell or math.nan) for cell in cells[len(KEYS) :]]]
     except (OSError, ValueError, OverflowError, csv.Error) as error:
-        reason = (
-            "it is no text in UTF-8" if isinstance(error, UnicodeError) else getattr(error, "strerror", None) or error
-        )
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, UnicodeError):
+            reason = "it is no text in UTF-8"
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {line_text}{reason}") from error
