@@ -103,8 +103,7 @@ def _search_page(
     valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
 ) -> str:
     """Return the page of the implementation's settings that contain ``text``. If there are none, or if the user chose
-    no implementation (``is_default``), the page lists the settings of all implementations that contain the text. Raises
-    SettingError if there are none either."""
+    no implementation (``is_default``), list such settings of all implementations. Raises SettingError without any."""
     from envs.names import GAMES
 
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
@@ -232,9 +231,8 @@ def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> 
 
 
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return the settings of all implementations that contain ``text`` in their name or explanation, by name. Also
-    return setting -> names of the implementations that have it, "" if all have it. Settings with the text in their name
-    are first."""
+    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name, and setting ->
+    names of the implementations that have it, "" if all have it. Settings with the text in their name are first."""
     all_matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
@@ -263,8 +261,7 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 
 def _entry(term: str, text: str, width: int) -> str:
-    """Return ``term`` and its explanation ``text``, which begins in column `TEXT_COLUMN`. After a long term it begins
-    in a new line."""
+    """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
     lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
     indented_term = f"  {term}"
     has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation

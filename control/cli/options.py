@@ -46,9 +46,8 @@ Flags = Mapping[str, Flag]
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults depend on
-    the game and on ``choices``, values of ``preset`` and, if the implementation learns a proxy, of ``proxy``, ``agent``
-    and ``mode``."""
+    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
+    this game, and for ``choices`` of ``preset`` and, if a proxy is learned, of ``proxy``, ``agent`` and ``mode``."""
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)

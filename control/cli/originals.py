@@ -33,8 +33,7 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {"implementation": implementation, "episodic_env": "false"}
     if "Latent" in implementation:
         settings |= _LATENT_DEFAULTS
-    # Values are booleans in JSON, and text in YAML.
-    if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":
+    if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":  # a boolean in JSON, text in YAML
         entries.pop("rollout_batch_size", None)
     entries.pop("save_final_params", None)  # unused by the scripts
     if "save_params" in entries:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, evaluation_overrides, flags, flags_of_all, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
-from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
+from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml
 from control.cli.together import check_together
 from control.cli.words import NULL, Pair, as_python_number, as_word, one_word, read_value, split, words_by_setting
 from models.mixture import Mixture, expand_shared
@@ -69,8 +69,7 @@ def _parse(
     pairs: list[Pair], file: str, file_words: dict[str, list[str]], file_names: set[str], flag_names: set[str]
 ) -> Settings:
     """Return the settings of the flags in ``pairs`` and of the file (``file_words``, name -> words). Flags override the
-    file. Adds the settings that aliases in the file stand for to ``file_names``, and that flags stand for to
-    ``flag_names``."""
+    file. Adds the settings that aliases represent to ``file_names`` and ``flag_names``."""
     # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
     flag_words, renamed = translate(dict(pairs), (), FIRST)
     flag_names |= flag_words.keys()
@@ -136,8 +135,7 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
 
 def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: list[SettingError]) -> dict[str, Any]:
     """Convert ``words`` (setting -> its words) to values. Raises SettingError for all values that cannot be read or are
-    out of range, together with the errors in ``wrong``, which are from earlier checks. With ``--eval_agent``, ranges
-    depend on the checkpoint and are not checked here."""
+    out of range, and for ``wrong``, earlier errors. With ``--eval_agent``, ranges are not known yet."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         flag = choices.valid_flags[name]
@@ -260,9 +258,8 @@ def _print_translations(
     typed: Mapping[str, list[str]], renamed: Mapping[str, str], translated: Mapping[str, list[str]]
 ) -> None:
     """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
-    setting. ``typed`` maps the user's flags to their words, ``translated`` settings to theirs, and ``renamed`` aliases
-    to settings."""
-    alias_texts: dict[str, list[str]] = {}  # setting -> the aliases and words that the user typed
+    setting. ``typed`` and ``translated`` have the words by flag and by setting; ``renamed`` is alias -> setting."""
+    alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     for name, words in typed.items():
         is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
         if renamed.get(name) in translated and not is_silent:
@@ -327,8 +324,7 @@ def _resolve_choices(words: Mapping[str, list[str]]) -> _Choices:
 
 def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[str]) -> Settings:
     """Build settings from ``values`` and check their combination. Parameters of the environment become part of
-    ``gamename``. ``flag_names`` are the settings that are from flags, not from a file. Removes items from ``values``.
-    Raises SettingError."""
+    ``gamename``. ``flag_names`` are the settings from flags. Removes items from ``values``. Raises SettingError."""
     game = choices.game
     if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
         parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
@@ -349,7 +345,7 @@ def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[s
         for command_class in COMMANDS.values():
             if not values.get(command_class.flag):
                 inactive |= kinds(command_class).keys()
-        settings = with_defaults(_without_names(values, inactive))
+        settings = from_dict(_without_names(values, inactive))
     check_together(settings, typed_flags, choices.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
 
@@ -360,9 +356,8 @@ def _is_used_in_evaluation(flag: Flag) -> bool:
 
 
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``. If ``game`` itself contains other values of them,
-    parameters from flags (``flag_names``) override these values. Parameters from a file do so only if ``game`` is not
-    from a flag."""
+    """Return the name ``game`` with the parameters in ``values``. If the name has other values for them, parameters
+    from flags (``flag_names``) override these, and parameters from a file only if the name is not from a flag."""
     from envs.names import split_name, with_parameters
 
     base_game, named_parameters = split_name(game)

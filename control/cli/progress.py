@@ -97,7 +97,6 @@ def time_in_words(seconds: float) -> str:
 
 
 def part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function that shows the progress of a part of the work, from 0 to 1, as progress of the whole work. Of
-    the whole, the fraction ``first`` precedes the part, and the part is the fraction ``size``. ``watch`` shows the
-    progress of the whole; None if it is None."""
+    """Return a function that shows the progress of a part of the work, 0 to 1, as progress of the whole (``watch``).
+    The part begins at the fraction ``first`` of the whole and is the fraction ``size``. None if ``watch`` is None."""
     return None if watch is None else lambda fraction, *result: watch(first + size * fraction, *result)

@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Folder of a family -> its page, where the names differ.
 _PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
-EVERY_RUN = "Settings of every run are on [the first page](../settings.md)."
+
 INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
@@ -59,8 +59,7 @@ TOCTREE = """```{{toctree}}
 
 
 def pages() -> dict[str, str]:
-    """Return path below docs/ -> page as Markdown: the first page, about runs and environments, and the pages about
-    searches and about each family."""
+    """Return path below docs/ -> page as Markdown: a page for runs and environments, for searches and each family."""
     details = {"searches": _search_settings(), **_settings_by_folder()}
     # Headings of separate pages are one level higher than on the first page.
     texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
@@ -120,11 +119,11 @@ def _settings_by_folder() -> dict[str, Iterator[str]]:
 
 
 def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the page of a family with the implementations ``names``: its settings, then the defaults that
-    differ by implementation, preset and game, then the sources of its methods."""
+    """Yield the lines of the page of a family with the implementations ``names``: settings, other defaults, sources."""
     folder = family.package.rpartition(".")[2]
     yield f"## Settings of {', '.join(names)}\n"
-    yield f"{_wrap(f'More about these methods is on the page {_page_link(folder)}. {EVERY_RUN}')}\n"
+    introduction = f"More about these methods is on the page {_page_link(folder)}."
+    yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
     overrides = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
@@ -155,8 +154,7 @@ def _page_link(folder: str) -> str:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the lines of the settings of a config, below their headings. ``families`` determine their aliases. Settings
-    with a name in ``without`` are left out."""
+    """Yield the lines of the settings of a config below their headings, except the settings in ``without``."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
     sections: dict[str, list[Flag]] = {"": [], **{name: [] for name in _HEADINGS}}
     for flag in flags:
@@ -169,9 +167,8 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 
 def _section(flag: Flag) -> str:
-    """Return the heading of a setting: the section in its declaration, or for an agent's setting the component of the
-    agent, or the key of `_HEADINGS` that matches its name. A setting on which defaults of others depend has the heading
-    "", before all others."""
+    """Return the heading of a setting: its declared section, or for an agent its component, or the key of `_HEADINGS`
+    that matches its name. It is "", the first heading, for a setting on which defaults of others depend."""
     if flag.section or flag.meta["chooses"]:
         return str(flag.section)
     matches = (heading for heading, words in _HEADINGS.items() if re.search(words, flag.name))

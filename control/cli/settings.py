@@ -153,9 +153,8 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values`` by names of settings (the result of `as_dict`), or by their aliases. Missing
-    settings have their defaults. If ``values`` has the flag of a command, the command's settings are added. Raises
-    SettingError."""
+    """Return the settings for ``values``, a mapping of names or aliases of settings. Missing settings have their
+    defaults, and the flag of a command adds its settings. Raises SettingError."""
     values, _ = translate(values, (), _DECIDING)
     defaults = _defaults(values)
     setting_names = {name for part in defaults.configs for name in kinds(type(part))}
@@ -163,11 +162,6 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return _with_values(defaults, values)
-
-
-def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values``, as `from_dict` does, but without aliases. Raises SettingError."""
-    return _with_values(_defaults(values), values)
 
 
 def _defaults(values: Mapping[str, Any]) -> Settings:
@@ -205,8 +199,7 @@ def check_exclusive(flag_names: Sequence[str]) -> None:
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag is set in ``values``, None for training. Raises
-    SettingError if two flags are set."""
+    """Return the default settings of the command whose flag ``values`` has, or None. Raises SettingError for two."""
     names = [name for name in COMMANDS if values.get(name)]
     check_exclusive(names)
     return COMMANDS[names[0]]() if names else None

@@ -23,10 +23,10 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     if command is not None:
-        for_training = names_with(run, "commands", ())
+        only_for_training = names_with(run, "commands", ())  # no other command uses them
         if command.flag != "learn":  # ``--learn`` has settings of training, such as ``--resume``
-            for_training |= names_with(run, "commands", ("learn",))
-        check_exclusive([command.flag, *(name for name in sorted(for_training) if getattr(run, name))])
+            only_for_training |= names_with(run, "commands", ("learn",))
+        check_exclusive([command.flag, *(name for name in sorted(only_for_training) if getattr(run, name))])
     check_effects(_flags_without_effect(settings, typed, valid_flags))
     raise_all([*_missing_files(run), *_missing_files(command)])
 
@@ -42,7 +42,8 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
     ``--film``."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
-        for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
+        paths = [value] if isinstance(value, str) else list(dict.fromkeys(value))  # without repetitions
+        for path in paths:
             if os.path.exists(path):
                 continue
             words: Collection[str] = ()

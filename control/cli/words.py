@@ -43,9 +43,8 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 
 def _flag_with_one_dash(word: str, is_first: bool) -> str:
-    """Return the name of the flag that the user probably meant by ``word``, such as ``-name``. Empty for a value, such
-    as a negative number. If ``is_first``, the word is before all flags and so cannot be a value. Then return also a
-    flag with a similar name."""
+    """Return the flag that the user meant by ``word``, such as ``-name``. Empty for a value, such as ``-1``. A word
+    before all flags (``is_first``) cannot be a value, so then a flag with a similar name is also returned."""
     if not word.startswith("-") or not word[1:2].isalpha():
         return ""
     name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
@@ -75,10 +74,9 @@ def one_word(name: str, words: Sequence[str]) -> str:
 def words_by_setting(
     pairs: Iterable[Pair], valid_flags: Flags, implementation: str, prefix: str, game: str, wrong: list[SettingError]
 ) -> dict[str, list[str]]:
-    """Return ``pairs`` as setting -> words. If a name has several pairs, the last counts. ``no_x`` becomes the switch
-    ``x`` with the opposite value. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` with a
-    word that is no boolean. Errors have ``prefix`` before the name: ``--``, or the name of the file. They may mention
-    ``game``."""
+    """Return ``pairs`` as setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x``
+    to the opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` whose word is no
+    boolean. In errors, ``prefix`` precedes the name: ``--``, or the name of the file. They may mention ``game``."""
     setting_words: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")

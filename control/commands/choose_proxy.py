@@ -51,8 +51,7 @@ _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak m
 def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
     ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
-    each step. If the search was interrupted, only draws the figure. Raises UserError if the weights of all agents have
-    diverged."""
+    each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
     run = module.settings.run
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
@@ -107,9 +106,8 @@ def _draw_winner(module: ProxyModule, path: Path) -> Path:
 def _scores_and_origin(
     module: ProxyModule, fit: dict[str, Any], generation: int, rows: list[dict[str, Any]], summary: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Return the scores of the winner, as they are written to its files, and a text that says how it was made. ``fit``
-    describes a supervised fit; it is empty for a search. ``generation`` and ``rows`` are results of `_reevaluate`, and
-    ``summary`` is the held-out evaluation."""
+    """Return the scores of the winner for its files, and a text about how it was made. ``fit`` describes a supervised
+    fit (empty for a search), ``rows`` are results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
     if fit:
         return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
     if not rows:  # a clone of a teacher
@@ -123,9 +121,8 @@ def _scores_and_origin(
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
-    """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of their results
-    (`describe`) and the results. If they are of several implementations, the statistics have the mean return of each
-    implementation as ``each``."""
+    """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
+    (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     count = module.config.report_agents
     text = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     with _progress_with_estimate(module, text, count) as watch:
@@ -137,9 +134,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
-    """Return the verdict about the fresh agents that trained on the winner, whose results are ``outcome``: a comparison
-    with random play, the best constant action and a teacher. Steps of these baselines in the real environment are not
-    counted as steps of the search."""
+    """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
+    actions and a teacher. The steps of these in the real environment are not counted as steps of the search."""
     run, config = module.settings.run, module.config
     source, act = config.start_from, None
     if source is not None and is_teacher(source):
@@ -270,10 +266,9 @@ def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Wat
 
 
 def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``count`` fresh agents on each of ``means [N, D]``. Return their mean returns ``[N]``, and the number of
-    agents of each mean. The number is smaller than ``count`` for a mean that could not exceed the first mean even if
-    all further agents reached the environment's largest return. Agents with diverged weights have the return ``-inf``.
-    """
+    """Train ``count`` fresh agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
+    diverged agents, and the number of agents of each mean. The number is smaller than ``count`` for a mean that could
+    not exceed the first mean even if all further agents reached the environment's largest return."""
     sample_all = module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch

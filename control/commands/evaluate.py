@@ -102,8 +102,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
-    # The user chooses output and speed ("outcome" is False), device, and perhaps the time limit. Other settings are the
-    # checkpoint's.
+    # The user chooses output, speed and device, and may change the time limit. Other settings are the checkpoint's.
     names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
     changes = {name: getattr(run, name) for name in names}
     trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
@@ -241,9 +240,8 @@ def _command_text(loop: Loop, settings: Settings) -> str:
 
 
 def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield the rows of a table for ``episodes`` with "greedy" or "sampled" actions (``mode``): a row for each of M
-    seeds and, if there are several, a row for all seeds. Cells are mode, seed, mean, standard deviation, interquartile
-    mean and mean length."""
+    """Yield rows of a table for ``episodes`` with "greedy" or "sampled" actions (``mode``): one for each of M seeds
+    and, if there are several, one for all. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
     groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
     if len(seeds) > 1:
@@ -411,10 +409,9 @@ def _settings_for_real_environment(agent: Any) -> Any:
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     """Return the agents that train on a proxy, implementation -> config: the agents of ``--agent``, or else of the
-    proxy's search. Configs have the hyperparameters of the search, changed to the user's (``settings.changed``).
-
-    Raises SettingError if the agents cannot train on the proxy or if a changed setting has no effect. Raises ProxyError
-    if the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
+    proxy's search. Configs have the hyperparameters of the search, changed to the user's (``settings.changed``). Raises
+    SettingError if the agents cannot train on the proxy or if a changed setting has no effect. Raises ProxyError if the
+    real environment has other spaces than the proxy, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
@@ -472,8 +469,8 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Return the config of fresh agents of implementation ``name`` that train on the proxy. Its values are the defaults
     of its family, overridden by the hyperparameters in the proxy's search (`_searched_settings`), and then by
-    ``changed``. If ``changed`` has ``vary_hp`` but not ``vary``, the default hyperparameters are varied, not those of
-    the search. Raises ProxyError for damaged settings in the file."""
+    ``changed``. If ``changed`` has ``vary_hp`` but not ``vary``, it varies the default hyperparameters. Raises
+    ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
         default_vary = type(from_dict(values).agent)().vary

@@ -18,9 +18,8 @@ Header = Mapping[str, Any]
 
 
 def write(path: str | Path, tensors: Tensors, header: Header) -> None:
-    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header``, except that this header
-    has no ``format``. Raises ValueError for numbers that are not finite, and OSError if the file exists or cannot be
-    written."""
+    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header``, which has no ``format``
+    here. Raises ValueError for numbers that are not finite, and OSError if the file exists or cannot be written."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     check(header, tensors)
     content = FORMATS[Path(path).suffix]({"format": 2 if "command" in tensors else 1, **header}, tensors)
@@ -43,8 +42,7 @@ def _javascript(header: Header, tensors: Tensors) -> bytes:
 
 
 def _command(tensors: Tensors) -> list[list[float]]:
-    """Return the rows of the tensor ``command``, which have a number for each command that the policy follows. Without
-    commands the rows are empty."""
+    """Return the rows of the tensor ``command``, with a number for each command; without commands they are empty."""
     return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
 
 
@@ -80,10 +78,10 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         return node("Mul", x, node("Sigmoid", x)) if activation == "silu" else node(activation.capitalize(), x)
 
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
-    input_widths = {x: width}
+    sizes = {x: width}  # of the model's inputs
     if "command" in tensors:
         *_, centre, scale = tensors["command"]
-        input_widths[command] = num_commands = len(centre)
+        sizes[command] = num_commands = len(centre)
         command = node("Mul", node("Sub", command, centre), scale)
     if "mean" in tensors:
         normalised = node("Mul", node("Sub", x, tensors["mean"]), tensors["scale"])
@@ -109,9 +107,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         node("Min", node("Max", x, low), high)
     nodes[-1].output[0] = "action"
     action = (TensorProto.INT64, ["N"]) if is_index else (TensorProto.FLOAT, ["N", width])
-    inputs = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in input_widths.items()
-    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in sizes.items()]
     graph = helper.make_graph(nodes, "policy", inputs, [helper.make_tensor_value_info("action", *action)], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     helper.set_model_props(model, {KEY: json.dumps(header), "command": json.dumps(_command(tensors))})

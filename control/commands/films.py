@@ -65,10 +65,10 @@ def film_side_by_side(settings: Settings) -> int:
 
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
-    """Return a tuple ``(word, source, role)`` for each of the ``words`` of ``--film``, files or the words `untrained`
-    and `real`. For a file, the source is its proxy or checkpoint, and the role is "". For `untrained` and `real`, the
-    role is the word, and the source is that of the last file before it, or else of the first file. Raises SettingError
-    if no word names a file, or if the source of `real` is no proxy."""
+    """Return a tuple ``(word, source, role)`` for each of the ``words`` of ``--film``. A word is a file, with the role
+    "" and its proxy or checkpoint as the source. Or it is `untrained` or `real`: then it is also the role, and the
+    source is from the last file before it, or else from the first file. Raises SettingError if no word is a file, or if
+    the source of `real` is no proxy."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
@@ -131,9 +131,8 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Train an agent of implementation ``name`` with config ``agent``, and return its actor. It trains on the proxy, or
-    in the role `real` on the real environment. In the role `untrained` it does not train. It has the seed of the first
-    agent of ``--eval_agent``."""
+    """Train an agent of implementation ``name`` with config ``agent`` on the proxy, or in the role `real` on the real
+    environment, or as `untrained` not at all. Return its actor. Its seed is the first agent's in ``--eval_agent``."""
     steps = proxy.config.steps_in_use
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)

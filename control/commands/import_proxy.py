@@ -18,9 +18,8 @@ from understudy.files import PROXY_FILE, refused
 
 
 def import_proxy(settings: Settings) -> int:
-    """Convert the file ``NAME.*`` of ``--import_proxy`` to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Return the
-    exit status 0. Raises ProxyError for a file without a proxy, and SettingError if its environment is unknown or the
-    new file exists."""
+    """Convert the file NAME to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for a file
+    without a proxy, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)

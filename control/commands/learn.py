@@ -104,7 +104,7 @@ class Task:
     def score(self, stage: str, name: str) -> Score:
         """Return the score ``name`` in the results of a stage."""
         values = dict(self.results[stage][name])
-        values["bounds"] = values["bounds"] and tuple(values["bounds"])
+        values["bounds"] = None if values["bounds"] is None else tuple(values["bounds"])  # JSON has a list
         return Score(**values)
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
@@ -162,8 +162,7 @@ def learn(settings: Settings) -> int:
 
 
 def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
-    """Run the stages of ``--learn`` in a new folder, or with the setting ``resume`` in the newest folder of the same
-    settings. Raises SettingError."""
+    """Run the stages of ``--learn`` in a new folder, or with ``resume`` in the newest one. Raises SettingError."""
     run = dataclasses.replace(settings.run, implementation="learned")
     previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
     spaces = spaces_of(run.gamename)  # raises errors before files are written
@@ -244,20 +243,15 @@ def _run_stages(task: Task, verbose: bool) -> bool:
 
 
 def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment. ``watch``
-    is unused; all stages share the signature."""
+    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
     baselines = Baselines.measure(task.game, task.seed, task.time_limit)
     rate = baselines.real_steps / (time.perf_counter() - started)
     text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
-    return {
-        "text": f"{text} in {baselines.random.count} episodes each; {rate:,.0f} steps/s",
-        "random": dataclasses.asdict(baselines.random),
-        "constant": dataclasses.asdict(baselines.constant),
-        "action": baselines.action,
-        "real_steps": baselines.real_steps,
-        "steps_per_second": rate,
-    }
+    text = f"{text} in {baselines.random.count} episodes each; {rate:,.0f} steps/s"
+    scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
+    speed = {"real_steps": baselines.real_steps, "steps_per_second": rate}
+    return {"text": text} | scores | {"action": baselines.action} | speed
 
 
 def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -305,8 +299,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
-    patience = math.ceil(_PATIENCE * _EVALUATIONS)  # evaluations
-    callback = StopWhenFlat(patience, watch)
+    callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
     ending.status = INTERRUPTED  # if a signal ends a later stage; `train` has set the status of a finished command
     if not finished:
@@ -343,8 +336,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
         ``flat [D]``. ``name`` determines the episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
-        policy = stages.parameters.target(flat[None])  # of one member
-        return Score.of(_policy_returns(task, policy, name))
+        return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
@@ -410,15 +402,10 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     real_score = Score.of(real.scores)
     text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each); {reference} after {steps:,} steps on the task"
     text = f"{text} itself {real_score} ({_REAL_AGENTS} agents)"
-    return {
-        "text": text,
-        "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
-        "real": {reference: dataclasses.asdict(real_score)},
-        "steps": steps,
-        "real_steps": int(real.steps.sum()),
-        "failed": not verdict["passed"],
-        "verdict": verdict,
-    }
+    scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
+    scores |= {"real": {reference: dataclasses.asdict(real_score)}}
+    counts = {"steps": steps, "real_steps": int(real.steps.sum())}
+    return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
 
 
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -547,11 +534,9 @@ def _command_text(task: Task) -> str:
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes left``. It is
     empty if there are none. The shorter time assumes that the teacher reaches its best return at once and that agents
-    train in machine code, and the longer time that neither is so. Both use the speed that the stage `probe` measured.
-    """
+    train in machine code; the longer time assumes neither. Both use the speed that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
-    # Times are in seconds.
-    step_time = 1 / probe["steps_per_second"]
+    step_time = 1 / probe["steps_per_second"]  # all times are in seconds
     episode_time = step_time * probe["real_steps"] / max(1, probe["random"]["count"])
     teacher_steps = options.teacher_steps if options.teacher is None else 0
     judging_time = _JUDGING_EPISODES * episode_time

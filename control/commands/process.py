@@ -12,8 +12,7 @@ from control.loops.process import configure_torch
 
 
 def configure_process(run: RunConfig) -> None:
-    """Set the threads, the precision and the filters of warnings of this process for ``run``. Call this before any
-    computation."""
+    """Set threads, precision and filters of warnings of this process for ``run``. Call it before any computation."""
     configure_torch(run.num_threads, run.matmul_precision)
     cores = os.cpu_count() or 1
     if run.num_workers > cores and run.ray_address is None:
@@ -26,8 +25,7 @@ def configure_process(run: RunConfig) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """Print the exception of a thread. Disk errors are not printed: they are from TensorBoard's thread, and its next
-    write raises them in the main thread."""
+    """Print the exception of a thread, except disk errors of TensorBoard's, which its next write raises again."""
     is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
     if not is_disk_error:
         threading.__excepthook__(failed)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from control.cli.errors import one_line
 from control.cli.settings import Settings
@@ -56,8 +55,7 @@ class Evaluation:
 
 
 class Player:
-    """Plays one episode with the agent of the run's first seed. Observations and actions have the environment's format,
-    without a batch axis."""
+    """Plays one episode with the agent of a run's first seed. Observations and actions are as in the environment."""
 
     def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
         self._policy, self._obs_shape = policy, obs_shape
@@ -223,15 +221,10 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         raise SettingError(f"export is {str(path)!r}; allowed: a file that ends with {', '.join(FORMATS)}", "export")
     if path.exists():
         raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export")
-    header: dict[str, Any] = {
-        "game": run.gamename,
-        "implementation": run.implementation,
-        "actions": {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high},
-        "cells": agent.spaces.one_hot,
-        "activations": network.activations,
-        "head": network.head,
-    }
-    tensors: dict[str, Tensor] = {}
+    bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
+    header: dict[str, Any] = {"game": run.gamename, "implementation": run.implementation, "actions": bounds}
+    header |= {"cells": agent.spaces.one_hot, "activations": network.activations, "head": network.head}
+    tensors: dict[str, torch.Tensor] = {}
     for i, layer in enumerate(network.layers):
         for name, tensor in zip(PARTS, layer, strict=False):  # only some layers have gates, the last two parts
             tensors[name.format(i)] = tensor

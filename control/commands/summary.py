@@ -14,8 +14,7 @@ TRAINER = Path(__file__).parents[2] / "trainer.py"
 
 
 def command(settings: Settings, *words: object) -> Command:
-    """Return the command that calls ``trainer.py`` with ``words``, and with ``--import`` for the modules that the run
-    with these ``settings`` needed."""
+    """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
     module_of_game, _, _ = settings.run.gamename.rpartition(":")  # "" for a game without a module
     modules = dict.fromkeys([*settings.imports, module_of_game])  # without repetitions
     imports = ",".join(filter(None, modules))
@@ -32,9 +31,8 @@ def path_text(value: object, folder: Path | None = None) -> str:
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
-    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. The words of a
-    command begin with ``tensorboard``, or with a file for ``python``. Values inside ``folder`` are printed as paths
-    relative to it."""
+    """Print ``lines``, pairs ``(name, value)``, and ``commands`` that can be pasted into a shell. The first word of a
+    command is ``tensorboard`` or a file for ``python``. Paths inside ``folder`` become relative to it."""
     width = max([12, *(len(name) + 2 for name, _ in lines)])  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
@@ -49,7 +47,6 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
 
 
 def _program(name: str) -> str | Path:
-    """Return the word that starts a program of this Python environment in a shell: its ``name``, or its path if the
-    name starts another program or none."""
+    """Return ``name`` if it starts the program of this Python environment in the shell, else the program's path."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

@@ -144,8 +144,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        # -1 is no limit. Lightning refuses a limit below the checkpoint's epoch, which may be past the last epoch if
-        # the resumed run has fewer epochs.
+        # -1 is no limit. Lightning refuses a limit below the checkpoint's epoch, which may be past the last epoch.
         max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,

@@ -103,8 +103,7 @@ class Search:
         self.write()
 
     def _read_trials(self) -> None:
-        """Read the trials of the resumed search from ``trials.json``. Trials that had not ended get the status
-        ``interrupted``. Raises SettingError."""
+        """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError."""
 
         def saved_trial(record: Mapping[str, Any]) -> Trial:
             number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
@@ -163,8 +162,7 @@ class Search:
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """Record that a trial ended. If a ``problem`` ended it, its status becomes ``status``; otherwise "finished" or
-        "stopped early"."""
+        """Record that a trial ended. If a ``problem`` ended it, its status becomes ``status``."""
         trial = self.trials[number]
         if problem:
             trial.status, text = status, f"{status}: {problem}"
@@ -181,8 +179,7 @@ class Search:
         if self.settings.proxy is not None:
             return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
         epochs = trial_settings(self.settings, trial.values).epochs or 0  # None if only steps end it
-        next_evaluation = trial.last.get("epoch", 0) + self.settings.schedule.eval_every
-        return next_evaluation > epochs
+        return trial.last.get("epoch", 0) + self.settings.schedule.eval_every > epochs  # no evaluation is left
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
@@ -318,8 +315,7 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, from the checkpoint ``start_from`` if it is a path. ``report`` receives every evaluation.
-    Raises TrialFailed."""
+    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
@@ -331,8 +327,7 @@ def run_trial(settings: Settings, folder: Path, start_from: Path | None, report:
 
 @contextlib.contextmanager
 def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
-    """Context manager that configures the process for the trial ``run``, appends its output to ``folder/log.txt`` and
-    turns its errors into TrialFailed."""
+    """Context manager that appends a trial's output to ``folder/log.txt`` and turns its errors into TrialFailed."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     with (
         open(folder / "log.txt", "a", encoding="utf-8", buffering=1) as log,
@@ -349,9 +344,8 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from a checkpoint, which may be of another trial (PBT). ``module`` keeps its learning rates.
-    Its best score is the score of this trial's checkpoint ``best``, or ``-inf`` without this file. Changes
-    ``checkpoint``."""
+    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), except the learning rates. The best
+    score becomes the score in the checkpoint ``best``, or ``-inf`` without this file. Changes ``checkpoint``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]

@@ -232,9 +232,8 @@ def _finished_trials(search: Search) -> list[Trial]:
 
 
 def _searcher(search: Search) -> Any:
-    """Return Ray's search algorithm, which suggests the hyperparameters of trials. In a resumed search it suggests the
-    hyperparameters of the interrupted trials first, and it knows the scores of the trials that had ended. A search with
-    BOHB cannot be resumed."""
+    """Return Ray's search algorithm, which suggests the hyperparameters of trials. It suggests the interrupted trials
+    of a resumed search first, and it knows the scores of the trials that had ended. BOHB cannot resume."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand

@@ -126,8 +126,7 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return the best checkpoint, or else the last one, in the first of ``folders`` with a checkpoint. None if no
-    folder has one."""
+    """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
     paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
     return next((path for path in paths if path.is_file()), None)
 

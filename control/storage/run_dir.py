@@ -42,8 +42,7 @@ def safe_name(name: str) -> str:
 
 
 def run_folder_of(file: Path) -> Path:
-    """Return the run folder that contains ``file``, such as a checkpoint. For a checkpoint that was moved out of its
-    run, return the folder in which it is."""
+    """Return the run folder that contains ``file``. For a checkpoint that was moved out of a run, return its folder."""
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
 
@@ -62,7 +61,7 @@ def newest(folder: Path) -> Path | None:
 
 def find_proxy(path: Path) -> Path | None:
     """Return the file of the proxy that a search chose at its end. ``path`` is its run folder, or a folder of run
-    folders, of which the newest is taken. None if there is no such file."""
+    folders; then the newest counts. None if there is no such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
     paths = [folder / PROXY_FILE for folder in (path, newest(path)) if folder]
@@ -126,8 +125,8 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
         is_kind = path.is_dir() if kind == "folder" else path.is_file()
-        lock_is_link = lock.is_symlink()  # it could lock a file elsewhere
-        if lock_is_link or (path.exists() and not is_kind):
+        is_linked_lock = path == lock and path.is_symlink()  # it could lock a file elsewhere
+        if is_linked_lock or (path.exists() and not is_kind):
             raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
     with open(lock, "a") as file:
         try:
@@ -175,8 +174,7 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 
 def synced(path: Path) -> None:
-    """Wait until the system has written a file and the entry of its folder to the disk, so that it survives a loss of
-    power."""
+    """Wait until the system has written a file and its name to the disk, so that they survive a loss of power."""
     for file_or_folder in (path, path.parent):
         descriptor = os.open(file_or_folder, os.O_RDONLY)
         try:

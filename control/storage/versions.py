@@ -25,8 +25,8 @@ def versions() -> dict[str, str]:
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
         "system": platform.platform(),
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
     }
-    versions_by_name["processor"] = f"{_processor()}, {os.cpu_count()} cores"
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions_by_name[name] = importlib.metadata.version(name)
@@ -45,9 +45,8 @@ def write_versions(folder: Path, epoch: int) -> None:
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
-    """Return the entries of ``versions.json`` in a run folder, in order. An entry is a mapping of names to versions, as
-    in `versions`, with the first epoch for which they are valid as ``from``. Empty if the file is missing or
-    malformed."""
+    """Return the entries of ``versions.json`` in order: name -> version as in `versions`, and ``from``, the first epoch
+    for which they are valid. Empty if the file is missing or malformed."""
     try:
         entries = read_json(folder / FILE)
         return [{str(name): str(value) for name, value in entry.items()} for entry in entries if int(entry["from"]) > 0]
