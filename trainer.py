@@ -14,10 +14,10 @@ import gc
 import os
 import sys
 
-from control.cli.ending import INTERRUPTED, begin, ending
+from control.cli.ending import INTERRUPTED, ending, install_handlers
 
 if __name__ == "__main__":
-    begin()  # before the imports that take time
+    install_handlers()  # before the imports that take time
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

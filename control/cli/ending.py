@@ -1,5 +1,5 @@
 """The end of the command's process: its exit status after signals, and output streams that ignore write errors. Imports
-nothing slow, because all other modules are imported after `begin`."""
+nothing slow, because all other modules are imported after `install_handlers`."""
 
 import contextlib
 import io
@@ -98,7 +98,7 @@ def print_over_bar(text: str) -> None:
     print_on_stderr(f"{erase_line}{text}")
 
 
-def begin() -> None:
+def install_handlers() -> None:
     """Install the handler of `SIGNALS` and make stdout and stderr robust. Call it only in the command's main process.
     Signals that are ignored, as under nohup, continue to be ignored."""
     for number in SIGNALS:

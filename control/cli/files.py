@@ -74,8 +74,8 @@ def read_config(path: str) -> list[Pair]:
 
 def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
     """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``empty``, the file may be empty.
-    Raises SettingError for other content, with ``setting``, the flag that has the path, and ``example``, a correct
-    line."""
+    Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows ``example``,
+    a correct line."""
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):

@@ -109,7 +109,7 @@ def _search_page(
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
     all_matches, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
     matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
-    names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
+    other_names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
     heading = f"settings of {implementation} with {text!r}:"
     if not matches:
         start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
@@ -135,8 +135,8 @@ def _search_page(
     lines += [
         f"All settings of {name}: --algo {name} --help" for name in implementations() if name.lower() == text.lower()
     ]
-    if names:
-        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in names)
+    if other_names:
+        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in other_names)
         lines.append(_wrap(f"Also {other_settings}: --algo NAME --help {text}", width))
     return "\n".join(lines)
 
@@ -188,7 +188,7 @@ def _groups(
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
-    family_text = family(choices["implementation"]).sources
+    family_text = family(choices["implementation"]).sources  # a paragraph of it begins with "Sources: "
     sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
     parts = []
     # Hyperparameters are last, so that they are visible in a terminal. Their subsections are after the others.
@@ -227,7 +227,7 @@ def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> 
         return text in " ".join(words).lower()
 
     matches = [flag for flag in valid_flags.values() if contains(flag)]
-    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))
+    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
 
 
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:

@@ -69,7 +69,7 @@ def command_flags() -> dict[str, Flag]:
     return {name: Flag(name, COMMAND, metadata, None, "evaluation") for name, metadata in names.items()}
 
 
-def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
+def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting, with the defaults that follow from the preset and similar settings in
     ``values`` (setting -> value). Settings such as the preset, on which defaults depend, keep their usual default."""
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
@@ -153,7 +153,7 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     return config_flags
 
 
-def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
+def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:
     """Return the error for a parameter that ``game`` lacks. ``name`` may also be its negation, such as ``no_NAME``.
     ``prefix`` is put before the name: ``--``, or the name of a file."""
     from envs.names import games_with
@@ -170,7 +170,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
-        return other_games_error(name, game, prefix)
+        return missing_parameter_error(name, game, prefix)
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)

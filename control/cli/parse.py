@@ -134,8 +134,8 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
 
 
 def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: list[SettingError]) -> dict[str, Any]:
-    """Convert ``words`` (setting -> its words) to values. Raises SettingError for all values that cannot be read or are
-    out of range, and for ``wrong``, earlier errors. With ``--eval_agent``, ranges are not known yet."""
+    """Convert words to values, by setting. Raises SettingError for all values that cannot be read or are out of range,
+    and for the errors in ``wrong``. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         flag = choices.valid_flags[name]

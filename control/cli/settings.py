@@ -144,7 +144,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """Return the default settings for this implementation, environment, preset, proxy and agents in written form."""
+    """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
@@ -269,7 +269,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     it must have no effect for any of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
-        return _ineffective(family_spec, settings.agent, settings.lacks)
+        return _ineffective_fields(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
@@ -277,14 +277,16 @@ def ineffective(settings: Settings) -> dict[str, str]:
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
         configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
-        reasons_by_agent = [_ineffective(agent_family, config, settings.lacks, sample_all) for config in configs]
-        for field, reason in reasons_by_agent[0].items():
-            if all(field in agent_reasons for agent_reasons in reasons_by_agent):
+        all_reasons = [_ineffective_fields(agent_family, config, settings.lacks, sample_all) for config in configs]
+        for field, reason in all_reasons[0].items():
+            if all(field in reasons_of_agent for reasons_of_agent in all_reasons):
                 reasons[name_of_field[field]] = reason
     return reasons
 
 
-def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
+def _ineffective_fields(
+    family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False
+) -> dict[str, str]:
     """Return field -> reason for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
     the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
     required_part = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, Flags, chosen_flags, flags_of_all, unknown_error
+from control.cli.options import FLAG_ONLY, Flag, Flags, flags_for_values, flags_of_all, unknown_error
 from control.cli.settings import Settings, as_dict, end_setting
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
@@ -136,7 +136,7 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
-    valid_flags = chosen_flags(run.implementation, run.gamename, values)
+    valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
         if name == end_setting(run.implementation) and value is None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import print_wrapped, verdict_text
-from control.cli.progress import Watch, part, progress, time_in_words
+from control.cli.progress import Watch, progress, time_in_words, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
@@ -48,7 +48,7 @@ _REAL_AGENTS = 4  # agents that train on the real environment before a search
 _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
 
 
-def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
     ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
     each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
@@ -147,14 +147,15 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
     advice = family(run.implementation).advice(config)
     progress = None
-    first = config.at(1)
+    first_config = config.at(1)  # settings of the first generation
+    is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
     # The verdict requires that the winner's fitness exceeds the first generation's only in a search from random
-    # proxies, and only if the time limit of its tests never changed. Agents that reach the goal cannot improve further.
+    # proxies. Agents that reach the goal cannot improve further if their final return is the fitness.
     if (
         module.epoch > 1
         and source is None
         and module.first_scores.isfinite().any()
-        and (first.scored_by, first.test_limit) == ("agents", config.test_limit)
+        and is_comparable
         and not (config.objective == "final" and reaches_goal)
     ):
         num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
@@ -276,7 +277,7 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
     # All agents of the first mean, then the other means in rounds of `_ROUND_AGENTS` agents.
     fraction = 1 / len(means)  # of the work, for each mean
-    outcome = _train_and_test(module, means[:1], "second test", count, part(watch, 0, fraction), sample_all)
+    outcome = _train_and_test(module, means[:1], "second test", count, watch_part(watch, 0, fraction), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
@@ -286,7 +287,7 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
             break
         end = min(first + _ROUND_AGENTS, count)
         done = fraction + (1 - fraction) * first / count
-        watch_round = part(watch, done, (1 - fraction) * (end - first) / count)
+        watch_round = watch_part(watch, done, (1 - fraction) * (end - first) / count)
         outcome = _train_and_test(
             module, means[candidates], "second test", count, watch_round, sample_all, (first, end)
         )

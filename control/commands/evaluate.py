@@ -15,8 +15,8 @@ import yaml
 from torch import Tensor
 
 from control.cli.colour import paint, print_wrapped, verdict_text
-from control.cli.options import flags, other_games_error, settings_of_fresh_agents, unknown_error
-from control.cli.progress import part, progress
+from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
+from control.cli.progress import progress, watch_part
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import ONE_THREAD_PER_PROCESS, check_effects
@@ -215,7 +215,9 @@ def _game_to_play(settings: Settings, trained_on: str) -> str:
     set it, else ``trained_on``. Raises SettingError for a parameter that the environment lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
     game, game_parameters = split_name(game_name)
-    raise_all([other_games_error(name, game.name) for name in settings.changed if name not in game.parameter_values()])
+    raise_all(
+        [missing_parameter_error(name, game.name) for name in settings.changed if name not in game.parameter_values()]
+    )
     return with_parameters(game, game_parameters | settings.changed).name
 
 
@@ -355,9 +357,9 @@ def _train_and_print(
             seeds = fresh_seeds(run.seed, "evaluation", count)
             proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
             processes = (run.num_workers, run.ray_address, run.num_threads)
-            watch_part = part(watch, number / len(agents), 1 / len(agents))
+            implementation_watch = watch_part(watch, number / len(agents), 1 / len(agents))
             with contextlib.closing(make_workers(config, name, agent_config, proxy.game, *processes)) as workers:
-                outcomes[name] = workers.run(proxies, seeds, watch=watch_part, **limits)
+                outcomes[name] = workers.run(proxies, seeds, watch=implementation_watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
     described_config = dataclasses.replace(config, solved_reward=None) if run.time_limit else config

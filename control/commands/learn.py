@@ -31,7 +31,7 @@ from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
-from control.cli.progress import Watch, part, progress, time_in_words
+from control.cli.progress import Watch, progress, time_in_words, watch_part
 from control.cli.run_settings import LearnConfig
 from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
@@ -259,7 +259,7 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     stage fails if the teacher is not better than random play."""
     training: dict[str, Any] = {}  # results of the training; empty without one
     if task.options.teacher is None:
-        training = _train_teacher(task, part(watch, 0, 0.95))
+        training = _train_teacher(task, watch_part(watch, 0, 0.95))
     act = teacher(task.teacher, task.game, task.spaces)
     score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
     text = f"{training.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
@@ -301,7 +301,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
-    ending.status = INTERRUPTED  # if a signal ends a later stage; `train` has set the status of a finished command
+    ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
     candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
@@ -382,7 +382,7 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
         loop = _inner_loop(task, proxy, name, test_episodes=10)
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
         proxies = proxy.parameters.expand(count, -1)  # [count, D], equal rows
-        outcome = loop.run(proxies, seeds, watch=part(watch, number * fraction, fraction))
+        outcome = loop.run(proxies, seeds, watch=watch_part(watch, number * fraction, fraction))
         agents[name] = Score.of(outcome.scores)
         if watch is not None:
             watch((number + 1) * fraction, ", ".join(f"{name} {score}" for name, score in agents.items()))
@@ -393,7 +393,7 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     if hasattr(loop.agent_config, "buffer_size"):
         capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
         loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
-    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - fraction, fraction))
+    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=watch_part(watch, 1 - fraction, fraction))
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
@@ -428,7 +428,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
         if flat is None:  # agents with the task's reward have their default settings
             loop.agent_config = default_config(name, task.game)
-        outcome = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5))
+        outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))
         curve = outcome.curve  # [N, T]
         real_steps += int(outcome.steps.sum())
         solved_at = first_solved_test(curve, solved)  # [N], index of a test

@@ -17,7 +17,7 @@ from control.cli.colour import note, paint, print_wrapped, warning
 from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
-from control.commands.choose_proxy import conclude, print_if, real_agents_text
+from control.commands.choose_proxy import finish_search, print_if, real_agents_text
 from control.commands.process import configure_process
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
@@ -124,7 +124,8 @@ def _print_heading(module: RunModule, folder: Path) -> None:
     state = "nothing is left to train" if module.is_over() else "resuming"
     hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
-    has_settings = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
+    game, _, _ = run.gamename.partition(",")  # without parameters of the environment
+    has_settings = game in family(run.implementation).prepared_games
     if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not has_settings:
         # With ``start_from``, a teacher or a proxy already shows that agents can learn.
         if module.config.start_from is None:
@@ -358,7 +359,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     """Draw the learning curve, film the best agent and, for a search, choose and evaluate the best proxy. Yield a pair
     ``(name, value)`` for each line of the summary."""
     if isinstance(module, ProxyModule):
-        yield from conclude(module, folder, verbose)
+        yield from finish_search(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)
     run = module.settings.run

@@ -173,7 +173,7 @@ def atomic_write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def synced(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Wait until the system has written a file and its name to the disk, so that they survive a loss of power."""
     for file_or_folder in (path, path.parent):
         descriptor = os.open(file_or_folder, os.O_RDONLY)
@@ -234,22 +234,22 @@ class MetricsFile:
             writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells in rows)
 
 
-def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
-    """Return the epochs from 1 to ``last`` for which metrics.csv lacks the row of at least one seed. ``last`` is the
-    epoch of a checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do
-    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch
-    ``last`` with other steps than the checkpoint."""
+def missing_epochs(path: Path, env_steps: Mapping[int, int], last_epoch: int) -> list[int]:
+    """Return the epochs from 1 to ``last_epoch``, the epoch of a checkpoint, for which metrics.csv lacks the row of at
+    least one seed. ``env_steps`` are the steps of each seed until the checkpoint. Raises SettingError for rows that do
+    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of
+    ``last_epoch`` with other steps than the checkpoint."""
     table, logged = read_columns(path), set[tuple[int, int]]()  # pairs (epoch, seed)
     rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
     for line, row in enumerate(rows, start=2):  # line 1 is the header
         epoch, steps, seed = map(int, row)
-        expected_steps = env_steps.get(seed) if epoch == last else steps
+        expected_steps = env_steps.get(seed) if epoch == last_epoch else steps
         if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged:
             problem = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
             text = f"{str(path)!r} is not the table of this run: {problem}"
             raise SettingError(f"{text}; move it away to go on without it")
         logged.add((epoch, seed))
-    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged for seed in env_steps)]
+    return [epoch for epoch in range(1, last_epoch + 1) if any((epoch, seed) not in logged for seed in env_steps)]
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
