@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         ending.print_interrupted()
     except Exception as error:
-        lines = errors.lines(error)
+        lines = errors.user_messages(error)
         if ending.stop_requested:  # an interrupted import may raise any error
             ending.print_interrupted()
         elif lines is None:  # a bug, which keeps its traceback

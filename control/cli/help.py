@@ -121,8 +121,7 @@ def _search_page(
         notes |= {name: f"of {group}" for name, group in owners.items() if group}
     if not matches:
         name, _, value = text.partition(" ")
-        is_setting = any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-        if is_setting and value:
+        if value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags):
             hint = f"; did you mean '--{name} {value} --help'?"
         elif text in GAMES:
             hint = f"; did you mean '--gamename {text} --help'?"

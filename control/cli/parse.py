@@ -226,9 +226,9 @@ def training_from(**values: Any) -> Settings:
 
 def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that replace `_BASELINE_SETTINGS` if ``texts`` (setting -> text) are of a run
-    ``--implementation RN --mode -1``, and print them. Empty for other runs. ``RN --mode -1`` is a baseline of Ferreira
-    et al. 2022 without a learned reward: an agent that gets the environment's reward plus a curiosity bonus (ICM) or,
-    if it is tabular, a count-based bonus."""
+    ``--implementation RN --mode -1``, and print them. Empty for other runs. Such a run is a baseline of Ferreira et al.
+    2022 without a learned reward: an agent gets the environment's reward plus a curiosity bonus (ICM) or, if it is
+    tabular, a count-based bonus."""
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return {}
     agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
@@ -341,11 +341,9 @@ def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[s
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
         settings = defaults.replace(**evaluation, command=command)
     else:
-        inactive: set[str] = set()  # settings of commands that are not called
-        for command_class in COMMANDS.values():
-            if not values.get(command_class.flag):
-                inactive |= kinds(command_class).keys()
-        settings = from_dict(_without_names(values, inactive))
+        inactive_commands = [kind for kind in COMMANDS.values() if not values.get(kind.flag)]
+        inactive_names = {name for command_class in inactive_commands for name in kinds(command_class)}
+        settings = from_dict(_without_names(values, inactive_names))
     check_together(settings, typed_flags, choices.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
 

@@ -206,9 +206,8 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
-    """Return the names of the agents that train on the proxy of ``implementation``, such as ``DDQN,PPO``. They are
-    ``choices["agent"]``, or else the default for the game and the preset in ``choices``. For an implementation that
-    learns no proxy, return the value of the setting ``agent``, which it does not use."""
+    """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
+    default for the game and the preset in ``choices``. If ``implementation`` learns no proxy, they are not used."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -269,7 +268,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     it must have no effect for any of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
-        return _ineffective_fields(family_spec, settings.agent, settings.lacks)
+        return _agent_reasons(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
@@ -277,16 +276,14 @@ def ineffective(settings: Settings) -> dict[str, str]:
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
         configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
-        all_reasons = [_ineffective_fields(agent_family, config, settings.lacks, sample_all) for config in configs]
+        all_reasons = [_agent_reasons(agent_family, config, settings.lacks, sample_all) for config in configs]
         for field, reason in all_reasons[0].items():
             if all(field in reasons_of_agent for reasons_of_agent in all_reasons):
                 reasons[name_of_field[field]] = reason
     return reasons
 
 
-def _ineffective_fields(
-    family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False
-) -> dict[str, str]:
+def _agent_reasons(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
     """Return field -> reason for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
     the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
     required_part = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}

@@ -301,7 +301,7 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {names} agents{' on each' * options.real_baseline}"
+    agents_text = f"{options.num_agents} fresh {names} agents{' on each' if options.real_baseline else ''}"
     print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")
     print()
 

@@ -134,6 +134,7 @@ def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy)
     """Train an agent of implementation ``name`` with config ``agent`` on the proxy, or in the role `real` on the real
     environment, or as `untrained` not at all. Return its actor. Its seed is the first agent's in ``--eval_agent``."""
     steps = proxy.config.steps_in_use
+    # The rule "tests" ends a training by tests on the real environment, which this agent does not get.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, name, agent, proxy.game, run.num_threads)

@@ -152,7 +152,6 @@ def learn(settings: Settings) -> int:
     proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
     commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
-
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(time.monotonic() - started))]
     for name, file in files.items():
         if (folder / file).exists():
@@ -323,7 +322,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
     values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher, "test_limit": task.time_limit}
     if not task.spaces.one_hot:
-        values["table_episodes"] = task.time_limit
+        values["table_episodes"] = task.time_limit  # steps after which episodes restart
     if task.options.exam_steps is not None:
         values["inner_steps"] = task.options.exam_steps
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]

@@ -98,7 +98,7 @@ def search_space(settings: Settings) -> Space:
     implementation, without hyperparameters that other flags or ``--config`` set. Raises SettingError with file,
     hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
-    path = user_path or str(_published(settings))
+    path = user_path or str(_published_file(settings))
     choices = {"agent": settings.run.agent}
     choices |= {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
@@ -139,7 +139,7 @@ def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[st
     return translated
 
 
-def _published(settings: Settings) -> Path:
+def _published_file(settings: Settings) -> Path:
     """Return the file of the published space. For a search, a file for the kind of proxy, such as
     ``search_se-bandit.yaml``, or for the agent is preferred. Raises SettingError if there is none."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy

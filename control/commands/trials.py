@@ -407,7 +407,7 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
             module.log_all = False
             fit(module, folder, [Progress()])
         except SettingError:
-            raise
+            raise  # it ends the trial
         except UserError as error:
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())

@@ -140,11 +140,11 @@ def _no_checkpoint_in(folder: Path) -> NoReturn:
         if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
             runs.append(str(run.relative_to(folder)))
             subfolders.clear()  # `os.walk` does not enter them
-    names = ", ".join(sorted(runs)[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
-    problem = f"is no run, but has {len(runs)} below it; allowed: one of {names}"
     if not runs:
-        problem = f"holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
-    raise CheckpointError(f"folder {str(folder)!r} {problem}")
+        raise CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
+    remainder = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    names = f"{', '.join(sorted(runs)[:_SHOWN])}{remainder}"
+    raise CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
 
 
 def _error(path: Any, problem: str) -> CheckpointError:

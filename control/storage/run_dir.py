@@ -26,9 +26,8 @@ _VERSION = re.compile(r"version_(\d+)")
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
-    """Return the folder that contains the run folders ``version_K`` of a run, with the path
-    ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and
-    ``tune`` for a hyperparameter ``search``."""
+    """Return the folder of the run folders ``version_K`` of a run: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME
+    is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and ``tune`` for a hyperparameter ``search``."""
     last_seed = run.seed + run.num_seeds - 1
     seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last_seed}"
     name = "tune" if search else seeds
@@ -214,7 +213,7 @@ class MetricsFile:
         member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
         last_epoch = checkpoint_rows[0]["epoch"]
         lines: list[tuple[int, int, str]] = []  # epoch, member and text; text needs a fifth of the memory of lists
-        for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):
+        for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):  # without the header
             if epoch <= last_epoch:
                 lines.append((int(epoch), member_of_seed.get(int(seed), 0), ",".join(cells)))
         lines.sort(key=lambda line: line[:2])
