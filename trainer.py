@@ -14,10 +14,10 @@ import gc
 import os
 import sys
 
-from control.cli.ending import INTERRUPTED, begin, ending
+from control.cli.ending import INTERRUPTED, ending, install_handlers
 
 if __name__ == "__main__":
-    begin()  # before the imports that take time
+    install_handlers()  # before the imports that take time
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,9 +55,9 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
     """Learn a synthetic environment and a reward for an environment, as ``--learn`` does, and return the result."""
     learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
     from control.commands.learn import learn_in_folder
-    from control.commands.process import prepare
+    from control.commands.process import configure_process
 
-    prepare(learn_settings.run)
+    configure_process(learn_settings.run)
     return learn_in_folder(learn_settings, verbose)
 
 
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         ending.print_interrupted()
     except Exception as error:
-        lines = errors.lines(error)
+        lines = errors.user_messages(error)
         if ending.stop_requested:  # an interrupted import may raise any error
             ending.print_interrupted()
         elif lines is None:  # a bug, which keeps its traceback

@@ -28,7 +28,7 @@ if str(ROOT) not in sys.path:
 import pytorch_lightning as pl  # noqa: E402
 
 from control.cli.settings import RunConfig  # noqa: E402
-from control.commands.process import prepare  # noqa: E402
+from control.commands.process import configure_process  # noqa: E402
 from control.loops.process import configure_torch  # noqa: E402
 
 T = TypeVar("T")
@@ -257,7 +257,7 @@ def measure(parts: Sequence[Callable[[S], dict[str, Result]]], size: S) -> dict[
     """Return the rows of all ``parts`` on one thread."""
     import torch
 
-    prepare(RunConfig())
+    configure_process(RunConfig())
     torch.manual_seed(0)
     results: dict[str, Result] = {}
     for part in parts:

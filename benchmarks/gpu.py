@@ -23,7 +23,7 @@ from model_generalisation import group_of
 from torch import Tensor
 
 from control.cli.settings import from_dict
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.loops.build import build_loop
 from control.loops.steps import StepLoop
 from models.streams import Streams
@@ -188,7 +188,7 @@ def main() -> None:
     flags.add_argument("--only", nargs="+", choices=(*AGENTS, *GENERALISATION), default=[*AGENTS, *GENERALISATION])
     options = flags.parse_args()
     size = QUICK if options.quick else Size()
-    prepare(from_dict({"implementation": "ER", "gamename": "procmaze", "seed": 0}).run)
+    configure_process(from_dict({"implementation": "ER", "gamename": "procmaze", "seed": 0}).run)
     rows: dict[str, Result] = {}
     for name in options.only:
         part = agent_rows if name in AGENTS else generalisation_rows

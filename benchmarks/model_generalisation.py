@@ -25,7 +25,7 @@ from common import Block, Result, Way, bf16_units, interleave, median_ratio, pro
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
 from control.cli.settings import RunConfig, Settings, from_dict
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.loops.build import build_loop
 from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
@@ -316,7 +316,7 @@ def main() -> None:
     size = QUICK if options.quick else Size()
     seeds, threads = tuple(options.seeds or size.seeds), tuple(options.threads or size.threads)
     size = dataclasses.replace(size, seeds=seeds, threads=threads)
-    prepare(RunConfig())
+    configure_process(RunConfig())
     load, start, cpu = os.getloadavg()[0], time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the results alone
         results = measure_agents(options.agents, size)

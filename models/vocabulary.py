@@ -130,15 +130,18 @@ def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
 
 
 def translate(
-    values: Mapping[str, Any], families: Iterable[str], setting_names: Collection[str], default_of: Callable[[str], Any]
+    values: Mapping[str, Any],
+    families: Iterable[str],
+    setting_names: Collection[str],
+    default_of: Callable[[str], Any] = lambda name: None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Translate the names in ``values`` that are aliases of ``setting_names``, and old names of values (`_VALUES`).
     Keep other names. Values are Python objects or, from the command line, lists of words.
 
     Return the values by setting name, and alias -> setting name for all aliases that were translated. A width or a
     depth (`WIDTHS`, `DEPTHS`) changes one of the two numbers in ``hidden_sizes``. The other number is from the current
-    value, ``default_of("hidden_sizes")``, which may be None. Raises SettingError if ``values`` contain two names of one
-    setting.
+    value, ``default_of("hidden_sizes")``, or None if it is unknown. Raises SettingError if ``values`` contain two names
+    of one setting.
     """
     names_by_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):  # a search space has settings "width" and "depth"

@@ -110,7 +110,8 @@ def test_signal_during_imports(logdir: Path) -> None:
 
 
 def test_nohup_is_respected() -> None:
-    code = "import signal; from control.cli.ending import begin; begin(); print(signal.getsignal(signal.SIGHUP))"
+    code = "import signal; from control.cli import ending; ending.install_handlers()"
+    code += "; print(signal.getsignal(signal.SIGHUP))"
     shell = ["sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, code]
     done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == (f"{signal.SIG_IGN!s}\n", "")

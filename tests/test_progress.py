@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli import progress as module
 from control.cli.colour import paint, print_named, warning
-from control.cli.progress import RowTable, Watch, part, progress
+from control.cli.progress import RowTable, Watch, progress, watch_part
 from control.commands.choose_proxy import _mean_returns
 from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
@@ -23,7 +23,7 @@ from models.streams import Streams
 def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LINE_SECONDS", 0.0)
     with progress("agents") as watch:
-        second = part(watch, 0.5, 0.5)
+        second = watch_part(watch, 0.5, 0.5)
         assert watch and second
         watch(0.25)
         second(0.5)
@@ -36,7 +36,7 @@ def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], m
         assert watch
         watch(0.5)
     with progress("agents", enabled=False) as watch:
-        assert watch is None and part(watch, 0.0, 1.0) is None
+        assert watch is None and watch_part(watch, 0.0, 1.0) is None
     assert not capsys.readouterr().out
 
 

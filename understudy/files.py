@@ -24,7 +24,7 @@ from understudy.kinds import KINDS, Json, Kind
 from understudy.proxy import Proxy, ProxyError
 
 SUFFIX = ".safetensors"
-IN_RUN = "proxy.safetensors"  # name of the winner in the folder of a search
+PROXY_FILE = "proxy.safetensors"  # name of the winner in the folder of a search
 HUB = "hf://"  # beginning of a name on the Hugging Face Hub
 SHIPPED = Path(__file__).resolve().parent / "pretrained"
 
@@ -62,13 +62,13 @@ def load(name_or_path: str | Path) -> Proxy:
     """Load a learned environment or reward: a file, the winner in the run folder of a search, the name of a shipped
     one, or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes
     precedence over a name. If there is neither, raises a ProxyError that suggests the nearest path or name."""
-    downloaded_file = fetch(name_or_path, IN_RUN)
+    downloaded_file = fetch(name_or_path, PROXY_FILE)
     if downloaded_file is not None:
         return _read(downloaded_file, label=downloaded_file)
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
-        candidates = (path, path / IN_RUN, shipped_files.get(str(name_or_path), path))
+        candidates = (path, path / PROXY_FILE, shipped_files.get(str(name_or_path), path))
         files = [candidate for candidate in candidates if candidate.is_file()]
         sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
     except (OSError, RuntimeError, TypeError, ValueError) as error:  # no path, too long, no permission

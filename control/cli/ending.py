@@ -1,5 +1,5 @@
 """The end of the command's process: its exit status after signals, and output streams that ignore write errors. Imports
-nothing slow, because all other modules are imported after `begin`."""
+nothing slow, because all other modules are imported after `install_handlers`."""
 
 import contextlib
 import io
@@ -53,9 +53,10 @@ class Ending:
         if self.stop_requested:
             raise KeyboardInterrupt
 
-    def watch(self, signals: int) -> None:
-        """Read numbers of signals from the file descriptor ``signals``. End the process if nothing reacts to Ctrl-C."""
-        while number := os.read(signals, 1):
+    def watch(self, descriptor: int) -> None:
+        """Read the numbers of arriving signals from a file descriptor, a byte each, in a thread. End the process if
+        ``handled`` is not set `REACTION_SECONDS` after Ctrl-C."""
+        while number := os.read(descriptor, 1):
             if number[0] == signal.SIGINT and not self.handled.wait(REACTION_SECONDS):
                 self.exit()
 
@@ -97,7 +98,7 @@ def print_over_bar(text: str) -> None:
     print_on_stderr(f"{erase_line}{text}")
 
 
-def begin() -> None:
+def install_handlers() -> None:
     """Install the handler of `SIGNALS` and make stdout and stderr robust. Call it only in the command's main process.
     Signals that are ignored, as under nohup, continue to be ignored."""
     for number in SIGNALS:
@@ -105,7 +106,7 @@ def begin() -> None:
             signal.signal(number, ending)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)  # Python writes the number of each signal there at once
     threading.Thread(target=ending.watch, args=(reader,), daemon=True).start()
     sys.unraisablehook = _handle_unraisable
     for descriptor in range(3):  # stdin, stdout, stderr

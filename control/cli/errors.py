@@ -32,7 +32,7 @@ MAX_LINES = 20  # error lines per command
 _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EBUSY, errno.ESTALE)
 
 
-def lines(error: BaseException) -> list[str] | None:
+def user_messages(error: BaseException) -> list[str] | None:
     """Return the messages of an error for the user, at most `MAX_LINES` lines. None if the error is a bug."""
     errors = error.errors if isinstance(error, SettingErrors) else (error,)
     messages = [message for part in errors[:MAX_LINES] if (message := one_line(part)) is not None]

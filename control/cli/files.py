@@ -14,7 +14,7 @@ import yaml
 from control.cli.errors import missing_reason
 from control.cli.originals import from_original, is_original
 from control.cli.settings import RETURN_COMMANDS
-from control.cli.words import NULL, Pair, checked_text, word
+from control.cli.words import NULL, Pair, as_word, checked_text
 from models.settings import SettingError, SettingErrors, format_value, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
@@ -74,8 +74,8 @@ def read_config(path: str) -> list[Pair]:
 
 def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
     """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``empty``, the file may be empty.
-    Raises SettingError for other content, with ``setting``, the flag that has the path, and ``example``, a correct
-    line."""
+    Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows ``example``,
+    a correct line."""
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
@@ -136,11 +136,11 @@ def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
             yield from _flatten({f"command.{key}": item for key, item in value.items()})
         elif name == "command":
             if value not in (None, *NULL):
-                value_text = format_value(word(value))
+                value_text = format_value(as_word(value))
                 raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
         elif isinstance(value, dict):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list):
-            yield name, [word(item) for item in value] or ["[]"]  # without words it would be a bare flag
+            yield name, [as_word(item) for item in value] or ["[]"]  # without words it would be a bare flag
         else:
-            yield name, [word(value)]
+            yield name, [as_word(value)]

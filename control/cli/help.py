@@ -12,7 +12,7 @@ from control.cli.colour import wrap_text
 from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
-from control.cli.words import word
+from control.cli.words import as_word
 from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SMALLEST, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
@@ -102,23 +102,24 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str], wid
 def _search_page(
     valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
 ) -> str:
-    """Return the page of the implementation's settings that contain ``text``. If it has none, or if it ``is_default``,
-    the page lists the settings of all implementations. If none of these contains the text, it names the page of the
-    environment ``text``. Raises SettingError if there is no such environment either."""
+    """Return the page of the implementation's settings that contain ``text``. If there are none, or if the user chose
+    no implementation (``is_default``), list such settings of all implementations. If none of these contains the text,
+    name the page of the environment ``text``. Raises SettingError if there is no such environment either."""
     from envs.names import GAMES
 
     implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
     all_matches, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
     matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
-    names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
+    other_names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
     heading = f"settings of {implementation} with {text!r}:"
     if not matches:
         start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
         heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-        matches, notes = [*all_matches.values()], {name: f"of {group}" for name, group in owners.items() if group}
+        matches = [*all_matches.values()]
         first = next(iter(implementations()))
-        shared = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
-        notes = dict.fromkeys(shared, f"default of {first}") | notes
+        hyperparameters = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
+        notes = dict.fromkeys(hyperparameters, f"default of {first}")  # replaced unless all implementations have it
+        notes |= {name: f"of {group}" for name, group in owners.items() if group}
     if not matches and text in GAMES:
         return f"{text} is an environment. Settings of its runs: python trainer.py --gamename {text} --help"
     if not matches:
@@ -132,8 +133,8 @@ def _search_page(
     lines += [
         f"All settings of {name}: --algo {name} --help" for name in implementations() if name.lower() == text.lower()
     ]
-    if names:
-        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in names)
+    if other_names:
+        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in other_names)
         lines.append(_wrap(f"Also {other_settings}: --algo NAME --help {text}", width))
     return "\n".join(lines)
 
@@ -141,8 +142,8 @@ def _search_page(
 def _training_page(
     valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], width: int, full: bool, is_default: bool
 ) -> str:
-    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect.
-    It has no hyperparameters if the implementation ``is_default``."""
+    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect,
+    and no hyperparameters if the user chose no implementation (``is_default``)."""
     notes = _notes_without_effect(valid_flags, choices)
     # Commands to the agent have no owner.
     training_flags = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
@@ -185,7 +186,7 @@ def _groups(
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
-    family_text = family(choices["implementation"]).sources
+    family_text = family(choices["implementation"]).sources  # a paragraph of it begins with "Sources: "
     sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
     parts = []
     # Hyperparameters are last, so that they are visible in a terminal. Their subsections are after the others.
@@ -200,8 +201,8 @@ def _groups(
 
 
 def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note with the reason, for settings without effect in a run with these ``choices`` of
-    implementation, preset, and so on."""
+    """Return setting -> note for settings without effect in a run with these ``choices`` of implementation, preset, and
+    so on. The note says why, such as ``no effect with SE``."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
     required = {name: flag.required_flags for name, flag in valid_flags.items() if flag.required_flags}
@@ -224,19 +225,19 @@ def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> 
         return text in " ".join(words).lower()
 
     matches = [flag for flag in valid_flags.values() if contains(flag)]
-    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))
+    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
 
 
 def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name. Also return
-    setting -> the implementations that have it, "" if all have it. Settings with the text in their name are first."""
+    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name, and setting ->
+    names of the implementations that have it, "" if all have it. Settings with the text in their name are first."""
     all_matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}
     for implementation in implementations():
         for flag in _flags_with_text(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
             all_matches.setdefault(flag.name, flag)
             owners.setdefault(flag.name, []).append(implementation)
-    names = {name: ", ".join(group) * (len(group) < len(implementations())) for name, group in owners.items()}
+    names = {name: "" if len(group) == len(implementations()) else ", ".join(group) for name, group in owners.items()}
     return dict(sorted(all_matches.items(), key=lambda item: (item[0] != text, text not in item[0]))), names
 
 
@@ -276,7 +277,7 @@ def _metavar(flag: Flag) -> str:
 
 def _explanation(flag: Flag, families: Sequence[str]) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets."""
-    parts = [f"default: {word(flag.default, ',')}"]
+    parts = [f"default: {as_word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
     without_null = allowed_values.removesuffix("; or null")
     is_text = allowed_values.startswith("text, ")  # its maximum length is left out

@@ -47,7 +47,7 @@ Flags = Mapping[str, Flag]
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
-    this game, and for ``choices`` of ``preset`` and, with a learned proxy, of ``proxy``, ``agent`` and ``mode``."""
+    this game, and for ``choices`` of ``preset`` and, if a proxy is learned, of ``proxy``, ``agent`` and ``mode``."""
     choices = choices or {}
     inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
     agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
@@ -69,9 +69,9 @@ def command_flags() -> dict[str, Flag]:
     return {name: Flag(name, COMMAND, metadata, None, "evaluation") for name, metadata in names.items()}
 
 
-def chosen_flags(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return `flags` with the defaults that follow from the choices in ``values``, such as the preset. A setting that
-    is itself such a choice keeps its usual default."""
+def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
+    """Return name -> `Flag` for every setting, with the defaults that follow from the preset and similar settings in
+    ``values`` (setting -> value). Settings such as the preset, on which defaults depend, keep their usual default."""
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing
@@ -93,7 +93,7 @@ def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
 
 
 def flags_of_all(game: str) -> dict[str, Flag]:
-    """Return every setting of every implementation and every parameter of every game, as `flags` does. Settings of
+    """Return name -> `Flag` for every setting of every implementation and every parameter of every game. Settings of
     agents that train on proxies are also listed with a prefix, such as ``PPO_lr``."""
     all_flags = all_parameters()
     choices = {"agent": RunConfig.agent}  # without it, an environment would be built to choose the agents
@@ -134,7 +134,8 @@ def settings_of_fresh_agents() -> set[str]:
 
 
 def evaluation_overrides() -> set[str]:
-    """Return the settings that ``--eval_agent`` can change: `settings_of_fresh_agents`, parameters of environments."""
+    """Return the names of settings that ``--eval_agent`` can change although they are in the checkpoint or in the
+    proxy's file: hyperparameters of agents that train on a proxy, and parameters of environments."""
     return settings_of_fresh_agents() | all_parameters().keys()
 
 
@@ -152,7 +153,7 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     return config_flags
 
 
-def other_games_error(name: str, game: str, prefix: str = "--") -> SettingError:
+def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:
     """Return the error for a parameter that ``game`` lacks. ``name`` may also be its negation, such as ``no_NAME``.
     ``prefix`` is put before the name: ``--``, or the name of a file."""
     from envs.names import games_with
@@ -169,7 +170,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
-        return other_games_error(name, game, prefix)
+        return missing_parameter_error(name, game, prefix)
     owners = [other for other in implementations() if name in flags(other, "")]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)

@@ -17,8 +17,8 @@ def is_original(content: Mapping[str, Any]) -> bool:
 
 
 def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the content of an original file to settings. Missing keys get the original script's defaults. Raises
-    SettingError for an unknown environment or agent."""
+    """Translate the content of a file for the original scripts to settings of this program. Missing keys get the
+    defaults of the scripts. Raises SettingError for an unknown environment or agent."""
     entries = dict(content)
     game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
     if game not in ORIGINAL_GAMES:
@@ -33,22 +33,17 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {"implementation": implementation, "episodic_env": "false"}
     if "Latent" in implementation:
         settings |= _LATENT_DEFAULTS
-    if _lower_text(entries.pop("seperate_rollout_batch_size", "")) != "true":
+    if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":  # a boolean in JSON, text in YAML
         entries.pop("rollout_batch_size", None)
     entries.pop("save_final_params", None)  # unused by the scripts
     if "save_params" in entries:
-        settings["no_checkpoint"] = _lower_text(entries.pop("save_params")) == "false"
+        settings["no_checkpoint"] = str(entries.pop("save_params")).lower() == "false"
     frequencies = [str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
     if all(text.isdecimal() and int(text) for text in frequencies):  # other values are refused with the key, as unknown
         steps, steps_per_epoch = map(int, frequencies)
         settings["checkpoint_every"] = str(-(-steps // steps_per_epoch))  # rounded up
         del entries["save_frequency"]
     return settings | entries
-
-
-def _lower_text(value: Any) -> str:
-    """Return a value of JSON or YAML as text in lower case: ``"true"``, ``"false"`` or other text."""
-    return str(value).lower()
 
 
 def _implementation_of_agent(entries: dict[str, Any]) -> str:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from control.cli.options import FLAG_ONLY, Flag, evaluation_overrides, flags, flags_of_all, parameters, unknown_error
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
-from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml, with_defaults
+from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml
 from control.cli.together import check_together
-from control.cli.words import NULL, Pair, as_python_number, one_word, read_value, split, word, words_by_setting
+from control.cli.words import NULL, Pair, as_python_number, as_word, one_word, read_value, split, words_by_setting
 from models.mixture import Mixture, expand_shared
 from models.registry import agent_and_proxy_defaults, families_of, family
 from models.settings import SettingError, SettingErrors, check_value, format_value, kinds, names_with, raise_all
@@ -68,19 +68,19 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 def _parse(
     pairs: list[Pair], file: str, file_words: dict[str, list[str]], file_names: set[str], flag_names: set[str]
 ) -> Settings:
-    """Return the settings of the flags in ``pairs`` and of the words in a file. Flags override the file. Adds the names
-    of settings from the file to ``file_names``, and from flags to ``flag_names``."""
+    """Return the settings of the flags in ``pairs`` and of the file (``file_words``, name -> words). Flags override the
+    file. Adds the settings that aliases represent to ``file_names`` and ``flag_names``."""
     # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
-    flag_words, renamed = translate(dict(pairs), (), FIRST, _no_value)
+    flag_words, renamed = translate(dict(pairs), (), FIRST)
     flag_names |= flag_words.keys()
     if file:
-        file_words, _ = translate(file_words, (), FIRST, _no_value)
+        file_words, _ = translate(file_words, (), FIRST)
         file_names |= file_words.keys()
         file_words = _file_words_without_flag_only(file_words, flag_words)
     _import_modules((), flag_words.get("gamename", ()))
     if baseline := _baseline_changes({name: " ".join(words) for name, words in (file_words | flag_words).items()}):
         file_words = _without_names(file_words, _BASELINE_SETTINGS)
-        baseline_words = {name: [word(value)] for name, value in baseline.items()}
+        baseline_words = {name: [as_word(value)] for name, value in baseline.items()}
         flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | baseline_words
     choices = _resolve_choices(file_words | flag_words)
     _check_choices_of_file(file, file_words, flag_words)
@@ -109,7 +109,7 @@ def _parse(
 
 
 def _print_help(words: Mapping[str, list[str]], choices: "_Choices") -> None:
-    """Print the help page for the flags in ``words``, which include ``help``."""
+    """Print the help page for a command line with ``words`` (setting -> its words). ``help`` is one of the settings."""
     from control.cli.help import help_text
 
     deciding_names = [name for name, flag in choices.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
@@ -134,8 +134,8 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
 
 
 def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: list[SettingError]) -> dict[str, Any]:
-    """Return setting -> value. Raises SettingError for all values that cannot be read or are out of range, and for the
-    errors in ``wrong``. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
+    """Convert words to values, by setting. Raises SettingError for all values that cannot be read or are out of range,
+    and for the errors in ``wrong``. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
     values: dict[str, Any] = {}
     for name, value_words in words.items():
         flag = choices.valid_flags[name]
@@ -150,8 +150,8 @@ def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: lis
 
 
 def _file_words_without_flag_only(file_words: dict[str, list[str]], flag_words: Container[str]) -> dict[str, Any]:
-    """Return the words of a file without settings that only flags may set. Raises SettingError if the file sets such a
-    setting, unless it sets the default, or a flag sets it too."""
+    """Return ``file_words`` without settings that only flags may set. Raises SettingError if the file has such a
+    setting, unless its value is the default, or ``flag_words`` have it too."""
     defaults = {name: getattr(config, name) for config in _CONFIGS for name in names_with(config, "by_flag")}
     wrong = []
     for name in sorted(file_words.keys() & defaults.keys()):
@@ -174,10 +174,10 @@ def _with_search_file(pairs: list[Pair]) -> list[Pair]:
     returned unchanged. Raises SettingError for a folder without a search, and for flags that would change the
     search."""
     flag_words = dict(pairs)
-    searches = flag_words["use_tune"] in ([], ["true"])
+    is_switched_on = flag_words["use_tune"] in ([], ["true"])
     folder = " ".join(flag_words.get("resume_search") or flag_words.get("resume", []))
     has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
-    if not (searches and has_folder):
+    if not (is_switched_on and has_folder):
         return pairs
     file = os.path.join(folder, "search.yaml")
     if not os.path.isfile(file):
@@ -199,12 +199,12 @@ def settings_from(**values: Any) -> Settings:
     values |= {
         f"command.{name}": as_python_number(value) for name, value in (values.pop("command", None) or {}).items()
     }
-    values, _ = translate(values, (), FIRST, _no_value)
+    values, _ = translate(values, (), FIRST)
     if values.get("gamename") is not None:
-        _import_modules((), [word(values["gamename"])])
-    if baseline := _baseline_changes({name: word(value) for name, value in values.items()}):
+        _import_modules((), [as_word(values["gamename"])])
+    if baseline := _baseline_changes({name: as_word(value) for name, value in values.items()}):
         values = _without_names(values, _BASELINE_SETTINGS) | baseline
-    choices = _resolve_choices({name: [word(value)] for name, value in values.items() if value is not None})
+    choices = _resolve_choices({name: [as_word(value)] for name, value in values.items() if value is not None})
     values, _ = _without_aliases(values, choices, {})
     unknown_names = [name for name in values if name not in choices.valid_flags]
     valid = (choices.valid_flags, choices.implementation)
@@ -225,9 +225,10 @@ def training_from(**values: Any) -> Settings:
 
 
 def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that replace `_BASELINE_SETTINGS` in ``--implementation RN --mode -1``, and print them. Empty
-    for another run. ``texts`` are the values by setting. Such a run trains the agent alone, as a baseline of Ferreira
-    et al. 2022. It gets the environment's reward plus ICM or, for tabular agents, a count-based bonus."""
+    """Return the settings that replace `_BASELINE_SETTINGS` if ``texts`` (setting -> text) are of a run
+    ``--implementation RN --mode -1``, and print them. Empty for other runs. Such a run is a baseline of Ferreira et al.
+    2022 without a learned reward: an agent gets the environment's reward plus a curiosity bonus (ICM) or, if it is
+    tabular, a count-based bonus."""
     if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
         return {}
     agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
@@ -245,19 +246,20 @@ def _without_aliases(
     such as the width of ``hidden_sizes``, changes the value in ``previous_words``, or else the default."""
 
     def current_value(name: str) -> Any:
+        if choices.evaluating:  # the value in the checkpoint is not yet read
+            return None
         flag = choices.valid_flags[name]
         return read_value(flag, previous_words[name]) if name in previous_words else flag.default
 
-    value_of = _no_value if choices.evaluating else current_value  # the value in the checkpoint is not yet read
-    return translate(values, choices.families, choices.valid_flags, value_of)
+    return translate(values, choices.families, choices.valid_flags, current_value)
 
 
 def _print_translations(
     typed: Mapping[str, list[str]], renamed: Mapping[str, str], translated: Mapping[str, list[str]]
 ) -> None:
     """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
-    setting. ``typed`` and ``translated`` are the words before and after, ``renamed`` maps aliases to settings."""
-    alias_texts: dict[str, list[str]] = {}
+    setting. ``typed`` and ``translated`` have the words by flag and by setting; ``renamed`` is alias -> setting."""
+    alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     for name, words in typed.items():
         is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
         if renamed.get(name) in translated and not is_silent:
@@ -265,11 +267,6 @@ def _print_translations(
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
-
-
-def _no_value(name: str) -> None:
-    """Return None. For `translate`, this is the previous value of a setting whose value is not known."""
-    return None
 
 
 def _import_modules(module_words: Sequence[str], game_words: Sequence[str]) -> None:
@@ -326,8 +323,8 @@ def _resolve_choices(words: Mapping[str, list[str]]) -> _Choices:
 
 
 def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[str]) -> Settings:
-    """Build settings from ``values`` and check them. Parameters of the environment become part of ``gamename``.
-    ``flag_names`` are the settings given as flags. Removes items from ``values``. Raises SettingError."""
+    """Build settings from ``values`` and check their combination. Parameters of the environment become part of
+    ``gamename``. ``flag_names`` are the settings from flags. Removes items from ``values``. Raises SettingError."""
     game = choices.game
     if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
         parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
@@ -338,26 +335,27 @@ def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[s
     command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
     values |= {"gamename": game, "command": command}
     if choices.evaluating:
-        evaluation_settings = evaluation_overrides()
-        changed = {name: values.pop(name) for name in list(values) if name in evaluation_settings}
+        overrides = evaluation_overrides()
+        changed = {name: values.pop(name) for name in list(values) if name in overrides}
         evaluation = {name: values[name] for name in values if name in {*kinds(RunConfig), *kinds(EvaluateConfig)}}
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
         settings = defaults.replace(**evaluation, command=command)
     else:
-        inactive = {name for command in COMMANDS.values() if not values.get(command.flag) for name in kinds(command)}
-        settings = with_defaults({name: value for name, value in values.items() if name not in inactive})
+        inactive_commands = [kind for kind in COMMANDS.values() if not values.get(kind.flag)]
+        inactive_names = {name for command_class in inactive_commands for name in kinds(command_class)}
+        settings = from_dict(_without_names(values, inactive_names))
     check_together(settings, typed_flags, choices.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
 
 
 def _is_used_in_evaluation(flag: Flag) -> bool:
-    """Return whether ``--eval_agent`` uses this setting of a file. All others are in the checkpoint."""
+    """Return whether ``--eval_agent`` uses this setting of a ``--config`` file. The checkpoint has all others."""
     return flag.section == "run" or flag.command == "eval_agent"
 
 
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``. A parameter given as a flag (``flag_names``)
-    overrides the one in the game's name. If the game is given as a flag, its name overrides parameters in a file."""
+    """Return the name ``game`` with the parameters in ``values``. If the name has other values for them, parameters
+    from flags (``flag_names``) override these, and parameters from a file only if the name is not from a flag."""
     from envs.names import split_name, with_parameters
 
     base_game, named_parameters = split_name(game)

@@ -11,8 +11,8 @@ from control.cli.colour import paint
 from control.cli.ending import ending
 
 Watch = Callable[..., object]
-"""A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and `part`
-also take a text about what the work has reached, such as a return. Results are ignored."""
+"""A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and
+`watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
 
 LINE_SECONDS = 5.0  # between lines without a terminal
 BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
@@ -71,8 +71,8 @@ def new_bar(label: str) -> tqdm:
 @contextlib.contextmanager
 def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     """Context manager that yields a function to show the progress of ``label``, or None unless ``enabled``. On a
-    terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints lines (`Lines`). Raises
-    KeyboardInterrupt if the command was interrupted before."""
+    terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints a line every few
+    seconds. Raises KeyboardInterrupt if the command was interrupted before."""
     ending.raise_if_stopped()
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(new_bar(label)) if enabled and sys.stderr.isatty() else None
@@ -96,7 +96,7 @@ def time_in_words(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function that shows the progress of a part of the work. The part begins at ``first`` of the whole work
-    and has the length ``size``, both as fractions of it. None if ``watch`` is None."""
+def watch_part(watch: Watch | None, first: float, size: float) -> Watch | None:
+    """Return a function that shows the progress of a part of the work, 0 to 1, as progress of the whole (``watch``).
+    The part begins at the fraction ``first`` of the whole and is the fraction ``size``. None if ``watch`` is None."""
     return None if watch is None else lambda fraction, *result: watch(first + size * fraction, *result)

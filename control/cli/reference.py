@@ -12,7 +12,7 @@ from typing import Any
 from control.cli.help import OBVIOUS_VALUES, SYNTAX
 from control.cli.options import Flag, command_flags, flags_of, parameters
 from control.cli.run_settings import COMMANDS, RunConfig
-from control.cli.words import word
+from control.cli.words import as_word
 from models.family import Family
 from models.proxies.search import NetworkConfig, SearchConfig
 from models.registry import implementations
@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 # Folder of a family -> its page, where the names differ.
 _PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
-EVERY_RUN = "Settings of every run are on [the first page](../settings.md)."
+
 INTRODUCTION = """# Settings
 
 Every setting with its meaning, default and range. It is a flag (`--lr 1e-3`), a key of a YAML file (`lr: 1e-3`) and a
@@ -61,10 +61,11 @@ TOCTREE = """```{{toctree}}
 def pages() -> dict[str, str]:
     """Return path below docs/ -> page as Markdown: a page for runs and environments, for searches and each family."""
     details = {"searches": _search_settings(), **_settings_by_folder()}
+    # Headings of separate pages are one level higher than on the first page.
     texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
     titles = {name: text.partition("\n")[0].removeprefix("# Settings of ") for name, text in texts.items()}
     links = (f"- [{title}](settings/{name}.md)" for name, title in titles.items())
-    words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))
+    words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))  # flags and examples as code
     introduction = INTRODUCTION.format(words=words, links="\n".join(links))
     toctree = TOCTREE.format(names="\n".join(f"{title} <settings/{name}>" for name, title in titles.items()))
     first_page = _text([introduction, *_run_settings(), *_environment_parameters(), toctree])
@@ -110,32 +111,30 @@ def _search_settings() -> Iterator[str]:
 
 
 def _settings_by_folder() -> dict[str, Iterator[str]]:
-    """Return folder of a family -> lines of its settings."""
-    families = implementations()
-    packages: dict[str, list[str]] = {}  # package -> its implementations
-    for name, family in families.items():
-        packages.setdefault(family.package, []).append(name)
-    return {
-        package.rpartition(".")[2]: _family_settings(families[names[0]], names) for package, names in packages.items()
-    }
+    """Return folder of a family of implementations, such as ``ppo`` -> lines of its page."""
+    names_by_folder: dict[str, list[str]] = {}
+    for name, family in implementations().items():
+        names_by_folder.setdefault(family.package.rpartition(".")[2], []).append(name)
+    return {folder: _family_settings(implementations()[names[0]], names) for folder, names in names_by_folder.items()}
 
 
 def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
-    """Yield the settings of a family with the implementations ``names``, then their other defaults."""
+    """Yield the lines of the page of a family with the implementations ``names``: settings, other defaults, sources."""
     folder = family.package.rpartition(".")[2]
     yield f"## Settings of {', '.join(names)}\n"
-    yield f"{_wrap(f'More about these methods is on the page {_page_link(folder)}. {EVERY_RUN}')}\n"
+    introduction = f"More about these methods is on the page {_page_link(folder)}."
+    yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
-    changes = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
+    overrides = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
     for preset, values_by_name in family.presets.items():
-        changes |= {f"`--preset {preset}` with `{name}`": values for name, values in values_by_name.items()}
-    changes |= {f"on `{game}`": values for game, values in family.game_defaults.items()}
-    changes |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
-    if changes := {title: values for title, values in changes.items() if values}:
+        overrides |= {f"`--preset {preset}` with `{name}`": values for name, values in values_by_name.items()}
+    overrides |= {f"on `{game}`": values for game, values in family.game_defaults.items()}
+    overrides |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
+    if overrides := {title: values for title, values in overrides.items() if values}:
         yield "### other defaults\n"
-        for title, values in changes.items():
-            pairs = ", ".join(f"`{name}` {word(value, ',')}" for name, value in values.items())
+        for title, values in overrides.items():
+            pairs = ", ".join(f"`{name}` {as_word(value, ',')}" for name, value in values.items())
             yield _wrap(f"- {title}: {pairs}", "  ")
         yield ""
     if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
@@ -155,7 +154,7 @@ def _page_link(folder: str) -> str:
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
-    """Yield the settings of a config below their headings. ``without`` are left out."""
+    """Yield the lines of the settings of a config below their headings, except the settings in ``without``."""
     flags = [flag for flag in flags_of(config).values() if flag.name not in without]
     sections: dict[str, list[Flag]] = {"": [], **{name: [] for name in _HEADINGS}}
     for flag in flags:
@@ -168,8 +167,8 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 
 def _section(flag: Flag) -> str:
-    """Return the heading of a setting: the declared one, or for an agent its component, or a key of `_HEADINGS`. A
-    setting on which defaults of others depend comes before all headings."""
+    """Return the heading of a setting: its declared section, or for an agent its component, or the key of `_HEADINGS`
+    that matches its name. It is "", the first heading, for a setting on which defaults of others depend."""
     if flag.section or flag.meta["chooses"]:
         return str(flag.section)
     matches = (heading for heading, words in _HEADINGS.items() if re.search(words, flag.name))
@@ -189,7 +188,7 @@ def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]
         alias_sentence = f" Also {aliases}." if aliases else ""
         help_text = flag.meta["help"]
         stop = "" if help_text.endswith(".") else "."
-        start = f"- **`{flag.name}`** (`{word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
+        start = f"- **`{flag.name}`** (`{as_word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
         yield _wrap(f"{start}{allowed_sentence}{alias_sentence}", "  ")
     yield ""
 

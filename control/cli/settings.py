@@ -134,8 +134,8 @@ def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, An
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
-    """Return the written form: flat, with plain types only. Tuples become lists, and ``command`` is a mapping. If
-    several configs have a setting, the last of `Settings.configs` counts."""
+    """Return the written form of settings: one mapping from names of settings to values of plain types. Tuples become
+    lists, and ``command`` is a mapping. If several configs have a setting, the last of `Settings.configs` counts."""
     values: dict[str, Any] = {}
     for config in settings.configs:
         values |= {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
@@ -144,7 +144,7 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
-    """Return the default settings for this implementation, environment, preset, proxy and agents in written form."""
+    """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
     run, values = settings.run, as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
@@ -153,20 +153,15 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for values in the written form. Missing settings have their defaults. The flag of a command
-    adds its settings. Alternative names are allowed. Raises SettingError."""
-    values, _ = translate(values, (), _DECIDING, lambda name: None)
+    """Return the settings for ``values``, a mapping of names or aliases of settings. Missing settings have their
+    defaults, and the flag of a command adds its settings. Raises SettingError."""
+    values, _ = translate(values, (), _DECIDING)
     defaults = _defaults(values)
     setting_names = {name for part in defaults.configs for name in kinds(type(part))}
     setting_names |= shared_settings(defaults.agent).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return _with_values(defaults, values)
-
-
-def with_defaults(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values`` without alternative names, as `from_dict` does. Raises SettingError."""
-    return _with_values(_defaults(values), values)
 
 
 def _defaults(values: Mapping[str, Any]) -> Settings:
@@ -180,13 +175,14 @@ def _defaults(values: Mapping[str, Any]) -> Settings:
 def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     """Return ``defaults`` changed to ``values``. Raises SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
-    end = end_of(run.implementation)  # "epochs", or the name of another setting
+    end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
-    if values.get("total_steps") is not None and end != "total_steps":
-        values.setdefault(end, None)  # else its default might end the training before ``total_steps``
+    if values.get("total_steps") is not None and end_name != "total_steps":
+        values.setdefault(end_name, None)  # else its default might end the training before ``total_steps``
     settings = defaults.replace(**values)
     if settings.epochs is None and settings.total_steps is None:
-        raise SettingError(f"{end} and total_steps are null; allowed: an end of the training, one of them", end)
+        line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
+        raise SettingError(line, end_name)
     if settings.proxy is not None:
         validate(run.implementation, settings.proxy)
         for name, _, agent_config in split_by_family(settings.agent, parse_agents(run.agent)):
@@ -203,7 +199,7 @@ def check_exclusive(flag_names: Sequence[str]) -> None:
 
 
 def subcommand_in(values: Mapping[str, Any]) -> Command | None:
-    """Return the default settings of the command whose flag is in ``values``, or None. Raises SettingError for two."""
+    """Return the default settings of the command whose flag ``values`` has, or None. Raises SettingError for two."""
     names = [name for name in COMMANDS if values.get(name)]
     check_exclusive(names)
     return COMMANDS[names[0]]() if names else None
@@ -211,7 +207,7 @@ def subcommand_in(values: Mapping[str, Any]) -> Command | None:
 
 def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str:
     """Return the names of the agents that train on a proxy, such as ``DDQN,PPO``: ``choices["agent"]``, or else the
-    default for the game and the preset in ``choices``. Without a proxy it is the default of ``agent``."""
+    default for the game and the preset in ``choices``. If ``implementation`` learns no proxy, they are not used."""
     from envs.names import is_continuous
 
     family_spec = family(implementation)
@@ -220,7 +216,7 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
     return family_spec.usual_agents(choices, is_continuous(game))
 
 
-def end_of(implementation: str) -> str:
+def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
     return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
@@ -260,19 +256,19 @@ def replaced_in(implementation: str) -> dict[str, str]:
     name of the setting to use instead, or "" if there is none."""
     family_spec, replacements = family(implementation), {}
     for field in dataclasses.fields(RunConfig):
-        by_kind_of_learning = field.metadata["replaced"]
-        if family_spec.learns_from in by_kind_of_learning:
-            replacements[field.name] = by_kind_of_learning[family_spec.learns_from]
+        replacement_of = field.metadata["replaced"]  # ``learns_from`` of families without the setting -> replacement
+        if family_spec.learns_from in replacement_of:
+            replacements[field.name] = replacement_of[family_spec.learns_from]
     return replacements | dict(family_spec.replaced)
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason for settings that have no effect in combination with the other settings. They are
-    settings of the implementation and of the agents that train on its proxy. A setting of several such agents of one
-    family must have no effect for any of them."""
+    """Return setting -> reason for settings of the implementation, and of the agents that train on its proxy, that have
+    no effect in combination with the other settings. If several agents share a setting, because they are of one family,
+    it must have no effect for any of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
-        return _ineffective(family_spec, settings.agent, settings.lacks)
+        return _agent_reasons(family_spec, settings.agent, settings.lacks)
     reasons = dict(family_spec.ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
@@ -280,25 +276,25 @@ def ineffective(settings: Settings) -> dict[str, str]:
     for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
         configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
-        reasons_by_agent = [_ineffective(agent_family, config, settings.lacks, sample_all) for config in configs]
-        for field, reason in reasons_by_agent[0].items():
-            if all(field in agent_reasons for agent_reasons in reasons_by_agent):
+        all_reasons = [_agent_reasons(agent_family, config, settings.lacks, sample_all) for config in configs]
+        for field, reason in all_reasons[0].items():
+            if all(field in reasons_of_agent for reasons_of_agent in all_reasons):
                 reasons[name_of_field[field]] = reason
     return reasons
 
 
-def _ineffective(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
+def _agent_reasons(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
     """Return field -> reason for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
     the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
-    required = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
-    missing = {name: f"there are no {part}" for name, part in required.items() if part in lacks}
+    required_part = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
+    missing = {name: f"there are no {part}" for name, part in required_part.items() if part in lacks}
     is_fixed = not (sample_all or getattr(config, "vary_hp", True))  # only inner agents have ``vary_hp``
     return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
 
 
 def effective_values(settings: Settings) -> dict[str, Any]:
-    """Return the written form of a training run without settings that have no effect. Also without settings that only
-    flags may set, and without settings of other commands. `from_dict` restores the same run."""
+    """Return setting -> value for a training run, from which `from_dict` restores the same run. Settings that have no
+    effect, settings that only flags may set and settings of other commands are left out."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
     omitted |= kinds(type(settings.subcommand)).keys()
@@ -310,7 +306,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
         omitted |= {"recording_epoch_interval", "record_n_rollouts_per_epoch"}
     if not settings.command:
         omitted.add("command")
-    omitted |= {name for name in (end_of(run.implementation), "total_steps") if values[name] is None}
+    omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}
     return {name: value for name, value in values.items() if name not in omitted}
 
 

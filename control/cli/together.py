@@ -23,10 +23,10 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
     if command is not None:
-        for_training = names_with(run, "commands", ())
+        only_for_training = names_with(run, "commands", ())  # no other command uses them
         if command.flag != "learn":  # ``--learn`` has settings of training, such as ``--resume``
-            for_training |= names_with(run, "commands", ("learn",))
-        check_exclusive([command.flag, *(name for name in sorted(for_training) if getattr(run, name))])
+            only_for_training |= names_with(run, "commands", ("learn",))
+        check_exclusive([command.flag, *(name for name in sorted(only_for_training) if getattr(run, name))])
     check_effects(_flags_without_effect(settings, typed, valid_flags))
     raise_all([*_missing_files(run), *_missing_files(command)])
 
@@ -38,11 +38,12 @@ def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
 
 
 def _missing_files(config: Any) -> Iterator[SettingError]:
-    """Yield an error for each path in a config that neither exists nor is a word that the setting accepts in place of
-    a path."""
+    """Yield an error for each missing file in a config. A setting may also accept certain words, such as ``real`` for
+    ``--film``."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
-        for path in (value,) if isinstance(value, str) else dict.fromkeys(value):
+        paths = [value] if isinstance(value, str) else list(dict.fromkeys(value))  # without repetitions
+        for path in paths:
             if os.path.exists(path):
                 continue
             words: Collection[str] = ()
@@ -60,8 +61,8 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
 
 def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
-    """Yield the ``typed`` flags that have no effect in combination with the other settings. Each is a pair of its name
-    and the end of its message (`check_effects`)."""
+    """Yield a pair ``(flag, end of the error message)`` for each ``typed`` flag that has no effect in combination with
+    the other settings, as `check_effects` needs it."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")

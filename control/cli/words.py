@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, Flags, chosen_flags, flags_of_all, unknown_error
-from control.cli.settings import Settings, as_dict, end_of
+from control.cli.options import FLAG_ONLY, Flag, Flags, flags_for_values, flags_of_all, unknown_error
+from control.cli.settings import Settings, as_dict, end_setting
 from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
@@ -43,8 +43,8 @@ def split(argv: Sequence[str]) -> list[Pair]:
 
 
 def _flag_with_one_dash(word: str, is_first: bool) -> str:
-    """Return the flag that the user meant by ``-name``. Empty for a value, such as a negative number. A word before all
-    flags (``is_first``) cannot be a value, so a similar name is also returned."""
+    """Return the flag that the user meant by ``word``, such as ``-name``. Empty for a value, such as ``-1``. A word
+    before all flags (``is_first``) cannot be a value, so then a flag with a similar name is also returned."""
     if not word.startswith("-") or not word[1:2].isalpha():
         return ""
     name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
@@ -74,9 +74,9 @@ def one_word(name: str, words: Sequence[str]) -> str:
 def words_by_setting(
     pairs: Iterable[Pair], valid_flags: Flags, implementation: str, prefix: str, game: str, wrong: list[SettingError]
 ) -> dict[str, list[str]]:
-    """Return setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x`` to the
-    opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` with a word that is no
-    boolean. Errors have ``prefix`` before the name: ``--``, or the name of the file. They may mention ``game``."""
+    """Return ``pairs`` as setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x``
+    to the opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` whose word is no
+    boolean. In errors, ``prefix`` precedes the name: ``--``, or the name of the file. They may mention ``game``."""
     setting_words: dict[str, list[str]] = {}
     for name, words in pairs:
         positive = name.removeprefix("no_")
@@ -85,7 +85,7 @@ def words_by_setting(
         elif positive in valid_flags and valid_flags[positive].kind.item is bool:
             try:
                 is_negated = parse_value(bool, " ".join(words) or "true")  # a bare ``--no_x`` is ``--no_x true``
-                setting_words[positive] = [word(not is_negated)]
+                setting_words[positive] = [as_word(not is_negated)]
             except ValueError:
                 wrong.append(value_error(name, " ".join(words), valid_flags[positive].kind, {}))
         elif len(wrong) < MAX_LINES:  # further errors are only counted
@@ -122,27 +122,27 @@ def as_python_number(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def word(value: Any, separator: str = " ") -> str:
+def as_word(value: Any, separator: str = " ") -> str:
     """Return ``value`` as the text to write after a flag. Items of a list are joined by ``separator``."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
-        return separator.join(map(word, value))
+        return separator.join(map(as_word, value))
     return format_value(value) if isinstance(value, int) else str(value)  # str() refuses very long integers
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
-    """Return the shell command for these settings. It has the settings that identify a run (their property
-    ``identity``) and the settings that differ from their defaults, except ``without``."""
+    """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
+    property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
     values |= {f"command.{name}": value for name, value in values.pop("command").items()}
-    valid_flags = chosen_flags(run.implementation, run.gamename, values)
+    valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
-        if name == end_of(run.implementation) and value is None:
+        if name == end_setting(run.implementation) and value is None:
             continue  # `total_steps` implies it
         flag = valid_flags[name]
-        if name not in without and (flag.meta["identity"] or word(value) != word(flag.default)):
+        if name not in without and (flag.meta["identity"] or as_word(value) != as_word(flag.default)):
             items = value if isinstance(value, list) else [value]
-            words += [f"--{name}", *(shlex.quote(word(item)) for item in items)]
+            words += [f"--{name}", *(shlex.quote(as_word(item)) for item in items)]
     return " ".join(words)

@@ -1,8 +1,9 @@
 """The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a test before the
 search, with agents that train without a proxy.
 
-The best fitness of a search is a selected maximum, so it overestimates. Therefore the best means are re-evaluated with
-new agents, which choose the winner. A held-out evaluation with further agents then gives the winner's score.
+A search moves the mean of a distribution of proxies from generation to generation, and its archive keeps the means with
+the best fitness. Their fitness is a selected maximum, so it is too high. Therefore these means are re-evaluated with
+new agents, which choose one mean, the winner. Its score is from a held-out evaluation with further agents.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import print_wrapped, verdict_text
-from control.cli.progress import Watch, part, progress, time_in_words
+from control.cli.progress import Watch, progress, time_in_words, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
@@ -41,13 +42,13 @@ from models.registry import family
 from models.settings import UserError, names_with
 from models.spaces import Spaces
 from models.streams import Streams
-from understudy.files import IN_RUN
+from understudy.files import PROXY_FILE
 
 _REAL_AGENTS = 4  # agents that train on the real environment before a search
 _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
 
 
-def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
     """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
     ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
     each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
@@ -63,7 +64,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
         return
     generation, winner, rows = 0, module.mean.detach()[0], list[dict[str, Any]]()
     is_clone = getattr(module.config, "preset", "") in CLONES
-    if not (fit or is_clone):  # both have only one mean, so there is nothing to choose
+    if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
     all_diverged = summary["failed"] == summary["agents"]
@@ -77,10 +78,10 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
     print_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
-    path = folder / IN_RUN
+    path = folder / PROXY_FILE
     write_proxy(path, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
-    yield "proxy", f"{IN_RUN} ({origin})"
+    yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
     yield from _score_lines(module, summary)
     show_held_out(module, folder, summary["mean"])
@@ -94,7 +95,7 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
 
 
 def _draw_winner(module: ProxyModule, path: Path) -> Path:
-    """Draw the winner, which is the proxy in the file ``path``, and show the picture on the board. Return its path."""
+    """Draw the winner, the proxy in the file ``path``, show the picture in TensorBoard and return its path."""
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture: Path = reports.picture(files.load(path), path.parent, module.settings)
@@ -105,8 +106,8 @@ def _draw_winner(module: ProxyModule, path: Path) -> Path:
 def _scores_and_origin(
     module: ProxyModule, fit: dict[str, Any], generation: int, rows: list[dict[str, Any]], summary: dict[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """Return the scores of the winner for its files, and a text that says how it was made. ``fit`` is empty for a
-    search, ``rows`` are the results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
+    """Return the scores of the winner for its files, and a text about how it was made. ``fit`` describes a supervised
+    fit (empty for a search), ``rows`` are results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
     if fit:
         return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
     if not rows:  # a clone of a teacher
@@ -120,8 +121,8 @@ def _scores_and_origin(
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
-    """Train and test ``report_agents`` fresh agents on the winner ``[D]``. Return their results (`describe`) and their
-    outcome. With several kinds of agents, the results have the mean return of each kind as ``each``."""
+    """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
+    (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     count = module.config.report_agents
     text = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
     with _progress_with_estimate(module, text, count) as watch:
@@ -133,8 +134,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
 
 
 def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
-    """Return the verdict about the held-out agents of the winner. The steps of its baselines in the real environment
-    are counted neither for the search nor for its agents."""
+    """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
+    actions and a teacher. The steps of these in the real environment are not counted as steps of the search."""
     run, config = module.settings.run, module.config
     source, act = config.start_from, None
     if source is not None and is_teacher(source):
@@ -146,26 +147,27 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
     advice = family(run.implementation).advice(config)
     progress = None
-    first = config.at(1)
-    # The fitness has to improve only in a search from random proxies, and only if its first tests were as long as its
-    # last. It cannot improve if it is the final return of agents that reach the goal.
+    first_config = config.at(1)  # settings of the first generation
+    is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
+    # The verdict requires that the winner's fitness exceeds the first generation's only in a search from random
+    # proxies. Agents that reach the goal cannot improve further if their final return is the fitness.
     if (
         module.epoch > 1
         and source is None
         and module.first_scores.isfinite().any()
-        and (first.scored_by, first.test_limit) == ("agents", config.test_limit)
+        and is_comparable
         and not (config.objective == "final" and reaches_goal)
     ):
-        num_tests = config.inner_steps // (config.test_every or config.inner_steps)
-        trained = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])  # as long as in the search
-        progress = Score.of(module.first_scores.numpy()), Score.of(objective(trained, config).numpy())
+        num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
+        shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
+        progress = Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
     return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
 
 
 def real_agents_text(module: ProxyModule) -> str:
     """Train agents for ``inner_steps`` on the real environment. Return a line that compares them with random play."""
     run, config = module.settings.run, module.config
-    count = -(-_REAL_AGENTS // module.kinds) * module.kinds  # a multiple of the kinds of agents
+    count = -(-_REAL_AGENTS // module.kinds) * module.kinds  # a multiple of the number of implementations
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
@@ -184,11 +186,11 @@ def write_proxy(
     path: Path, parameters: Tensor, settings: Settings, spaces: Spaces, scores: Mapping[str, Any], text: str = ""
 ) -> None:
     """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
-    ``scores``, and the command that makes it. The command is ``text``, or by default the run with these settings."""
-    output_names = {name for config in settings.configs for name in names_with(config, "outcome", False)}
+    ``scores``, and the command that makes it: ``text``, or by default the command of the run with these settings."""
+    without_outcome = {name for config in settings.configs for name in names_with(config, "outcome", False)}
     description = {
-        "command": text or command_line(settings, output_names),
-        "settings": {name: value for name, value in effective_values(settings).items() if name not in output_names},
+        "command": text or command_line(settings, without_outcome),
+        "settings": {name: value for name, value in effective_values(settings).items() if name not in without_outcome},
         "scores": dict(scores),
     }
     game = settings.run.gamename
@@ -227,10 +229,10 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool)
 
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
-    """Re-evaluate the N means in the archive with new agents. Return generation and parameters ``[D]`` of the best
-    mean, and a row of results for each mean. A row has the fitness in the search as ``in_search``, and the new score as
-    ``again``. Only a mean that was evaluated by all agents can be the best. The last mean is also a candidate, unless
-    the search ended because it solved the task."""
+    """Choose the winner of a search: re-evaluate the means with the best fitness (`module.archive`) with new agents.
+    The last mean is also a candidate, unless the search ended because it solved the task. Return generation and
+    parameters ``[D]`` of the best mean, and a row of results for each of the N means: its fitness in the search as
+    ``in_search``, and the new score as ``again``. Only a mean that was evaluated by all agents can be the best."""
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, mean [D]
     if not module.has_solved():
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
@@ -251,29 +253,31 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
 
 
 def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Return for each of ``means [N, D]`` the fraction ``[N]`` of ``count`` fresh agents that stay solved, and the
-    number of agents, ``count``. To break ties, the mean of the curves adds less than one agent to a fraction."""
+    """Train ``count`` fresh agents on each of ``means [N, D]``. Return the fraction ``[N]`` of agents that solve all
+    tests in the second half of their training, and the number of agents of each mean, always ``count``. To break ties,
+    a higher mean return in the tests adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
     outcome = _train_and_test(module, means, "second test", count, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
     fractions = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
-    heights = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N], mean of the curves
-    ranks = heights.argsort().argsort()  # 0 is the lowest
+    mean_returns = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N]
+    ranks = mean_returns.argsort().argsort()  # 0 is the lowest
     scores = fractions + ranks / (len(means) * count)  # a rank weighs less than one agent, so it only breaks ties
     return scores, [count] * len(means)
 
 
 def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Return the mean returns ``[N]`` of fresh agents on ``means [N, D]``, and the number of agents for each mean. This
-    number is ``count``, or fewer for a mean that can no longer exceed the first mean, because no return exceeds the
-    environment's ``max_return``. Diverged agents have the return ``-inf``."""
+    """Train ``count`` fresh agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
+    diverged agents, and the number of agents of each mean. The number is smaller than ``count`` for a mean that could
+    not exceed the first mean even if all further agents reached the environment's largest return."""
     sample_all = module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
         outcome = _train_and_test(module, means, "second test", count, watch, sample_all)
         return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
+    # All agents of the first mean, then the other means in rounds of `_ROUND_AGENTS` agents.
     fraction = 1 / len(means)  # of the work, for each mean
-    outcome = _train_and_test(module, means[:1], "second test", count, part(watch, 0, fraction), sample_all)
+    outcome = _train_and_test(module, means[:1], "second test", count, watch_part(watch, 0, fraction), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
@@ -283,7 +287,7 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
             break
         end = min(first + _ROUND_AGENTS, count)
         done = fraction + (1 - fraction) * first / count
-        watch_round = part(watch, done, (1 - fraction) * (end - first) / count)
+        watch_round = watch_part(watch, done, (1 - fraction) * (end - first) / count)
         outcome = _train_and_test(
             module, means[candidates], "second test", count, watch_round, sample_all, (first, end)
         )
@@ -307,7 +311,8 @@ def _train_and_test(
 ) -> Outcome:
     """Train ``count`` fresh agents for ``steps_in_use`` steps on each of ``means [N, D]``, and test them. ``name``
     determines their seeds, which are equal for all means. With ``agent_range = (first, end)``, only this slice of the
-    agents is trained. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
+    agents is trained. If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of
+    the outcome are the agents of the first mean, then of the second mean, and so on."""
     steps = module.config.steps_in_use
     first, end = agent_range or (0, count)
     agent_seeds = module.seeds_of(name, count)[first:end]
@@ -319,8 +324,9 @@ def _train_and_test(
 
 @contextlib.contextmanager
 def _progress_with_estimate(module: ProxyModule, text: str, agents: int, drawn: bool = False) -> Iterator[Watch | None]:
-    """Context manager that prints ``text`` with the estimated time for this number of ``agents``, and shows the
-    progress. Does neither if ``text`` is empty. ``drawn`` is for `ProxyModule.seconds_of`."""
+    """Context manager that prints ``text`` with the estimated time to train and test ``agents`` agents, and yields a
+    function to show the progress. If ``text`` is empty, prints nothing and yields None. ``drawn`` is for
+    `ProxyModule.seconds_of`."""
     if text:
         print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, drawn))})")
     with progress("agents trained and tested", bool(text)) as watch:

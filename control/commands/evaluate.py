@@ -15,13 +15,13 @@ import yaml
 from torch import Tensor
 
 from control.cli.colour import paint, print_wrapped, verdict_text
-from control.cli.options import flags, other_games_error, settings_of_fresh_agents, unknown_error
-from control.cli.progress import part, progress
+from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
+from control.cli.progress import progress, watch_part
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import ONE_THREAD_PER_PROCESS, check_effects
 from control.cli.words import command_line
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.commands.push import check_hub, push
 from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop
 from control.commands.summary import path_text
@@ -34,7 +34,7 @@ from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from control.reports import obedience
 from control.reports.curves import solved_return
-from control.reports.runs import note_version
+from control.reports.runs import note_other_versions
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import Table, solved_verdict, with_interval
@@ -51,7 +51,7 @@ from models.spaces import Spaces
 from models.streams import Streams
 from models.trajectory import Trajectory
 from models.vocabulary import translate
-from understudy.files import IN_RUN, SUFFIX, pretrained
+from understudy.files import PROXY_FILE, SUFFIX, pretrained
 from understudy.kinds import KINDS
 from understudy.policy import AGENT
 
@@ -65,28 +65,29 @@ REAL_STEPS = 50_000  # default limit for agents that train on the real environme
 
 def evaluate(settings: Settings) -> int:
     """Evaluate a checkpoint or a proxy, and print the results. Return the exit status: 1 for a failed proxy, else 0."""
-    prepare(settings.run)
+    configure_process(settings.run)
     path, name = settings.subcommand.eval_agent, settings.subcommand.push_to_hub
     if name is not None:
         check_hub(name)
     source = proxy_or_checkpoint(path)
-    note_version(path, source.path, "eval_agent")
+    note_other_versions(path, source.path, "eval_agent")
     if isinstance(source, Checkpoint):
         evaluate_checkpoint(settings, source)
         return 0
     if name is not None and source.path.suffix != SUFFIX:
-        raise SettingError(f"push_to_hub is {name!r}, but the search has no {IN_RUN} yet", "push_to_hub")
+        raise SettingError(f"push_to_hub is {name!r}, but the search has no {PROXY_FILE} yet", "push_to_hub")
     verdict = evaluate_proxy(settings, source)
     if name is not None:
         rows = {"proxy": source.config.proxy, "environment": source.game, "agents": verdict.agents.count}
         config = yaml.safe_dump(source.description.get("settings", {}))
-        push(name, lambda folder: shutil.copy(source.path, folder / IN_RUN), config, rows, verdict.sentence)
+        push(name, lambda folder: shutil.copy(source.path, folder / PROXY_FILE), config, rows, verdict.sentence)
     return 0 if verdict.passed else 1
 
 
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
-    """Play `num_eval_episodes` episodes for each member of the checkpoint and print a table of the returns. Write a
-    video, unless ``--no_record`` is set. Seeds of episodes come from ``--seed`` (25 by default), not from the run."""
+    """Play ``num_eval_episodes`` episodes for each seed of the checkpoint and print a table of the returns. Write a
+    video unless ``--no_record`` is set, and a dataset, a policy or an upload if the flags for them are set. Seeds of
+    episodes come from ``--seed`` (25 by default), not from the run."""
     run, options = settings.run, settings.subcommand
     trained_settings = checkpoint.settings
     implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
@@ -139,23 +140,23 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if options.export is not None:
             is_numpy = Path(options.export).suffix == ".safetensors"
             print(f'policy: understudy.Policy("{options.export}")' if is_numpy else f"policy: {options.export}")
-        if run.record or "record" not in settings.explicit_names:
-            stem = checkpoint.path.stem
+        if run.record or "record" not in settings.explicit_names:  # not with --no_record
+            stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
             sample = modes == ("sampled",)
-            line = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
+            text = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print()
-            for text in line.splitlines():
-                print_wrapped(text)
+            for line in text.splitlines():
+                print_wrapped(line)
 
 
 def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> None:
-    """Raise SettingError for settings that have no effect on a checkpoint, or if its implementation is not the
-    user's."""
+    """Raise SettingError if the user set settings that have no effect on a checkpoint, or another implementation than
+    ``implementation``, the checkpoint's."""
+    hyperparameters = settings.changed.keys() & settings_of_fresh_agents()
     only_with_proxy = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
-    only_for_fresh_agents = settings.changed.keys() & settings_of_fresh_agents()
-    unused = dict.fromkeys(only_for_fresh_agents, "the checkpoint holds it")
+    unused = dict.fromkeys(hyperparameters, "the checkpoint holds it")
     unused |= dict.fromkeys(only_with_proxy, "only on a proxy agents are trained")
     check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
     if "implementation" in settings.explicit_names and settings.run.implementation != implementation:
@@ -164,8 +165,9 @@ def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> N
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play ``episodes`` for each seed in each of the ``modes``, and print and return the table of their returns. With
-    ``solved``, the return that solves the environment, also print whether the mean return reaches it."""
+    """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"), and print and return the table of
+    the returns. If ``solved``, the return that solves the environment, is a number, also print whether the mean return
+    reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
@@ -196,8 +198,8 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
 
 
 def _settings_unused_with_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
-    """Yield a pair for `check_effects` for each setting that conflicts with ``--obedience``. This is ``obedience``
-    itself in another game than ``trained_on``, or a setting that has no effect with it."""
+    """Yield a pair ``(setting, end of the error message)`` for each setting without effect because of ``--obedience``,
+    as `check_effects` needs it. In another ``game`` than ``trained_on``, ``obedience`` itself has no effect."""
     if game != trained_on:
         yield "obedience", f" with gamename {game}: its commands are those of {trained_on}"
     elif settings.run.record or "return" in settings.command:
@@ -213,33 +215,35 @@ def _game_to_play(settings: Settings, trained_on: str) -> str:
     set it, else ``trained_on``. Raises SettingError for a parameter that the environment lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
     game, game_parameters = split_name(game_name)
-    raise_all([other_games_error(name, game.name) for name in settings.changed if name not in game.parameter_values()])
+    raise_all(
+        [missing_parameter_error(name, game.name) for name in settings.changed if name not in game.parameter_values()]
+    )
     return with_parameters(game, game_parameters | settings.changed).name
 
 
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if it has
-    none."""
+    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if agents of this
+    kind follow no command."""
     agent: Any = loop.agents[0]
-    commands = agent.commands_now()
+    commands = agent.commands_now()  # name -> numbers of all seeds
     if not commands:
         return ""
-    if "return" in settings.command:
-        commands.pop("rank", None)  # rank and horizon follow from the return
+    if "return" in settings.command:  # the user's; it is translated to a horizon and, instead of the return, a rank
+        commands.pop("rank", None)
         streams = Streams.from_name(loop.seeds, "command")
         policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
         commands = {name: policy.current_command()[name] for name in commands}
-    command_values = {name: float(value.mean()) for name, value in commands.items()} | settings.command
-    command_text = ", ".join(f"{name} {value:.4g}" for name, value in command_values.items())
-    if "return" in command_values and settings.agent.return_discount < 1:
+    means = {name: float(value.mean()) for name, value in commands.items()} | settings.command
+    command_text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+    if "return" in means and settings.agent.return_discount < 1:
         command_text += " (discounted)"
     note = " (mean of a distribution)" if settings.agent.eval_command == "sampled" else ""
     return f"command {command_text}{note}; "
 
 
 def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield the rows of a table for the results with "greedy" or "sampled" actions (``mode``): a row for each seed and,
-    if there are several, one for all seeds. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
+    """Yield rows of a table for ``episodes`` with "greedy" or "sampled" actions (``mode``): one for each of M seeds
+    and, if there are several, one for all. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
     returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
     groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
     if len(seeds) > 1:
@@ -251,10 +255,10 @@ def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[lis
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
-    """Load a proxy or an agent's checkpoint. ``path`` is the file or the shipped name of a proxy, a checkpoint, or a
-    run folder. The proxy of a search is its winner, or the best mean so far if there is no winner yet. Raises
-    ProxyError if no mean has a fitness yet."""
-    source = run_dir.winner(Path(path)) or Path(path)
+    """Load a proxy or an agent's checkpoint. ``path`` is the file of a proxy, the name of a proxy that this package
+    contains, a checkpoint, or a run folder. For a search, load the proxy that it chose at its end. If it has not ended,
+    load the best mean of its search distribution so far. Raises ProxyError if no mean has a fitness yet."""
+    source = run_dir.find_proxy(Path(path)) or Path(path)
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
     checkpoint = checkpoints.load(source)
@@ -272,8 +276,8 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
     environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
-    proxy. Seeds of the agents come from ``--seed``. Agents of several implementations train one implementation after
-    another, and each gets the same result as if it was evaluated alone."""
+    proxy. Seeds of the agents come from ``--seed``. If there are several implementations, they train one after another,
+    and the results of each are the same as without the others."""
     run, options = settings.run, settings.subcommand
     check_effects(_settings_unused_with_proxy(settings))
     agents = agents_for_proxy(settings, proxy)
@@ -297,27 +301,27 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {names} agents{' on each' * options.real_baseline}"
+    agents_text = f"{options.num_agents} fresh {names} agents{' on each' if options.real_baseline else ''}"
     print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")
     print()
 
-    print_results = functools.partial(_print_results, settings, proxy)
+    train_and_print = functools.partial(_train_and_print, settings, proxy)
     print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
-    returns = print_results(learned_name, agents, True, config.steps_in_use, rule)
+    returns = train_and_print(learned_name, agents, True, config.steps_in_use, rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
     if not options.real_baseline:
         footer = ""
     elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
-        print_results(real_name, agents, False, config.steps_in_use, rule)
+        train_and_print(real_name, agents, False, config.steps_in_use, rule)
         hint = "--real_steps N sets the steps on the real one"
         footer = "" if is_reward_network else f"agents make as many steps and updates on both; {hint}"
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
-        print_results(real_name, real_agents, False, max_steps, real_rule)
+        train_and_print(real_name, real_agents, False, max_steps, real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
@@ -331,12 +335,13 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     return verdict
 
 
-def _print_results(
+def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Tensor:
-    """Train ``num_agents`` fresh agents for at most ``steps``, test them in the real environment, print a row of the
-    table, and return their mean returns ``[N]``. They train ``on_proxy`` or else on the real environment. ``agents``
-    has the config of each implementation. ``rule`` (`inner_rule`) says when an agent ends its training."""
+    """Train fresh agents for at most ``steps``, test them in the real environment, print a row of the table with the
+    ``title``, and return their mean returns ``[N]``. The N = ``num_agents`` agents train on the proxy if ``on_proxy``,
+    else on the real environment. ``agents`` maps implementations to configs. ``rule`` is a value of ``inner_rule``,
+    such as "solved", which says when an agent ends its training."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -347,23 +352,24 @@ def _print_results(
     outcomes: dict[str, Outcome] = {}
     with progress(f"agents on the {title}") as watch:
         for number, (name, agent_config) in enumerate(agents.items()):
-            count = len(range(number, settings.subcommand.num_agents, len(agents)))  # as equal as possible
+            # Every len(agents)-th agent is of this implementation, so their numbers differ by at most 1.
+            count = len(range(number, settings.subcommand.num_agents, len(agents)))
             seeds = fresh_seeds(run.seed, "evaluation", count)
             proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
-            job = (config, name, agent_config, proxy.game, run.num_workers, run.ray_address, run.num_threads)
-            watch_part = part(watch, number / len(agents), 1 / len(agents))
-            with contextlib.closing(make_workers(*job)) as workers:
-                outcomes[name] = workers.run(proxies, seeds, watch=watch_part, **limits)
+            processes = (run.num_workers, run.ray_address, run.num_threads)
+            implementation_watch = watch_part(watch, number / len(agents), 1 / len(agents))
+            with contextlib.closing(make_workers(config, name, agent_config, proxy.game, *processes)) as workers:
+                outcomes[name] = workers.run(proxies, seeds, watch=implementation_watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
-    judged = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-    _print_row(title, describe(outcome, judged), outcomes)
+    described_config = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
+    _print_row(title, describe(outcome, described_config), outcomes)
     return outcome.scores
 
 
 def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the user's settings that have no effect when a proxy is evaluated, each with the end of its message:
-    ``(setting, " with ...")`` (`check_effects`)."""
+    """Yield a pair ``(setting, end of the error message)`` for each of the user's settings that have no effect when a
+    proxy is evaluated, as `check_effects` needs it."""
     run, options = settings.run, settings.subcommand
     for name in _CHECKPOINT_ONLY_SETTINGS:
         if name in settings.explicit_names:
@@ -378,9 +384,9 @@ def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]
 
 
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the results ``row`` of agents (`describe`) below `HEADER`. If ``outcomes`` are of several implementations,
-    a second line has the mean return of each. If agents were tested in training, a line says how soon they solve the
-    game."""
+    """Print the row ``name`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
+    ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
+    implementation. If agents were tested in training, a line says how soon they solve the game."""
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
@@ -395,8 +401,8 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
 
 def _settings_for_real_environment(agent: Any) -> Any:
     """Return the config ``agent`` for training on the real environment: with one environment, updates after the first
-    episode, exploration that decays by episodes, and a replay buffer for all steps. Settings that the config lacks are
-    left out."""
+    episode, exploration that decays by episodes, and a replay buffer for all steps. Agents without one of these
+    settings keep their config in this respect."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
@@ -404,9 +410,10 @@ def _settings_for_real_environment(agent: Any) -> Any:
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> config (`agent_settings`) of the agents that train on a proxy, from ``--agent`` or else
-    from its search. Raises SettingError if they cannot train on it or if a changed setting has no effect. Raises
-    ProxyError if the real environment has other spaces than the proxy, or if the settings in its file are damaged."""
+    """Return the agents that train on a proxy, implementation -> config: the agents of ``--agent``, or else of the
+    proxy's search. Configs have the hyperparameters of the search, changed to the user's (``settings.changed``). Raises
+    SettingError if the agents cannot train on the proxy or if a changed setting has no effect. Raises ProxyError if the
+    real environment has other spaces than the proxy, or if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
@@ -417,34 +424,38 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     if changed:
         valid_flags = flags(proxy.implementation, proxy.game, {"agent": names})
         unknown_names = sorted(changed.keys() - valid_flags.keys())
-        arguments = (valid_flags, proxy.implementation, "--", proxy.game)
-        raise_all([unknown_error(name, *arguments) for name in unknown_names])
+        raise_all([unknown_error(name, valid_flags, proxy.implementation, "--", proxy.game) for name in unknown_names])
     run_config = dataclasses.replace(settings.run, **run_values)
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):
         implementations = parse_agents(names)
     names_of_class = names_in(config_classes(implementations))  # config class -> field -> flag
     agents: dict[str, Any] = {}
-    reasons: dict[str, str] = {}  # flags without effect for at least one implementation
-    effective: set[str] = set()
+    reasons: dict[str, str] = {}  # flag without effect for at least one implementation -> reason
+    effective: set[str] = set()  # flags with an effect for at least one implementation
     for name in implementations:
-        flag_names = names_of_class[family(name).config].items()
-        # A value for the family (``PPO_lr``) replaces one for all families (``lr``).
-        changes = {field: key for field, flag in flag_names for key in (field, flag) if key in changed}
-        agents[name] = agent_settings(proxy, name, {field: changed[key] for field, key in changes.items()})
+        flag_of_field: dict[str, str] = {}  # changed fields only
+        for field, family_flag in names_of_class[family(name).config].items():
+            for flag in (field, family_flag):  # ``PPO_lr``, for the family, overrides ``lr``, for all families
+                if flag in changed:
+                    flag_of_field[field] = flag
+        agents[name] = agent_settings(proxy, name, {field: changed[flag] for field, flag in flag_of_field.items()})
         check_spaces(run_config, agent_class(name), spaces, name)
         run_alone = dataclasses.replace(run_config, agent=name)
         evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
-        reasons_here = ineffective(with_lacks(evaluated, spaces))
-        reasons |= {key: reasons_here[field] for field, key in changes.items() if field in reasons_here}
-        effective |= {key for field, key in changes.items() if field not in reasons_here}
-    check_effects((name, f": {reasons[name]}") for name in sorted(reasons.keys() - effective))
+        reason_of_field = ineffective(with_lacks(evaluated, spaces))
+        for field, flag in flag_of_field.items():
+            if field in reason_of_field:
+                reasons[flag] = reason_of_field[field]
+            else:
+                effective.add(flag)
+    check_effects((flag, f": {reasons[flag]}") for flag in sorted(reasons.keys() - effective))
     return agents
 
 
 def _real_spaces(proxy: Proxy) -> Spaces:
-    """Return the spaces of the proxy's real environment. Raises ProxyError if it is unknown or has other spaces than
-    the proxy."""
+    """Return the observation and action spaces of the environment for which the proxy was learned. Raises ProxyError if
+    this environment is unknown or has other spaces than the proxy."""
     start = f"proxy {str(proxy.path)!r}: its"
     try:
         real_spaces = spaces_of(proxy.game)
@@ -458,9 +469,9 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 
 
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
-    """Return the config of fresh agents of implementation ``name``. Its values are the defaults of its family,
-    overridden by the values of the agents in the search (`_searched_settings`) and then by ``changed``. If ``changed``
-    switches ``vary_hp`` on without ``vary``, all hyperparameters in the default of ``vary`` are varied. Raises
+    """Return the config of fresh agents of implementation ``name`` that train on the proxy. Its values are the defaults
+    of its family, overridden by the hyperparameters in the proxy's search (`_searched_settings`), and then by
+    ``changed``. If ``changed`` has ``vary_hp`` but not ``vary``, it varies the default hyperparameters. Raises
     ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
@@ -482,26 +493,27 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of the proxy's search in written form, with agents of implementation ``name`` instead of its
-    agents. Agents of the same family get the values of the search, except settings in which implementations of the
-    family differ. Agents of another family get the values that both families may have (`_common_values`) and values of
-    the preset. The content of the file is not checked, so this may raise anything."""
+    """Return the settings of the proxy's search as setting -> value, with agents of implementation ``name`` instead of
+    its agents. If agents of the same family trained in the search, ``name`` gets their values, except for settings that
+    distinguish the implementations of the family. Otherwise it gets the values that both families may have
+    (`_common_values`) and values of the preset. The content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
-    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents(), lambda name: None)
+    saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))  # config class -> field -> its name in ``saved_settings``
     # The first files also hold the settings of all commands, and settings that no longer exist.
-    command_settings = (field for command in COMMANDS.values() for field in kinds(command))
-    unused = {*REMOVED, *settings_of_fresh_agents(), *command_settings}
+    unused = {*REMOVED, *settings_of_fresh_agents()}
+    for command in COMMANDS.values():
+        unused |= kinds(command).keys()
     values = {key: value for key, value in saved_settings.items() if key not in unused}
     config_class = family(name).config
     if config_class in saved_names:
-        relatives = [agent for agent in searched_agents if family(agent).config is config_class]
-        differing = set() if relatives == [name] else overridden_names(name)
+        agents_of_family = [agent for agent in searched_agents if family(agent).config is config_class]
+        distinguishing = set() if agents_of_family == [name] else overridden_names(name)
         for field, saved_name in saved_names[config_class].items():
-            if saved_name in saved_settings and field not in differing:
+            if saved_name in saved_settings and field not in distinguishing:
                 values[field] = saved_settings[saved_name]
-    elif len(saved_names) == 1:
+    elif len(saved_names) == 1:  # all agents of the search are of one other family
         (searched_class,) = saved_names
         values |= _common_values(saved_settings, searched_class, config_class)
         values |= _preset_changes_for_agent(proxy, name)
@@ -514,9 +526,9 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 
 
 def _common_values(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """Return the values in ``saved_settings`` that are allowed in two families: the family of the search
-    (``searched_class``) and another one (``config_class``). Choices that only the search's family has are left out,
-    also from lists. A list that becomes empty is left out."""
+    """Return the values in ``saved_settings`` of agents with the config class ``searched_class`` that agents of another
+    family, with ``config_class``, may have too. Choices that the other family lacks are left out, also from lists. A
+    list that becomes empty is left out."""
     searched_choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(searched_class)}
     choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(config_class)}
     common_values = {}
@@ -524,17 +536,17 @@ def _common_values(saved_settings: dict[str, Any], searched_class: type, config_
         value = saved_settings[name]
         # Without choices, any value in the range of the setting is allowed.
         foreign_choices = searched_choices.get(name, set()) - choices[name] if choices[name] else set()
-        if isinstance(value, list):
-            value = [item for item in value if item not in foreign_choices]
-        if value != [] and (isinstance(value, list) or value not in foreign_choices):
+        if not isinstance(value, list) and value not in foreign_choices:
             common_values[name] = value
+        elif isinstance(value, list) and (items := [item for item in value if item not in foreign_choices]):
+            common_values[name] = items
     return common_values
 
 
 def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return field -> value for fields of agent ``name`` whose value in the proxy's preset cannot be copied from the
-    agent of the search, because that agent has no such field or another value. Empty if the preset does not permit both
-    agents."""
+    """Return field -> value for fields of agent ``name`` for which the proxy's preset has a value that the search's
+    agent does not have: it lacks the field, or the preset has another value for it. Empty if the preset does not permit
+    both agents."""
     searched_agent = parse_agents(proxy.description.get("settings", {}).get("agent", name))[0]
     keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
     choices = {key: getattr(proxy.config, key) for key in keys}
@@ -549,8 +561,8 @@ def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
         key, default = field.name, field.default
         value = _preset_value(preset_values, name, key, default)
         # The agent of the search lacks the field, and the preset sets it, with or without the prefix of the agent.
-        is_only_here = key not in searched_fields and bool({key, f"{name}_{key}"} & preset_values.keys())
-        if is_only_here or value != _preset_value(preset_values, searched_agent, key, default):
+        is_new = key not in searched_fields and bool({key, f"{name}_{key}"} & preset_values.keys())
+        if is_new or value != _preset_value(preset_values, searched_agent, key, default):
             changes[key] = value
     return changes
 

@@ -18,8 +18,8 @@ Header = Mapping[str, Any]
 
 
 def write(path: str | Path, tensors: Tensors, header: Header) -> None:
-    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header``; here the header lacks the
-    format. Raises FileExistsError, ValueError for numbers that are not finite, and OSError."""
+    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header``, which has no ``format``
+    here. Raises ValueError for numbers that are not finite, and OSError if the file exists or cannot be written."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     check(header, tensors)
     content = FORMATS[Path(path).suffix]({"format": 2 if "command" in tensors else 1, **header}, tensors)
@@ -47,46 +47,52 @@ def _command(tensors: Tensors) -> list[list[float]]:
 
 
 def _onnx(header: Header, tensors: Tensors) -> bytes:
-    """Return an ONNX model with the input ``observation [N, O]``, for agents with commands ``command [N, C]``, and the
-    output ``action``, ``[N]`` int64 or ``[N, A]`` float32. Its metadata are the header and ``command`` as JSON."""
+    """Return an ONNX model with the input ``observation [N, O]``, for agents with commands also ``command [N, C]``, and
+    the output ``action``, ``[N]`` int64 or ``[N, A]`` float32. N is the number of observations. The header and the
+    tensor ``command`` are in the model's metadata as JSON."""
     from onnx import TensorProto, helper, numpy_helper
 
     nodes: list[Any] = []
     constants: list[Any] = []
 
     def node(kind: str, *inputs: Any, **attributes: Any) -> str:
-        """Add an operation on outputs (their names) and constants. Return the name of its output."""
-        names = [value if isinstance(value, str) else f"{len(nodes)}_{i}" for i, value in enumerate(inputs)]
-        values = {name: value for name, value in zip(names, inputs, strict=True) if not isinstance(value, str)}
-        constants.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in values.items())
+        """Add an operation and return the name of its output. ``inputs`` are names of outputs, or constants."""
+        names = []
+        for i, value in enumerate(inputs):
+            if isinstance(value, str):
+                names.append(value)
+            else:
+                names.append(f"{len(nodes)}_{i}")
+                constants.append(numpy_helper.from_array(np.asarray(value), names[-1]))
         nodes.append(helper.make_node(kind, names, [f"{kind}_{len(nodes)}"], **attributes))
         return nodes[-1].output[0]
 
-    def activate(x: str, value: str | float, width: int) -> str:
+    def activate(x: str, activation: str | float, width: int) -> str:
         """Add an activation of ``x [N, width]``: a name, or the slope of a leaky ReLU. Return its output."""
-        if not isinstance(value, str):
-            return node("LeakyRelu", x, alpha=float(value))
-        if value.startswith(ONE_HOT):
-            size = int(value.removeprefix(ONE_HOT))
+        if not isinstance(activation, str):
+            return node("LeakyRelu", x, alpha=float(activation))
+        if activation.startswith(ONE_HOT):  # the largest of each ``size`` numbers becomes 1, the others 0
+            size = int(activation.removeprefix(ONE_HOT))
             index = node("ArgMax", node("Reshape", x, [-1, width // size, size]), axis=2, keepdims=0)
             return node("Reshape", node("OneHot", index, size, np.array([0, 1], np.float32)), [-1, width])
-        return node("Mul", x, node("Sigmoid", x)) if value == "silu" else node(value.capitalize(), x)
+        return node("Mul", x, node("Sigmoid", x)) if activation == "silu" else node(activation.capitalize(), x)
 
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
-    inputs = {x: width}
+    sizes = {x: width}  # of the model's inputs
     if "command" in tensors:
-        *_, center, scale = tensors["command"]
-        inputs[command] = count = len(center)
-        command = node("Mul", node("Sub", command, center), scale)
+        *_, centre, scale = tensors["command"]
+        sizes[command] = num_commands = len(centre)
+        command = node("Mul", node("Sub", command, centre), scale)
     if "mean" in tensors:
-        normal = node("Mul", node("Sub", x, tensors["mean"]), tensors["scale"])
-        x = node("Clip", normal, np.float32(-CLIP_LIMIT), np.float32(CLIP_LIMIT))
-    for i, value in enumerate([*header["activations"], 1]):
+        normalised = node("Mul", node("Sub", x, tensors["mean"]), tensors["scale"])
+        x = node("Clip", normalised, np.float32(-CLIP_LIMIT), np.float32(CLIP_LIMIT))
+    for i, activation in enumerate([*header["activations"], 1]):  # the slope 1 changes nothing
         weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
-        if weight.shape[1] != width:
+        if weight.shape[1] != width:  # further inputs: products of each command with each input, and the commands
             products = node("Mul", node("Unsqueeze", command, [2]), node("Unsqueeze", x, [1]))
-            x = node("Concat", x, node("Reshape", products, [-1, count * width]), command, axis=1)
-        x, width = activate(node("Gemm", x, weight, bias, transB=1), value, len(bias)), len(bias)
+            x = node("Concat", x, node("Reshape", products, [-1, num_commands * width]), command, axis=1)
+        width = len(bias)
+        x = activate(node("Gemm", x, weight, bias, transB=1), activation, width)
         if f"gates.{i}.bias" in tensors:
             gate = node("Gemm", command, tensors[f"gates.{i}.weight"], tensors[f"gates.{i}.bias"], transB=1)
             x = node("Mul", x, node("Sigmoid", gate))
@@ -101,8 +107,8 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         node("Min", node("Max", x, low), high)
     nodes[-1].output[0] = "action"
     action = (TensorProto.INT64, ["N"]) if is_index else (TensorProto.FLOAT, ["N", width])
-    ins = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in inputs.items()]
-    graph = helper.make_graph(nodes, "policy", ins, [helper.make_tensor_value_info("action", *action)], constants)
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in sizes.items()]
+    graph = helper.make_graph(nodes, "policy", inputs, [helper.make_tensor_value_info("action", *action)], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     helper.set_model_props(model, {KEY: json.dumps(header), "command": json.dumps(_command(tensors))})
     return model.SerializeToString()  # type: ignore[no-any-return]

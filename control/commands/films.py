@@ -14,12 +14,12 @@ from control.cli.settings import RunConfig, Settings
 from control.cli.together import check_effects
 from control.cli.words import FILM_WORDS
 from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, record, returns_text
 from control.loops.build import build_loop
-from control.reports.runs import note_version
+from control.reports.runs import note_other_versions
 from control.reports.sheets import check_writable
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import remove_empty, safe_name
@@ -35,7 +35,7 @@ Source = Proxy | Checkpoint
 def film_side_by_side(settings: Settings) -> int:
     """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
     run, film_out = settings.run, settings.subcommand.film_out
-    prepare(run)
+    configure_process(run)
     sources = _sources(settings.subcommand.film)
     first_word, first_source, _ = sources[0]
     game = _game_of_source(first_source)
@@ -65,16 +65,17 @@ def film_side_by_side(settings: Settings) -> int:
 
 
 def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
-    """Return a tuple ``(word, source, role)`` for each of the ``words``. The source of a file is its proxy or
-    checkpoint, and its role is "". The roles `untrained` and `real` have the source of the last file before them, or
-    else of the first file. Raises SettingError if no word names a file, or if `real` has no proxy."""
+    """Return a tuple ``(word, source, role)`` for each of the ``words`` of ``--film``. A word is a file, with the role
+    "" and its proxy or checkpoint as the source. Or it is `untrained` or `real`: then it is also the role, and the
+    source is from the last file before it, or else from the first file. Raises SettingError if no word is a file, or if
+    the source of `real` is no proxy."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
     sources_by_word = {word: proxy_or_checkpoint(word) for word in files}
     for word, source in sources_by_word.items():
-        note_version(word, source.path, "film")
+        note_other_versions(word, source.path, "film")
     latest_source, sources = sources_by_word[files[0]], []
     for word in words:
         latest_source = sources_by_word.get(word, latest_source)
@@ -106,7 +107,8 @@ def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a source and its role (`_sources`). ``stack`` closes the environments that are opened."""
+    """Return the actor that plays the agent of a source in a role (`_sources`): the agent of a checkpoint, or an agent
+    that trains on a proxy here. ``stack`` closes the environments of checkpoints."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
@@ -119,19 +121,20 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     stack.callback(loop.close)
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
-    if role == UNTRAINED:  # it follows the commands of the trained agent
+    if role == UNTRAINED:  # if agents follow commands, it gets the commands of the trained agent
         commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
         untrained_settings = trained_settings.replace(command=commands | trained_settings.command)
         loop, caption = build_loop(untrained_settings, for_training=False), f"{trained.implementation}, untrained"
         stack.callback(loop.close)
     streams = Streams.from_name([run.seed] * len(loop.seeds), "film, actions")
-    return Actor(lambda: loop.policy(streams.fork()), caption)  # called at the start of each episode
+    return Actor(lambda: loop.policy(streams.fork()), caption)  # a new policy, with new streams, for each episode
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Return the actor of an agent of implementation ``name`` with config ``agent``. It trains on the proxy, in the
-    role `real` on the real environment, as `untrained` not at all. Its seed is the first agent's in `--eval_agent`."""
+    """Train an agent of implementation ``name`` with config ``agent`` on the proxy, or in the role `real` on the real
+    environment, or as `untrained` not at all. Return its actor. Its seed is the first agent's in ``--eval_agent``."""
     steps = proxy.config.steps_in_use
+    # The rule "tests" ends a training by tests on the real environment, which this agent does not get.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule
     config = dataclasses.replace(proxy.config, inner_steps=steps, inner_rule=rule, test_every=None)
     loop = InnerLoop(config, name, agent, proxy.game, run.num_threads)

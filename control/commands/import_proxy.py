@@ -14,12 +14,12 @@ from envs.names import resolve
 from models.proxies import files, originals
 from models.registry import agent_and_proxy_defaults
 from models.settings import SettingError, check
-from understudy.files import IN_RUN, refused
+from understudy.files import PROXY_FILE, refused
 
 
 def import_proxy(settings: Settings) -> int:
-    """Write the proxy in the file to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for
-    a file without a proxy, and SettingError if its environment is unknown or the new file exists."""
+    """Convert the file NAME to ``LOGDIR/GAME/imported/NAME/proxy.safetensors``. Returns 0. Raises ProxyError for a file
+    without a proxy, and SettingError if its environment is unknown or the new file exists."""
     run, path = settings.run, Path(settings.subcommand.import_proxy)
     original = originals.read(path)
     game = run.gamename if "gamename" in settings.explicit_names else _game_of_file(original, path)
@@ -44,7 +44,7 @@ def import_proxy(settings: Settings) -> int:
             raise refused(path, f"its tensor {key} is {shape or 'missing'}", f"{expected_shape} with {game}")
     for key, view in views.items():
         view.copy_(torch.tensor(tensors[key]))  # writes into ``parameters``
-    proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), IN_RUN)
+    proxy_path = Path(run.logdir, run_dir.safe_name(game), "imported", run_dir.safe_name(path.stem), PROXY_FILE)
     if proxy_path.exists():
         line = f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir"
         raise SettingError(line, "import_proxy")
@@ -57,8 +57,8 @@ def import_proxy(settings: Settings) -> int:
 
 
 def _game_of_file(original: originals.Original, path: Path) -> str:
-    """Return the environment that the file names, else the environment with the name of the file, or of the folder of a
-    file called checkpoint. Raises SettingError if it is unknown."""
+    """Return the environment whose name is in the content of the file, or else in its path: the name of the file, or of
+    its folder if the file is called checkpoint. Raises SettingError if the environment is unknown."""
     name = original.game or (path.parent.name if path.stem == "checkpoint" else path.stem)
     name = {"continuous_mountaincar": "mountaincar-continuous"}.get(name, name)  # synthetic-gymnax's name
     try:

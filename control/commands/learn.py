@@ -31,12 +31,12 @@ from control.cli.ending import INTERRUPTED, ending
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
-from control.cli.progress import Watch, part, progress, time_in_words
+from control.cli.progress import Watch, progress, time_in_words, watch_part
 from control.cli.run_settings import LearnConfig
 from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.commands.run import Run
 from control.commands.summary import command, path_text, show_next
 from control.commands.train import train
@@ -77,7 +77,8 @@ _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in number
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher or the clone
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
-_SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # times of an update, a fit and an agent's training, if slow
+_SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # largest times of an update, a fit and an agent's training
+_STEPS = {"bandit": 41_000, "reward": 60_000}  # steps of the environment that a stage makes, roughly
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Task:
         self.game, self.seed = self.settings.run.gamename, self.settings.run.seed
         self.options: LearnConfig = self.settings.subcommand
         self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
-        self.limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
+        self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
 
     def save(self) -> None:
         """Write the settings and the results to `RESULTS`."""
@@ -103,11 +104,12 @@ class Task:
     def score(self, stage: str, name: str) -> Score:
         """Return the score ``name`` in the results of a stage."""
         values = dict(self.results[stage][name])
-        values["bounds"] = values["bounds"] and tuple(values["bounds"])
+        values["bounds"] = None if values["bounds"] is None else tuple(values["bounds"])  # JSON has a list
         return Score(**values)
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
-        """Return the verdict about agents or policies with the score ``agents``. ``advice`` is for a failure."""
+        """Return a comparison of agents or policies, which have the score ``agents``, with random play, the best
+        constant action and the teacher. ``advice`` is text to show after a failure."""
         baselines = (self.score("probe", "random"), self.score("probe", "constant"), self.results["probe"]["action"])
         return Verdict(*baselines, teacher_score, agents=agents, goal=self.spaces.max_return, advice=advice)
 
@@ -118,8 +120,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of `trainer.learn`: the ``folder`` of its files, and whether the synthetic environment ``passed`` its
-    exam. A notebook displays it as its figure."""
+    """The result of `trainer.learn`: the ``folder`` of its files, and whether all stages ``passed``. A notebook
+    displays it as its figure."""
 
     folder: Path
     passed: bool
@@ -131,7 +133,7 @@ class Learned:
 
     @property
     def sentence(self) -> str:
-        """The verdict and the results beside it as sentences, empty if there was neither an exam nor a race."""
+        """The verdict and other results as sentences, empty if there was neither an exam nor a race."""
         return conclusion(self.results)
 
     def _repr_png_(self) -> bytes | None:
@@ -142,17 +144,18 @@ class Learned:
 
 def learn(settings: Settings) -> int:
     """Run the stages of ``--learn``, print their results, and write the page. Return 0 if no stage failed, else 1."""
-    prepare(settings.run)
+    configure_process(settings.run)
     started = time.monotonic()
     learned = learn_in_folder(settings)
     folder = learned.folder
-    has_gain = learned.results.get("race", {}).get("gain", True)
-    proxies = [BANDIT, REWARD] if has_gain else [BANDIT]
+    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # agents learn faster with it
+    proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
     commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
-    notes = {"page": " (open it in a browser)"}
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(time.monotonic() - started))]
-    lines += [(name, file + notes.get(name, "")) for name, file in files.items() if (folder / file).exists()]
+    for name, file in files.items():
+        if (folder / file).exists():
+            lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
     show_next(lines, commands, folder)
     return 0 if learned.passed else 1
 
@@ -207,7 +210,8 @@ def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settin
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
-    """Run the stages that have no results. Return whether no stage failed."""
+    """Run the stages that have no results, and write the page. Return whether no stage failed. A stage is left out if
+    a stage that it requires has failed, or if ``--only`` selects other stages."""
     only = task.options.only
     names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
@@ -231,43 +235,45 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     write_page(task.folder, task.game, task.results, _command_text(task))
-    judged = {name: task.results[name] for name in names if name in task.results}
-    if verbose and (sentence := conclusion(judged)):
+    results = {name: task.results[name] for name in names if name in task.results}
+    if verbose and (sentence := conclusion(results)):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
 
 
 def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Measure random play, the best constant action and the speed of the environment."""
+    """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
-    baselines = Baselines.measure(task.game, task.seed, task.limit)
+    baselines = Baselines.measure(task.game, task.seed, task.time_limit)
     rate = baselines.real_steps / (time.perf_counter() - started)
     text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
-    text = f"{text} in {baselines.random.count} episodes each"
+    text = f"{text} in {baselines.random.count} episodes each; {rate:,.0f} steps/s"
     scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
     speed = {"real_steps": baselines.real_steps, "steps_per_second": rate}
-    return {"text": f"{text}; {rate:,.0f} steps/s"} | scores | {"action": baselines.action} | speed
+    return {"text": text} | scores | {"action": baselines.action} | speed
 
 
 def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train a teacher, unless the user has one. Judge the teacher in new episodes."""
-    trained: dict[str, Any] = {}
+    """Run the stage `teacher`: train a teacher, unless the user has one, and measure its returns in new episodes. The
+    stage fails if the teacher is not better than random play."""
+    training: dict[str, Any] = {}  # results of the training; empty without one
     if task.options.teacher is None:
-        trained = _train_teacher(task, part(watch, 0, 0.95))
+        training = _train_teacher(task, watch_part(watch, 0, 0.95))
     act = teacher(task.teacher, task.game, task.spaces)
     score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
-    text = f"{trained.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
-    if trained:
-        text = f"{text}; the best checkpoint is of step {trained['best_steps']:,}, and training took "
-        text += f"{trained['real_steps']:,} steps"
-    result = trained | {"text": text, "score": dataclasses.asdict(score)}
+    text = f"{training.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
+    if training:
+        text = f"{text}; the best checkpoint is of step {training['best_steps']:,}, and training took "
+        text += f"{training['real_steps']:,} steps"
+    result = training | {"text": text, "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
     return result
 
 
 def _teacher_settings(task: Task) -> Settings:
-    """Return the settings of a teacher's training. Its implementation depends on the task, unless the user chose it."""
+    """Return the settings of a teacher's training. Unless the user chose the implementation, it is Q-learning if the
+    observations are numbered cells, SAC for continuous actions in a slow environment, and else PPO."""
     run, options = task.settings.run, task.options
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
@@ -283,7 +289,8 @@ def _teacher_settings(task: Task) -> Settings:
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
     changes |= {"logdir": str(task.folder), "exp_name": TEACHER.partition(".")[0], "num_threads": run.num_threads}
     changes |= {"total_steps": options.teacher_steps, "steps_per_epoch": -(-options.teacher_steps // _EVALUATIONS)}
-    changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1, "time_limit": task.limit}
+    changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
+    changes |= {"time_limit": task.time_limit}
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
 
 
@@ -294,7 +301,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch, task.spaces.max_return)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
-    ending.status = INTERRUPTED  # training has set the status of a finished command
+    ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
     candidates = [folder / "checkpoints" / name for name in ("best.ckpt", "last.ckpt")]
@@ -310,23 +317,24 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Clone the teacher into a synthetic environment. If the clone is much worse than the teacher, try again with more
-    states, and then also with a wider network."""
+    """Run the stage `bandit`: clone the teacher into a synthetic environment, whose reward is highest for the teacher's
+    action. If the clone's policy is much worse than the teacher, fit it again with more states that it visits, and then
+    also with a wider network. Keep the best clone."""
     values = {"implementation": "SE", "gamename": task.game, "seed": task.seed, "proxy": "bandit", "preset": "clone"}
-    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher, "test_limit": task.limit}
+    values |= {"agent": learners(task.spaces)[0], "start_from": task.teacher, "test_limit": task.time_limit}
     if not task.spaces.one_hot:
-        values["table_episodes"] = task.limit
+        values["table_episodes"] = task.time_limit  # steps after which episodes restart
     if task.options.exam_steps is not None:
         values["inner_steps"] = task.options.exam_steps
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
-    if task.spaces.one_hot:  # the clone knows every cell
+    if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
         attempts = [{"first_states": "cells"}]
     clones: list[tuple[Score, Settings, Tensor]] = []
     real_steps: list[int] = []  # numbers of steps in the environment
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
-        """Return the score of the policy that the proxy with the weights ``flat [D]`` defines. ``name`` determines the
-        episodes."""
+        """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
+        ``flat [D]``. ``name`` determines the episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
         return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
 
@@ -348,10 +356,10 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Make a reward network from the teacher's returns."""
+    """Run the stage `reward`: fit a reward network to the teacher's returns."""
     values = {"implementation": "RN", "gamename": task.game, "seed": task.seed, "preset": "teacher"}
     values |= {"agent": "QLearning" if task.spaces.one_hot else "PPO", "start_from": task.teacher}
-    settings = settings_from(**values, test_limit=task.limit)
+    settings = settings_from(**values, test_limit=task.time_limit)
     real_steps: list[int] = []  # numbers of steps in the environment
     stages: Any = stages_of(settings.proxy, task.game)
     flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
@@ -362,28 +370,30 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
-    """Train fresh agents on the bandit, and test them on the task. For comparison, a few agents train on the task
-    itself for as many steps, with the default settings for the task. They are agents of the first kind, or of PPO with
-    continuous actions, because TD3 with its default settings would need longer than all other stages."""
+    """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
+    task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
+    stage fails if the verdict about the agents on the bandit is a failure."""
     path, count = task.folder / BANDIT, task.options.exam_agents
     proxy = files.load(path)
     names = learners(task.spaces)
     agents: dict[str, Score] = {}
-    fraction = 1 / (len(names) + 1)  # of the work, for each kind of agents and for the agents on the task
+    fraction = 1 / (len(names) + 1)  # of the work, for each implementation and for the agents on the task
     for number, name in enumerate(names):
         loop = _inner_loop(task, proxy, name, test_episodes=10)
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
-        outcome = loop.run(proxy.parameters.expand(count, -1), seeds, watch=part(watch, number * fraction, fraction))
+        proxies = proxy.parameters.expand(count, -1)  # [count, D], equal rows
+        outcome = loop.run(proxies, seeds, watch=watch_part(watch, number * fraction, fraction))
         agents[name] = Score.of(outcome.scores)
         if watch is not None:
             watch((number + 1) * fraction, ", ".join(f"{name} {score}" for name, score in agents.items()))
+    # With continuous actions it is PPO: TD3 with its default settings would need longer than all other stages.
     reference = names[0] if isinstance(task.spaces.actions, Discrete) else "PPO"
     loop = _inner_loop(task, proxy, reference, test_episodes=10)
     loop.agent_config = default_config(reference, task.game)
     if hasattr(loop.agent_config, "buffer_size"):
         capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
         loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
-    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=part(watch, 1 - fraction, fraction))
+    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=watch_part(watch, 1 - fraction, fraction))
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
@@ -410,20 +420,21 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     test_every = max(1, steps // _TESTS)
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
-    arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of its agents
-    # The weights [N, D] of the reward networks, one row per agent. None: train on the task itself.
+    arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of the agents that train with it
+    # The weights [N, D] of the learned reward, an equal row for each agent. None: the task's reward.
     weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
     real_steps = 0
     for number, (reward_name, flat) in enumerate(weights.items()):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
-        if flat is None:  # agents of the task's reward have their usual settings
+        if flat is None:  # agents with the task's reward have their default settings
             loop.agent_config = default_config(name, task.game)
-        outcome = loop.run(flat, seeds, watch=part(watch, number / 2, 0.5))
+        outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))
         curve = outcome.curve  # [N, T]
         real_steps += int(outcome.steps.sum())
         solved_at = first_solved_test(curve, solved)  # [N], index of a test
         _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
-        late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
+        num_late_tests = max(1, curve.shape[1] // 4)
+        late = float(curve[:, -num_late_tests:].mean())
         arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
         arms[reward_name]["curve"] = curve.mean(0).tolist()
         if watch is not None:
@@ -441,8 +452,8 @@ def _race_text(name: str, count: int, solved: float, steps: int, arms: Mapping[s
     learned, baseline = arms["learned"], arms["task"]
     learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
     learned_text, baseline_text = (
-        f"after {count:,.0f} steps" if count < math.inf else f"in no test of {steps:,} steps"
-        for count in (learned_steps, baseline_steps)
+        f"after {median:,.0f} steps" if median < math.inf else f"in no test of {steps:,} steps"
+        for median in (learned_steps, baseline_steps)
     )
     agents = f"the median of {count} {name} agents" if count > 1 else f"one {name} agent"
     text = f"{agents} comes {100 * GOOD_FRACTION:.0f} % of the way to the teacher"
@@ -478,23 +489,25 @@ _REQUIRED = {
 
 
 def learners(spaces: Spaces) -> tuple[str, ...]:
-    """Return the implementations of the agents in the exam. They learn in different ways."""
+    """Return the implementations of the agents in the exam: algorithms of different kinds."""
     if not isinstance(spaces.actions, Discrete):
         return "TD3", "SAC", "PPO"
     return "DDQN", "PPO", "QLearning" if spaces.one_hot else "A2C"
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, **changes: Any) -> InnerLoop:
-    """Return the inner loop of agents of implementation ``name``, with the settings of a proxy and ``changes``."""
+    """Return the training loop of agents of implementation ``name``, with the agents' settings in the proxy's file, and
+    the settings of the proxy's search with ``changes``."""
     config = dataclasses.replace(proxy.config, **changes)
     return InnerLoop(config, name, agent_settings(proxy, name, {}), task.game, task.settings.run.num_threads)
 
 
 def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
-    """Play `_JUDGING_EPISODES` real episodes of a policy with one member, and return their returns."""
-    envs = 16
+    """Play `_JUDGING_EPISODES` episodes of the task with a policy of one member, and return their returns ``[K]``.
+    ``name`` determines the episodes."""
+    envs = 16  # environments in parallel
     seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
-    with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.limit)) as real:
+    with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:
         parts = [rollout(policy, real, chunk, keep=False).returns[0] for chunk in seeds.split(envs, 1)]
     return torch.cat(parts).numpy()
 
@@ -511,7 +524,8 @@ def _command_text(task: Task) -> str:
     """Return the command that repeats the stages."""
     explicit_names = task.settings.explicit_names - {"learn", "only"}
     values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
-    if implementation := task.results.get("teacher", {}).get("implementation"):  # else the machine's speed selects it
+    # Without this flag, the speed of the machine would select the teacher's implementation.
+    if implementation := task.results.get("teacher", {}).get("implementation"):
         values["implementation"] = implementation
     flags = (f"--{flag} {value}" for flag, value in values.items())
     return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
@@ -519,33 +533,35 @@ def _command_text(task: Task) -> str:
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes left``. It is
-    empty if there are none. The lower end assumes that the teacher reaches its best return at once, in episodes as
-    short as in random play, and that agents train in machine code. The upper end assumes that none of this is so. Both
-    use the speed that the stage `probe` measured."""
+    empty if there are none. The shorter time assumes that the teacher reaches its best return at once, in episodes as
+    short as in random play, and that agents train in machine code; the longer time assumes none of this. Both use the
+    speed that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
-    step = 1 / probe["steps_per_second"]
-    length = probe["real_steps"] / max(1, probe["random"]["count"])
+    step_time = 1 / probe["steps_per_second"]  # all times are in seconds
+    episode_time = step_time * probe["real_steps"] / max(1, probe["random"]["count"])
     teacher_steps = options.teacher_steps if options.teacher is None else 0
-    judging = _JUDGING_EPISODES * length * step
+    judging_time = _JUDGING_EPISODES * episode_time
     num_tests = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES if options.teacher is None else 0
-    longest = task.spaces.max_episode_steps or _TIME_LIMIT
-    agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
-    agent = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
-    agent *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
+    longest_episode_time = step_time * (task.spaces.max_episode_steps or _TIME_LIMIT)
+    num_agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
+    agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
+    agent_time *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
     race_steps = 2 * options.race_agents * options.race_steps
-    estimates = {
+    update_time, fit_time = _SECONDS["update"], _SECONDS["fit"]
+    estimates = {  # stage -> shorter and longer time
         "teacher": (
-            _PATIENCE * (teacher_steps + num_tests * length) * step,
-            teacher_steps * (step + _SECONDS["update"]) + num_tests * longest * step + judging,
+            _PATIENCE * (teacher_steps * step_time + num_tests * episode_time),
+            teacher_steps * (step_time + update_time) + num_tests * longest_episode_time + judging_time,
         ),
-        "bandit": (_SECONDS["fit"] / 2, 41_000 * step + _SECONDS["fit"]),
-        "exam": (agents * agent / 4, agents * (agent + 10 * length * step)),
-        "reward": (_SECONDS["fit"] / 2, 60_000 * step + _SECONDS["fit"]),
-        "race": (race_steps * step / 5, race_steps * (step + _SECONDS["update"])),
+        "bandit": (fit_time / 2, _STEPS["bandit"] * step_time + fit_time),
+        "exam": (num_agents * agent_time / 4, num_agents * (agent_time + 10 * episode_time)),  # 10 test episodes
+        "reward": (fit_time / 2, _STEPS["reward"] * step_time + fit_time),
+        "race": (race_steps * step_time / 5, race_steps * (step_time + update_time)),
     }
-    bounds = [estimates[name] for name in names if name not in task.results]
-    low, high = (sum(ends) for ends in zip(*bounds, strict=True)) if bounds else (0.0, 0.0)
-    divisor, unit = (60, "minutes") if high >= 90 else (1, "seconds")
-    ends = dict.fromkeys(f"{seconds / divisor:.0f}" for seconds in (low, high))
-    start = "up to" if "0" in ends else "about"
-    return f"; {start} {' to '.join(end for end in ends if end != '0')} {unit} left" if high >= 1 else ""
+    remaining = [estimates[name] for name in names if name not in task.results]
+    shorter, longer = sum(times[0] for times in remaining), sum(times[1] for times in remaining)
+    divisor, unit = (60, "minutes") if longer >= 90 else (1, "seconds")
+    numbers = [f"{seconds / divisor:.0f}" for seconds in (shorter, longer)]
+    start = "up to" if numbers[0] == "0" else "about"
+    numbers = [number for number in dict.fromkeys(numbers) if number != "0"]
+    return f"; {start} {' to '.join(numbers)} {unit} left" if longer >= 1 else ""

@@ -11,8 +11,8 @@ from control.cli.settings import RunConfig
 from control.loops.process import configure_torch
 
 
-def prepare(run: RunConfig) -> None:
-    """Configure this process for ``run``. Call it before any computation."""
+def configure_process(run: RunConfig) -> None:
+    """Set threads, precision and filters of warnings of this process for ``run``. Call it before any computation."""
     configure_torch(run.num_threads, run.matmul_precision)
     cores = os.cpu_count() or 1
     if run.num_workers > cores and run.ray_address is None:

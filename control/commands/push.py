@@ -23,9 +23,9 @@ def check_hub(name: str) -> None:
 
 
 def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[str, object], result: str) -> None:
-    """Upload to ``name`` on the hub: a file that ``write`` adds to a folder, ``config`` as config.yaml, and a model
-    card. The card has a table with ``rows`` (name -> value), of which the first two are algorithm and environment, and
-    ``result``, the text of an evaluation. Raises UserError."""
+    """Upload a model to ``name`` on the hub: a file, ``config`` as config.yaml, and a model card. ``write(folder)``
+    writes the file to a temporary folder. The card has a table with ``rows`` (name -> value) and ``result``, the text
+    of an evaluation. The first two rows, algorithm and environment, become the title. Raises UserError."""
     from huggingface_hub import HfApi
 
     title = " on ".join(str(value) for value in list(rows.values())[:2])
@@ -37,8 +37,8 @@ def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[
         call = f'understudy.{"Policy" if (folder / AGENT).exists() else "load"}("hf://{name}")'
         card = f"---\nlibrary_name: understudy\ntags: {tags}\n---\n\n# {title}\n\n| | |\n|---|---|\n{table}\n"
         card += f"\n```\n{result}\n```\n\n```python\nimport understudy\n\n{call}\n```\n"
-        for file, text in (("README.md", card), ("config.yaml", config)):
-            (folder / file).write_text(text, encoding="utf-8")
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / "config.yaml").write_text(config, encoding="utf-8")
         try:
             HfApi().create_repo(name, exist_ok=True)
             HfApi().upload_folder(repo_id=name, folder_path=folder)

@@ -15,14 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from control.cli.errors import one_line
 from control.cli.settings import Settings
 from control.commands.exports import FORMATS, write
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, as_observations, first_member_actions
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import home, read_metrics
+from control.storage.run_dir import read_metrics, run_folder_of
 from envs.names import resolve
 from models.contract import Agent, Policy
 from models.settings import INTEGER, SettingError, UserError, check_value
@@ -55,7 +55,7 @@ class Evaluation:
 
 
 class Player:
-    """Plays one episode with the first seed's agent. Observations and actions have the environment's format."""
+    """Plays one episode with the agent of a run's first seed. Observations and actions are as in the environment."""
 
     def __init__(self, policy: Policy, obs_shape: tuple[int, ...]):
         self._policy, self._obs_shape = policy, obs_shape
@@ -103,7 +103,7 @@ class Run:
         """The run folder, also if ``path`` is a checkpoint."""
         if self.path.is_dir() and (self.path / "metrics.csv").exists():
             return self.path
-        return home(self._checkpoint.path)
+        return run_folder_of(self._checkpoint.path)
 
     @property
     def settings(self) -> Settings:
@@ -135,7 +135,7 @@ class Run:
         ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
-        prepare(settings.run)
+        configure_process(settings.run)
         settings = settings_in_environment(settings, resolve(gamename).name) if gamename else settings
         with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
@@ -149,7 +149,7 @@ class Run:
         new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if rendering is
         impossible."""
         settings = settings_to_play(self.settings.replace(num_workers=1), 1)
-        prepare(settings.run)
+        configure_process(settings.run)
         with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
             path = new_film(self._checkpoint.path, "film")
             returns = film(loop, settings.run, path, f"video {seed}", sample, episodes)
@@ -176,8 +176,9 @@ class Run:
 
 
 def settings_to_play(settings: Settings, episodes: int) -> Settings:
-    """Return ``settings`` with the number of parallel environments for an evaluation of ``episodes`` episodes. Agents
-    with a setting for this number keep their value."""
+    """Return ``settings`` for an evaluation of ``episodes`` episodes in at most `ENVS` parallel environments. Agents
+    whose config has a setting ``eval_episodes`` keep its value."""
+    # A loop evaluates in ``eval_episodes`` parallel environments, and repeats this until it has enough episodes.
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
@@ -195,9 +196,8 @@ def settings_in_environment(settings: Settings, game: str) -> Settings:
 
 
 def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
-    """Build the loop of a run with the weights of its checkpoint, for an evaluation. ``settings`` may differ from the
-    run's only in ways that do not affect the networks. ``seed`` determines the episodes. Raises UserError for a
-    search."""
+    """Build the loop that plays the agents of a checkpoint, for an evaluation. ``settings`` are the run's, perhaps with
+    changes that do not affect the networks. ``seed`` determines the episodes. Raises UserError for a search."""
     if settings.proxy is not None:
         problem = "is a search: its result is a proxy that agents train on, not an agent"
         raise UserError(f"{str(checkpoint.path)!r} {problem}")
@@ -209,7 +209,8 @@ def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 
 
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
-    """Write the greedy policy of the agent's first member to the new file ``path``, and return it. See `Run.export`."""
+    """Write the greedy policy of the agent's first seed to the new file ``path``, and return the path. Its ending
+    selects the format (`FORMATS`). Raises SettingError as `Run.export` does."""
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)
     if network is None:
@@ -223,11 +224,15 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
     header: dict[str, Any] = {"game": run.gamename, "implementation": run.implementation, "actions": bounds}
     header |= {"cells": agent.spaces.one_hot, "activations": network.activations, "head": network.head}
-    tensors = {PARTS[k].format(i): part for i, layer in enumerate(network.layers) for k, part in enumerate(layer)}
+    tensors: dict[str, torch.Tensor] = {}
+    for i, layer in enumerate(network.layers):
+        for name, tensor in zip(PARTS, layer, strict=False):  # only some layers have gates, the last two parts
+            tensors[name.format(i)] = tensor
     if network.moments is not None:
         tensors["mean"], tensors["scale"] = network.moments
     if network.command:
-        tensors["command"], header["command"] = torch.stack([*network.command.values()], 1), [*network.command]
+        header["command"] = list(network.command)
+        tensors["command"] = torch.stack(list(network.command.values()), 1)  # [7, commands]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)

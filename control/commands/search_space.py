@@ -10,7 +10,7 @@ from typing import Any
 from control.cli.files import errors_in, read_mapping
 from control.cli.options import Flag, Flags, flags
 from control.cli.settings import Settings, as_dict, from_dict
-from control.cli.words import read_value, word, words_by_setting
+from control.cli.words import as_word, read_value, words_by_setting
 from models.registry import families_of, family
 from models.settings import INTEGER, MAX_ITEMS, SettingError, allowed_clause, kinds, names_with, nearest, setting, width
 from models.vocabulary import translate
@@ -50,7 +50,7 @@ class Dimension:
     @property
     def labels(self) -> list[Any]:
         """The values in a form that search algorithms accept, with lists and null as text."""
-        return [value if isinstance(value, bool | int | float | str) else word(value) for value in self.values]
+        return [value if isinstance(value, bool | int | float | str) else as_word(value) for value in self.values]
 
     def decode(self, raw: Any) -> Any:
         """Convert a suggestion of a search algorithm to a value of the setting. ``raw`` is a label, or a number in the
@@ -68,7 +68,8 @@ class Dimension:
         return float(f"{10 ** (first + nearest_point * step):.6g}")
 
     def clamp(self, raw: float) -> float:
-        """Return the nearest value in the range, rounded to six digits or to an integer."""
+        """Return the nearest value to ``raw`` in the range, rounded to six digits or, for a range of integers, to an
+        integer."""
         low, high = self.values
         value = round(raw) if self.kind.endswith("randint") else float(f"{raw:.6g}")
         return min(max(value, low), high)
@@ -87,26 +88,28 @@ class Space:
         return {name: dimension.decode(raw[name]) for name, dimension in self.dimensions.items()}
 
     def clamp(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return a suggestion with all numbers clamped to their ranges."""
+        """Return a suggestion of a search algorithm with its numbers clamped to their ranges."""
         ranges = {name: dimension for name, dimension in self.dimensions.items() if dimension.kind != "choice"}
         return raw | {name: dimension.clamp(raw[name]) for name, dimension in ranges.items()}
 
 
 def search_space(settings: Settings) -> Space:
-    """Return the space of ``--search_space``, or the published one without hyperparameters that flags or ``--config``
-    set. Raises SettingError with file, hyperparameter, value and allowed values."""
+    """Return the space in the file of ``--search_space``. Without this flag, return the published space for the
+    implementation, without hyperparameters that other flags or ``--config`` set. Raises SettingError with file,
+    hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
-    path = user_path or str(_published(settings))
+    path = user_path or str(_published_file(settings))
     choices = {"agent": settings.run.agent}
     choices |= {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
     if "hidden_sizes" in valid_flags:
         section = valid_flags["hidden_sizes"].section
-        valid_flags |= {name: Flag(name, INTEGER, part.metadata, None, section) for name, part in SHAPE.items()}
+        for name, part in SHAPE.items():  # width and depth
+            valid_flags[name] = Flag(name, INTEGER, part.metadata, None, section)
     entries = read_mapping("search_space", path, "name: choices or range")
     with errors_in(path):
         families = families_of(settings.run.implementation, settings.run.agent)
-        entries, _ = translate(entries, families, valid_flags, lambda name: None)
+        entries, _ = translate(entries, families, valid_flags)
         dimensions = {}
         for name, entry in entries.items():
             names = {name, "hidden_sizes"} if name in SHAPE else {name}
@@ -130,21 +133,22 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return ``values`` with ``hidden_sizes`` instead of width and depth. Raises SettingError if they have both."""
+    """Return ``values`` with the setting ``hidden_sizes`` instead of ``width`` and ``depth`` (`SHAPE`). If only one of
+    these varies, the other is from ``settings``. Raises SettingError if ``values`` have ``hidden_sizes`` too."""
     translated, _ = translate(values, (), kinds(type(settings.agent)), lambda name: getattr(settings.agent, name))
     return translated
 
 
-def _published(settings: Settings) -> Path:
-    """Return the file of the published space. A file for the kind of proxy or the agent is preferred to a file for the
-    implementation. Raises SettingError if there is none."""
+def _published_file(settings: Settings) -> Path:
+    """Return the file of the published space. For a search, a file for the kind of proxy, such as
+    ``search_se-bandit.yaml``, or for the agent is preferred. Raises SettingError if there is none."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
     package = family(implementation).package.rpartition(".")[2]
     folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
-    special = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
-    common, _, _ = name.partition("-")  # "rcp" of "rcp-r"
-    for stem in (*special, name, common):
-        if (path := folder / f"search_{stem}.yaml").exists():
+    names = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
+    names += [name, name.partition("-")[0]]  # "rcp-r", then "rcp"
+    for file_name in names:
+        if (path := folder / f"search_{file_name}.yaml").exists():
             return path
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
@@ -160,8 +164,8 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     if kind == "choice":
         words_of_choices = [choice if isinstance(choice, list) else [choice] for choice in arguments]
         values = [read_value(valid_flags[name], words) for words in words_of_choices]
-    elif ends := _range(kind, arguments):
-        *values, count = ends
+    elif range_and_count := _range(kind, arguments):  # never None, because `_check_entry` has checked it
+        *values, count = range_and_count
     setting_values = [1 - value for value in values] if kind == "log1m" else values
     # Raises if a value is out of range or conflicts with other settings.
     trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
@@ -171,7 +175,8 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
 
 
 def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> None:
-    """Raise SettingError for the first error in an entry of a file. Later checks rely on earlier ones."""
+    """Raise SettingError for the first error in an ``entry`` of a file: the name is no tunable setting, or the entry is
+    neither a list of choices nor a valid range. ``entry`` has the form ``{kind: arguments}`` if it is correct."""
     implementation = settings.run.implementation
     wrong: list[SettingError] = []  # gets the error for an unknown name
     setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, prefix="", game="", wrong=wrong)
@@ -185,6 +190,7 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) 
         raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
     item = flag.kind.item
     is_number = item in (int, float) and not flag.kind.is_list
+    # The kinds of ranges for the type of this setting: all for floats, ranges of whole numbers for integers.
     ranges = [
         kind for kind, (_, types) in KINDS.items() if types and is_number and (item is float or types == (int, int))
     ]
@@ -206,8 +212,8 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) 
 
 
 def _check_choices(name: str, choices: list[Any], is_list: bool) -> None:
-    """Raise SettingError unless all choices are values for the setting ``name``: texts, as all values of files are
-    read, or also lists of texts if the setting ``is_list``."""
+    """Raise SettingError unless all choices can be values of the setting ``name``: texts, because files are read as
+    text, or also lists of texts if the setting ``is_list``. Raise it also without choices."""
     if not choices:
         raise SettingError(f"{name} has no choices")
     for choice in choices:
@@ -218,17 +224,18 @@ def _check_choices(name: str, choices: list[Any], is_list: bool) -> None:
 
 
 def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:
-    """Return the ends of a range and the number of points of a grid, 0 for other ranges. None if it is no range."""
+    """Return ``(low, high, count)`` for the ``arguments`` of a range, texts. ``count`` is the number of points of a
+    grid, 0 for other ranges. Return None if the arguments are not valid."""
     _, types = KINDS[kind]
     try:
-        # ``counts`` is empty, or has the number of points.
+        # ``counts`` has the number of points of a grid; it is empty for other ranges.
         low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
         if kind == "logspace":
             low, high = 10.0**low, 10.0**high
     except (ValueError, TypeError, OverflowError):
         return None
     count = counts[0] if counts else 0
-    has_order = -math.inf < low < high < math.inf
+    is_ordered = -math.inf < low < high < math.inf
     has_logarithm = low > 0 or not kind.startswith("log")
-    has_points = count >= 2 or not counts
-    return (low, high, count) if has_order and has_logarithm and has_points else None
+    has_enough_points = count >= 2 or not counts
+    return (low, high, count) if is_ordered and has_logarithm and has_enough_points else None

@@ -31,19 +31,18 @@ def path_text(value: object, folder: Path | None = None) -> str:
 
 
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
-    """Print ``lines``, pairs ``(name, value)``, and then ``commands`` that can be pasted into a shell. A command begins
-    with ``tensorboard``, or with the first word after ``python``. Paths are relative to ``folder`` (`path_text`)."""
-    width = max(12, *(len(name) + 2 for name, _ in lines)) if lines else 12  # of the column of names
+    """Print ``lines``, pairs ``(name, value)``, and ``commands`` that can be pasted into a shell. The first word of a
+    command is ``tensorboard`` or a file for ``python``. Paths inside ``folder`` become relative to it."""
+    width = max([12, *(len(name) + 2 for name, _ in lines)])  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
     if commands:
         print(paint("next:", "bold", sys.stdout))
     for words in commands:
         program, *arguments = words if words[0] == "tensorboard" else ("python", *words)
-        # NUL replaces blanks inside an argument, so that the line does not break there. No argument contains NUL.
-        line = " ".join(
-            shlex.quote(path_text(word)).replace(" ", "\0") for word in (_program(str(program)), *arguments)
-        )
+        shell_words = [shlex.quote(path_text(word)) for word in (_program(str(program)), *arguments)]
+        # NUL replaces blanks inside a word, so that the line does not break there. No word contains NUL.
+        line = " ".join(word.replace(" ", "\0") for word in shell_words)
         print(wrap_text(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
 
 

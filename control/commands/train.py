@@ -16,9 +16,9 @@ from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 from control.cli.colour import note, paint, print_wrapped, warning
 from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
-from control.cli.settings import RunConfig, Settings, as_dict, end_of, to_yaml
-from control.commands.choose_proxy import conclude, print_if, real_agents_text
-from control.commands.process import prepare
+from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
+from control.commands.choose_proxy import finish_search, print_if, real_agents_text
+from control.commands.process import configure_process
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed, returns_text
 from control.lightning.agent import AgentModule
@@ -32,7 +32,7 @@ from control.lightning.trackio_logger import TrackioLogger
 from control.loops.build import check_accelerator
 from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
-from control.reports.runs import note_version
+from control.reports.runs import note_other_versions
 from control.reports.sheets import look_of
 from control.reports.tables import solved_verdict
 from control.reports.tags import GREEDY
@@ -42,7 +42,7 @@ from control.storage.checkpoints import Checkpoint
 from control.storage.versions import write_versions
 from models.registry import family, parse_agents
 from models.settings import HAS_NUMBA, SettingError, StopNow, UserError, names_with, raise_all
-from understudy.files import IN_RUN
+from understudy.files import PROXY_FILE
 
 Callbacks = Sequence[pl.Callback]
 
@@ -50,24 +50,25 @@ _PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other pac
 
 
 def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
-    """Train with ``settings``, or with ``resume`` continue the newest run with these settings. Return the run folder,
-    and whether the run finished (False after Ctrl-C). Unless ``verbose``, prints only warnings. Raises SettingError."""
+    """Train with ``settings``, or with the setting ``resume`` continue the newest run of the same settings. Return the
+    run folder, and whether the run finished (False after Ctrl-C). ``callbacks`` are further callbacks of Lightning.
+    Unless ``verbose``, prints only warnings. Raises SettingError."""
     run = settings.run
-    prepare(run)
+    configure_process(run)
     check_outputs(run)
     previous_runs = run_dir.version_folders(run_dir.parent(run)) if run.resume else []
     if previous_runs:
         folder = previous_runs[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
-            if (last := folder / run_dir.LAST).exists():
-                module = _restored_module(settings, last)
+            if (checkpoint_path := folder / run_dir.LAST_CHECKPOINT).exists():
+                module = _restored_module(settings, checkpoint_path)
                 return folder, _train_in(folder, module, callbacks, verbose)
-        with_checkpoint = [path.name for path in previous_runs if (path / run_dir.LAST).exists()]
-        hint = f"; {with_checkpoint[-1]}, which has one, is another run and stays as it is" if with_checkpoint else ""
+        resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
+        hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
         warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
     initial_checkpoint = checkpoints.load(run.reload) if run.reload else None
     if run.reload and initial_checkpoint:
-        note_version(run.reload, initial_checkpoint.path, "reload")
+        note_other_versions(run.reload, initial_checkpoint.path, "reload")
     module = build_module(settings.replace(resume=False))
     if initial_checkpoint and isinstance(module, AgentModule):
         module.load_weights(initial_checkpoint)
@@ -85,11 +86,11 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
 
 
 def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
-    """Train ``module`` in ``folder``, make the results, print the summary and close the module. Return whether the run
-    finished. Raises KeyboardInterrupt at the second signal to stop."""
-    if not module.is_over():  # otherwise config.yaml keeps the settings of the training
+    """Train ``module`` in the run folder ``folder``, draw and film the results, print the summary and close the module.
+    Return whether the run finished. Raises KeyboardInterrupt at the second signal to stop."""
+    if not module.is_over():  # without further training, config.yaml keeps the settings of the training
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        write_versions(folder, module.epoch + 1)
+        write_versions(folder, module.epoch + 1)  # of the software that trains from this epoch on
     if verbose:
         _print_heading(module, folder)
     started = time.monotonic()
@@ -101,7 +102,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             with stop:
                 fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
         except StopNow:
-            if (folder / run_dir.LAST).exists():
+            if (folder / run_dir.LAST_CHECKPOINT).exists():
                 print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
             else:
                 print_on_stderr(
@@ -115,40 +116,42 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
 
 
 def _print_heading(module: RunModule, folder: Path) -> None:
-    """Print what is trained, and how well agents learn without a proxy if presets have no settings for the game."""
+    """Print the implementation, game, seeds and folder of a run. At the start of a search in a game for which no preset
+    has settings, also train agents on the real environment, and print whether they learn."""
     run, epochs_done = module.settings.run, module.epoch
     first, last = module.seeds[0], module.seeds[-1]
     seeds = f"seeds {first} to {last}" if last > first else f"seed {first}"
     state = "nothing is left to train" if module.is_over() else "resuming"
     hint = f" ({state} after epoch {epochs_done})" if epochs_done else ""
     print_wrapped(f"{run.implementation} on {run.gamename}, {seeds}: {path_text(folder)}{hint}")
-    is_prepared = run.gamename.partition(",")[0] in family(run.implementation).prepared_games
-    if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not is_prepared:
+    game, _, _ = run.gamename.partition(",")  # without parameters of the environment
+    has_settings = game in family(run.implementation).prepared_games
+    if isinstance(module, ProxyModule) and module.evolves and not epochs_done and not has_settings:
         # With ``start_from``, a teacher or a proxy already shows that agents can learn.
         if module.config.start_from is None:
             print_wrapped(real_agents_text(module))
 
 
 def exit_status(folder: Path) -> int:
-    """Return the exit status of the finished run in ``folder``: 1 for a search that failed by its verdict, else 0."""
+    """Return the exit status of the finished run in ``folder``: 1 for a search whose verdict is a failure, else 0."""
     return 0 if read_verdict(folder).get("passed", True) else 1
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
     """Train ``module`` from its current epoch to the last one. Metrics and checkpoints are written to ``folder``. In
-    every epoch ``callbacks`` run first, then the log, then the checkpoints, then ``checkpoint_callbacks``. The latter
-    must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks after all others."""
+    every epoch ``callbacks`` run first, then the metrics are written, then the checkpoint, and ``checkpoint_callbacks``
+    run last. They must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks last."""
     run, checkpoint = module.settings.run, module.restored
     log = RunLog(folder, module, run.logger == "tensorboard")
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
-        # -1 is no limit. A checkpoint may be past the last epoch.
+        # -1 is no limit. Lightning refuses a limit below the checkpoint's epoch, which may be past the last epoch.
         max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,
         logger=_loggers(run, folder),
         callbacks=[*callbacks, log, *saving, *checkpoint_callbacks],
-        plugins=[AtomicCheckpointIO(checkpoint)],
+        plugins=[AtomicCheckpointIO(checkpoint)],  # gives Lightning this checkpoint, so the file is read once
         enable_checkpointing=bool(saving or checkpoint_callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -165,7 +168,7 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
     `RunLog` writes metrics.csv and TensorBoard."""
     if run.logger not in _PACKAGE_LOGGERS:
         return []
-    name = "/".join(folder.parts[-4:])
+    name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K
     if run.logger == "wandb":
         return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
     if run.logger == "trackio":
@@ -174,16 +177,17 @@ def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
 
 
 def build_module(settings: Settings) -> RunModule:
-    """Build the module of a run with its environments. Raises SettingError if agent and environment do not fit, or if
-    the run cannot be filmed or logged."""
+    """Build the LightningModule of a run with its environments. Raises SettingError if agent and environment do not
+    fit or if the run cannot be filmed, and ModuleNotFoundError if the package of the logger is missing."""
     check_recording(settings.run)
     if settings.run.logger in _PACKAGE_LOGGERS:
         importlib.import_module(settings.run.logger)
     if family(settings.run.implementation).learns_from != "evolution":
         return AgentModule(settings)
     check_accelerator(settings.run)
-    is_supervised = getattr(settings.proxy, "preset", "") == "supervised"
-    return build_search(settings, SupervisedModule if is_supervised else None)
+    if getattr(settings.proxy, "preset", "") == "supervised":
+        return build_search(settings, SupervisedModule)
+    return build_search(settings)
 
 
 def has_machine_code(settings: Settings) -> bool:
@@ -193,13 +197,13 @@ def has_machine_code(settings: Settings) -> bool:
     return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
-def _restored_module(settings: Settings, last: Path) -> RunModule:
-    """Return the module of the interrupted run, restored from its checkpoint ``last``. Prints a warning if metrics.csv
-    lacks rows of epochs in the checkpoint. Writes nothing."""
-    checkpoint = checkpoints.load(last, resume=True)
+def _restored_module(settings: Settings, checkpoint_path: Path) -> RunModule:
+    """Return the module of an interrupted run, restored from its checkpoint, with the changes in ``settings``. Prints a
+    warning if metrics.csv lacks rows of epochs before the checkpoint. Writes nothing."""
+    checkpoint = checkpoints.load(checkpoint_path, resume=True)
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
-    table = last.parents[1] / "metrics.csv"
+    table = run_dir.run_folder_of(checkpoint_path) / "metrics.csv"
     steps_of_seed = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
     if lost_epochs := run_dir.missing_epochs(table, steps_of_seed, module.epoch):
         span = f"{lost_epochs[0]} to {lost_epochs[-1]}"
@@ -208,14 +212,16 @@ def _restored_module(settings: Settings, last: Path) -> RunModule:
 
 
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """Return the settings of the interrupted run with the permitted changes. Raises SettingError for other changes."""
+    """Return the settings of the interrupted run, with the user's values (``settings``) for settings that may change
+    when a run resumes. Raises SettingError if the user changes another setting."""
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     previous_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
     # ``quit_when_solved`` decides whether a new target_return ends the search.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
-        changeable |= names_with(config, "changeable") | names_with(config, "outcome", False)
+        changeable |= names_with(config, "changeable")
+        changeable |= names_with(config, "outcome", False)  # settings that do not affect results
     advice = "leave it out, or start a new run without --resume"
     errors = []
     for name in sorted((explicit_names & previous_values.keys()) - changeable):
@@ -224,17 +230,17 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
             errors.append(SettingError(f"{name} is {new!r}, but the run to resume has {old!r}; {advice}"))
     raise_all(errors)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
-    end = end_of(previous.run.implementation)
-    if new_values["total_steps"] is not None and "total_steps" in explicit_names and end != "total_steps":
-        changes[end] = new_values[end]  # null by default, because total_steps ends the run
+    end_name = end_setting(previous.run.implementation)  # such as "epochs"
+    if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
+        changes[end_name] = new_values[end_name]  # null by default, because total_steps ends the run
     return dataclasses.replace(previous.replace(**changes | {"resume": False}), imports=settings.imports)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
-    """Make the results of a run after its last epoch, and print the summary: results, time since ``started``, paths,
-    and commands to type next. Return False if Ctrl-C interrupted it, else True."""
-    lines: list[tuple[str, object]] = [("run", path_text(folder))]
-    finished, trained = True, time.monotonic()
+    """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
+    paths, and commands to type next. Return False if Ctrl-C interrupted this, else True."""
+    lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
+    finished, training_end = True, time.monotonic()
     try:
         if module.epoch > 0:
             for line in _results(module, folder, verbose):
@@ -243,7 +249,8 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         finished = False
     if not verbose:
         return finished
-    print(paint(f"\n{_work_text(module, trained - started, time.monotonic() - trained)}", "bold", sys.stdout))
+    work_text = _work_text(module, training_end - started, time.monotonic() - training_end)
+    print(paint(f"\n{work_text}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
             metrics = run_dir.read_metrics(folder / "metrics.csv")
@@ -267,40 +274,51 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
-    more)``. If the score is the mean of two tests, it is followed by both. If no return solves the environment, the
-    score is compared with the first one. A score from training is followed by the best greedy return."""
-    loop, path = module.loop, folder / "checkpoints" / "best.ckpt"
-    text, solved = f"{loop.score_name} {module.best:.1f}", solved_return(module.settings.run.gamename)
-    tag, seeds = loop.score_tag, len(module.seeds)
-    tests, scores = ([value for value in metrics.get(name, []) if math.isfinite(value)] for name in (GREEDY, tag))
-    if tag == GREEDY and loop.varies and path.exists():
-        epoch = checkpoints.load(path).run_state["epoch"]
-        rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
-        if returns := [value for row, value in rows if row == epoch and math.isfinite(value)]:
-            first = sum(returns) / len(returns)  # of the first test
+    more)``. If the return that solves the environment is unknown, compare the score with the first score of the run. If
+    the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
+    loop, num_seeds = module.loop, len(module.seeds)
+    best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
+    text, is_greedy = f"{loop.score_name} {module.best:.1f}", loop.score_tag == GREEDY
+    if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
+        epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
+        if epoch in greedy_means:
+            first = greedy_means[epoch]
             text += f" (tests after epoch {epoch}: {first:.1f} and {2 * module.best - first:.1f})"
     if "return" not in loop.score_name:
         return text
+    solved = solved_return(module.settings.run.gamename)
+    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
     if solved is not None:
         text += f", {solved_verdict(module.best, solved)}"
-    elif len(scores) > seeds:
-        start = sum(scores[:seeds]) / seeds
-        comparison = (
-            "as good as" if module.best == start else "better than" if module.best > start else "no better than"
-        )
-        text += f", {comparison} the first ({start:.1f})"
-    is_best_test = tag == GREEDY or not tests or seeds > 1
-    return text if is_best_test else f"{text}; best greedy return {max(tests):.1f}"
+    elif len(scores) > num_seeds:
+        first_score = sum(scores[:num_seeds]) / num_seeds
+        comparison = "better than" if module.best > first_score else "no better than"
+        if module.best == first_score:
+            comparison = "as good as"
+        text += f", {comparison} the first ({first_score:.1f})"
+    if not is_greedy and greedy_means and num_seeds == 1:
+        text += f"; best greedy return {max(greedy_means.values()):.1f}"
+    return text
 
 
 def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
-    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else ""."""
-    rows = zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False)
-    returns = [(int(epoch), value) for epoch, value in rows if math.isfinite(value)]
-    last = [value for epoch, value in returns if epoch == returns[-1][0]]  # of all members
-    if module.loop.score_tag != GREEDY or not last or sum(last) / len(last) >= module.best:
+    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
+    "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
+    greedy_means = _greedy_means(metrics)
+    last_epoch = max(greedy_means, default=0)
+    if module.loop.score_tag != GREEDY or not greedy_means or greedy_means[last_epoch] >= module.best:
         return ""
-    return f"{sum(last) / len(last):.1f} after epoch {returns[-1][0]}"
+    return f"{greedy_means[last_epoch]:.1f} after epoch {last_epoch}"
+
+
+def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
+    """Return epoch -> mean greedy return over the seeds, from the columns of metrics.csv. Returns that are not finite
+    are left out."""
+    returns: dict[int, list[float]] = {}
+    for epoch, value in zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False):
+        if math.isfinite(value):
+            returns.setdefault(int(epoch), []).append(value)
+    return {epoch: sum(values) / len(values) for epoch, values in returns.items()}
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
@@ -331,15 +349,17 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
         commands.append(("tensorboard", "--logdir", folder.parents[2]))  # of the experiment
-    if checkpoint_path if isinstance(module, AgentModule) else (folder / IN_RUN).exists():
+    has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
+    if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
     return commands
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
-    """Make figures, the final video and, for a search, its winner. Yield ``(name, value)`` for lines of the summary."""
+    """Draw the learning curve, film the best agent and, for a search, choose and evaluate the best proxy. Yield a pair
+    ``(name, value)`` for each line of the summary."""
     if isinstance(module, ProxyModule):
-        yield from conclude(module, folder, verbose)
+        yield from finish_search(module, folder, verbose)
         return
     assert isinstance(module, AgentModule)
     run = module.settings.run

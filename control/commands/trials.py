@@ -24,7 +24,7 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control.cli import errors
 from control.cli.settings import RunConfig, Settings, to_yaml
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.commands.search_space import Space, trial_settings
 from control.commands.summary import Command, command, show_next
 from control.commands.train import build_module, fit
@@ -37,7 +37,7 @@ from control.reports.tables import Table
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import LAST, atomic_write_text
+from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
 from models.settings import SettingError, UserError, raise_all
 
 METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
@@ -54,8 +54,8 @@ Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an
 @dataclass
 class Trial:
     """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
-    best evaluation, ``raw`` the same in the form of the search algorithm. ``course`` has a row ``[length, score]`` for
-    every evaluation (see `course_of`)."""
+    best evaluation; ``raw`` are the same as the search algorithm suggested them, before `Space.decode`. ``course`` has
+    a row ``[length, score]`` for every evaluation, with the length of the trial until then (`trial_length`)."""
 
     number: int
     folder: Path
@@ -79,26 +79,26 @@ class Trial:
 
 
 class Search:
-    """The trials of a hyperparameter search. Its methods are called at every start, evaluation and end of a trial. At
-    every end and every new best score it prints a line and updates the files in ``folder``."""
+    """The trials of a hyperparameter search. `start`, `report` and `end` are called at every start, evaluation and end
+    of a trial. They update the files in ``folder``, and print a line at every end and every new best score."""
 
     def __init__(self, settings: Settings, space: Space, folder: Path):
         self.settings, self.space, self.folder = settings, space, folder
-        self.trials: dict[int, Trial] = {}
-        self.evaluated = EVALUATED if settings.proxy is None else (SEARCHES, REACHED)
-        self.problems: list[str] = []
+        self.trials: dict[int, Trial] = {}  # by number
+        self.evaluated = EVALUATED if settings.proxy is None else (SEARCHES, REACHED)  # names in a trial's evaluations
+        self.problems: list[str] = []  # messages of failed trials
         self.started = time.monotonic()
 
     def begin(self) -> None:
-        """Write the files from which a search can be resumed, or read the trials of the resumed search."""
+        """Write the files from which a search can be resumed. If this search is resumed, read its trials instead."""
         if self.settings.subcommand.resume_search:
             self._read_trials()
             return
         run, search_config = self.settings.run, dataclasses.asdict(self.settings.subcommand)
         tuning = {name: value for name, value in search_config.items() if name not in ("search_space", "resume_search")}
         # `to_yaml` omits the settings of tuning.
-        plain = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
-        atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(plain, sort_keys=False))
+        values = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
+        atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(values, sort_keys=False))
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
 
@@ -122,7 +122,8 @@ class Search:
 
     @property
     def ranked(self) -> list[Trial]:
-        """Trials by their best score, best first. Among proxy searches, more completed ones come first."""
+        """Trials by their best score, best first. If trials are proxy searches, trials that have completed more
+        searches are first."""
         trials = self.trials.values()
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
@@ -137,8 +138,8 @@ class Search:
         return [trial for trial in self.ranked if trial.best]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
-        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters in the
-        form of the search algorithm."""
+        """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as the
+        search algorithm suggested them."""
         if number not in self.trials:
             self.trials[number] = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), dict(raw))
             self.write()
@@ -149,20 +150,19 @@ class Search:
         """Record an evaluation of a trial, and its current hyperparameters ``raw``. If trials are proxy searches, the
         latest evaluation always counts as the best."""
         trial = self.start(number, raw)
-        is_first = not self.scored
         trial.last = dict(metrics)
-        measure, _ = course_of(self.settings)
+        measure, _ = trial_length(self.settings)
         trial.course.append([metrics[measure], metrics[METRIC]])
         is_better = metrics[METRIC] > trial.score  # False for NaN
         if is_better or SEARCHES in metrics:
             trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
-            if is_first or self.scored[0] is trial:
+            if self.scored[0] is trial:
                 message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
                 self._print(f"trial {number}: {message}  ({self._text(trial)})")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
-        """Record that a trial ended. Its ``status`` is used only if a ``problem`` ended it."""
+        """Record that a trial ended. If a ``problem`` ended it, its status becomes ``status``."""
         trial = self.trials[number]
         if problem:
             trial.status, text = status, f"{status}: {problem}"
@@ -170,12 +170,12 @@ class Search:
         else:
             trial.status = "finished" if self._is_complete(trial) else "stopped early"
             text = f"{trial.status} {_progress_text(trial.last)}, best score {trial.score:.1f}"
-        num_ended = sum(entry.status in ENDED for entry in self.trials.values())
+        num_ended = sum(other.status in ENDED for other in self.trials.values())
         self._print(f"trial {number}: {text}  [{num_ended} of {self.settings.subcommand.num_samples} done]")
         self.write()
 
     def _is_complete(self, trial: Trial) -> bool:
-        """Return whether a trial has had its last evaluation, or its last search."""
+        """Return whether a trial has made its last evaluation or, if it consists of proxy searches, its last search."""
         if self.settings.proxy is not None:
             return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
         epochs = trial_settings(self.settings, trial.values).epochs or 0  # None if only steps end it
@@ -267,8 +267,9 @@ class Search:
         print(f"{minutes:3d}:{seconds:02d}  {line}", flush=True)
 
 
-def course_of(settings: Settings) -> tuple[str, int]:
-    """Return the measure of a trial's length, a name in its reports, and the length of a complete trial."""
+def trial_length(settings: Settings) -> tuple[str, int]:
+    """Return the unit in which a trial's length is measured, such as ``"epoch"``, and the length of a complete trial in
+    this unit. The unit is also the name of the current length in a trial's evaluations."""
     if settings.proxy is not None:
         return SEARCHES, settings.run.num_seeds
     if settings.epochs is not None:
@@ -314,12 +315,13 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, from the checkpoint ``start_from`` if there is one. Raises TrialFailed."""
+    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
             _restore_with_learning_rates(checkpoints.load(start_from), module, folder / "checkpoints" / "best.ckpt")
-        module.log_all, module.evaluations = False, 1  # schedulers expect regular evaluations
+        module.log_all = False
+        module.evaluations = 1  # no additional ones in short runs, because schedulers expect regular evaluations
         fit(module, folder, [Progress()], [Report(report)])
 
 
@@ -333,7 +335,7 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
         contextlib.redirect_stderr(log),
     ):
         try:
-            prepare(run)
+            configure_process(run)
             yield
         except Exception as error:
             traceback.print_exc()
@@ -342,8 +344,8 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), but with the learning rates of
-    ``module`` and the best score in the checkpoint ``best`` (``-inf`` without this file). Changes ``checkpoint``."""
+    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), except the learning rates. The best
+    score becomes the score in the checkpoint ``best``, or ``-inf`` without this file. Changes ``checkpoint``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]
@@ -365,8 +367,8 @@ def with_trial_defaults(settings: Settings) -> Settings:
         return settings
     defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
     changes: dict[str, Any] = {}
-    counts_generations = run.implementation == "SE" and None not in (proxy.solved_reward, proxy.generations)
-    objective = objective or ("generations" if counts_generations else "score")
+    can_count_generations = run.implementation == "SE" and None not in (proxy.solved_reward, proxy.generations)
+    objective = objective or ("generations" if can_count_generations else "score")
     if objective != "score":
         end = "generations" if objective == "generations" else "total_steps"
         missing = [name for name in ("solved_reward", end) if settings.value(name) is None]
@@ -382,8 +384,8 @@ def with_trial_defaults(settings: Settings) -> Settings:
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
     """Run proxy searches with ``repeats`` seeds, one after another. Each has a subfolder of ``folder``, and continues
-    from the checkpoint in it if there is one. After each search, ``report`` gets the means of all so far. Raises
-    TrialFailed."""
+    from the checkpoint in it if there is one. After each search, ``report`` gets the mean measurements of all searches
+    so far. Raises TrialFailed."""
     outcomes: list[Mapping[str, float]] = []
     with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
@@ -399,13 +401,13 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
     with contextlib.closing(build_module(settings)) as module:
         assert isinstance(module, ProxyModule)
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
-        if (folder / LAST).exists():
-            module.restore(checkpoints.load(folder / LAST, resume=True))
+        if (folder / LAST_CHECKPOINT).exists():
+            module.restore(checkpoints.load(folder / LAST_CHECKPOINT, resume=True))
         try:
             module.log_all = False
             fit(module, folder, [Progress()])
         except SettingError:
-            raise
+            raise  # it ends the trial
         except UserError as error:
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
@@ -415,7 +417,8 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
 
 
 def _search_score(module: ProxyModule, objective: str) -> float:
-    """Return the score of a search for an ``objective`` of ``--tune_objective``. A larger score is better."""
+    """Return the score of a search for the ``objective`` of ``--tune_objective``: the mean return of fresh agents for
+    "score", minus the cost in steps or generations for "steps" or "generations". A larger score is better."""
     if objective == "score":
         return held_out_score(module)
     if objective == "steps":
@@ -438,9 +441,10 @@ def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward
 
 
 def held_out_score(module: ProxyModule) -> float:
-    """Return the average return of fresh agents that train on the best proxy of a search, a mean of its distribution.
-    With ``test_every`` the average is over all tests during training, otherwise over the tests at the end. Diverged
-    agents count as the worst of the others. Raises TrialFailed if all diverged."""
+    """Return the average return of fresh agents that train on the best proxy of a search: the mean of the search
+    distribution with the highest fitness, or the last mean if none has a fitness. With ``test_every`` the average is
+    over all tests during training, otherwise over the tests at the end. An agent whose weights have diverged counts as
+    the worst of the others. Raises TrialFailed if all have diverged."""
     config, count = module.config, module.config.report_agents
     mean = module.mean.detach()[0]
     if module.archive.entries:

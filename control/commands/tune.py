@@ -23,9 +23,9 @@ from control.commands.trials import (
     Search,
     Trial,
     TrialFailed,
-    course_of,
     run_searches,
     run_trial,
+    trial_length,
     with_trial_defaults,
 )
 from control.evolution.cluster import connected
@@ -78,7 +78,7 @@ def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
     """Print the hyperparameters of a search, and the number, length and algorithm of its trials."""
     run, search_config, space = search.settings.run, search.settings.subcommand, search.space
     place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
-    measure, length = course_of(search.settings)
+    measure, length = trial_length(search.settings)
     unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
     algorithm = f"{search_config.tune_algorithm}, {place}"
     trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
@@ -107,13 +107,13 @@ def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
 
 
 def _run_trials(search: Search) -> None:
-    """Run the remaining trials of a hyperparameter search with Ray. Their starts, evaluations and ends are reported to
-    ``search``. Interrupted trials of a resumed search are first."""
+    """Run the remaining trials of a hyperparameter search with Ray, beginning with the interrupted trials of a resumed
+    search. A callback reports their starts, evaluations and ends to ``search``."""
     from ray import tune as ray_tune
 
     settings, space = search.settings, search.space
     run, search_config = settings.run, settings.subcommand
-    measure, _ = course_of(settings)
+    measure, _ = trial_length(settings)
     searcher, scheduler = _searcher(search), _scheduler(search)
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
@@ -160,15 +160,16 @@ def _run_trials(search: Search) -> None:
 
 
 def _perturbation_interval(settings: Settings) -> int:
-    """Return the epochs or steps between PBT's perturbations: about a tenth of a run."""
-    measure, length = course_of(settings)
+    """Return the number of epochs or steps (`trial_length`) between PBT's perturbations: about a tenth of a run."""
+    measure, length = trial_length(settings)
     eval_every = settings.schedule.eval_every if measure == "epoch" else 1
     return eval_every * max(1, round(length / 10 / eval_every))  # a multiple of the epochs between evaluations
 
 
 def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
-    ``config`` is the suggestion, ``folder`` the folder of the hyperparameter search. Raises TrialFailed."""
+    ``config`` has the suggested hyperparameters, ``settings`` the other ones, and ``folder`` is the folder of the
+    hyperparameter search. Raises TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -176,18 +177,18 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
         raise TrialFailed(f"{folder} is not on node {os.uname().nodename}; logdir must be a folder all nodes share")
     trial_folder = folder / ray_tune.get_context().get_trial_name()
     run, search_config = settings.run, settings.subcommand
-    from_checkpoints = search_config.tune_algorithm in DEPENDENT
+    saves_for_ray = search_config.tune_algorithm in DEPENDENT  # the algorithm continues trials from checkpoints
     try:
         import_module("gamename", run.gamename)
         settings = trial_settings(settings, space.decode(config))
     except SettingError as error:
         raise TrialFailed(str(error)) from None
-    if from_checkpoints:
+    if saves_for_ray:
         settings = settings.replace(checkpoint_every=settings.schedule.eval_every)
 
     def report(metrics: dict[str, float]) -> None:
-        """Pass an evaluation to Ray, with the newest checkpoint if the algorithm continues trials from them."""
-        if not from_checkpoints:
+        """Pass an evaluation to Ray, with the newest checkpoint if ``saves_for_ray``."""
+        if not saves_for_ray:
             ray_tune.report(metrics)
             return
         # For Ray, a checkpoint is a whole folder.
@@ -199,11 +200,10 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     if settings.proxy is not None:
         run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
-    # Ray's checkpoint, which may be another trial's, is preferred to the trial's last one before an interruption.
-    ray_checkpoint, last = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST
+    ray_checkpoint, last_checkpoint = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST_CHECKPOINT
     with ray_checkpoint.as_directory() if ray_checkpoint else contextlib.nullcontext() as checkpoint_folder:
-        start_from = last if last.exists() else None
-        if checkpoint_folder:
+        start_from = last_checkpoint if last_checkpoint.exists() else None  # saved before an interruption
+        if checkpoint_folder:  # Ray's checkpoint, which may be another trial's, is preferred
             start_from = Path(checkpoint_folder, "last.ckpt")
         run_trial(settings, trial_folder, start_from, report)
 
@@ -227,13 +227,13 @@ def _domains(space: Space) -> dict[str, Any]:
 
 
 def _finished_trials(search: Search) -> list[Trial]:
-    """Return the trials of a resumed search that had ended, the best first."""
+    """Return the trials of a resumed search that had ended and have a score, the best first."""
     return [trial for trial in search.scored if trial not in search.interrupted]
 
 
 def _searcher(search: Search) -> Any:
     """Return Ray's search algorithm, which suggests the hyperparameters of trials. It suggests the interrupted trials
-    of a resumed search first, and it gets the results of the trials that had ended. BOHB cannot resume."""
+    of a resumed search first, and it knows the scores of the trials that had ended. BOHB cannot resume."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
@@ -267,7 +267,7 @@ def _scheduler(search: Search) -> Any:
     from ray.tune import schedulers
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
-    measure, length = course_of(settings)
+    measure, length = trial_length(settings)
     metric = (measure, METRIC, "max")  # measure of a trial's length, name of the score, direction of improvement
     if search_config.tune_algorithm == "optuna":
         return schedulers.FIFOScheduler()
@@ -276,10 +276,10 @@ def _scheduler(search: Search) -> Any:
     if search_config.tune_algorithm == "bohb":
         return schedulers.HyperBandForBOHB(*metric, max_t=length, reduction_factor=reduction)
     if "asha" in search_config.tune_algorithm:
-        first_report = min(length, settings.schedule.eval_every) if measure == "epoch" else 1
+        first_evaluation = min(length, settings.schedule.eval_every) if measure == "epoch" else 1
         # ``max_t`` is above the last report, so that a complete trial ends by itself and writes its files.
         scheduler = schedulers.AsyncHyperBandScheduler(
-            *metric, max_t=length + 1, grace_period=max(length // 8, first_report), reduction_factor=reduction
+            *metric, max_t=length + 1, grace_period=max(length // 8, first_evaluation), reduction_factor=reduction
         )
         controller: Any = None  # ASHA does not use it
         for trial in _finished_trials(search):

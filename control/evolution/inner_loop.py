@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.progress import Watch, part
+from control.cli.progress import Watch, watch_part
 from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, rollout
 from control.loops.steps import Ended, StepLoop
@@ -361,7 +361,7 @@ class InnerLoop:
             target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
             trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
         else:
-            training_watch = part(watch, 0, _TRAINING_FRACTION)
+            training_watch = watch_part(watch, 0, _TRAINING_FRACTION)
             with self._tests_in_training(seeds) as tests:
                 trained = self.train_to_end(self.begin(proxies, list(seeds)), tests, training_watch)
         test_time = time.perf_counter()

@@ -27,7 +27,7 @@ from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint, CheckpointError
-from control.storage.run_dir import winner
+from control.storage.run_dir import find_proxy
 from envs.base import Environment
 from envs.make import Stages, make_environment
 from envs.names import first_line
@@ -56,7 +56,7 @@ def is_teacher(source: str) -> bool:
     path = Path(source)
     if not path.exists():
         return ":" in source and source not in pretrained()
-    return path.suffix != SUFFIX and winner(path) is None
+    return path.suffix != SUFFIX and find_proxy(path) is None
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:

@@ -16,7 +16,7 @@ from control.cli.settings import RunConfig
 from control.films.encoding import encoder, gif, mp4
 from control.films.pictures import GAP, Frame, captioned, enlarged, letter_height, side_by_side
 from control.loops.loop import Loop
-from control.storage.run_dir import atomic_write_text, home
+from control.storage.run_dir import atomic_write_text, run_folder_of
 from envs.make import make_environment
 from models.contract import Policy
 from models.settings import SettingError, UserError
@@ -85,7 +85,7 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
 
 def new_film(checkpoint: Path, stem: str) -> Path:
     """Return the first free ``STEM_N.mp4`` in the run's ``videos``, or beside a ``checkpoint`` outside of a run."""
-    run_dir = home(checkpoint)  # the folder of the checkpoint if it is outside of a run
+    run_dir = run_folder_of(checkpoint)  # the folder of the checkpoint if it is outside of a run
     folder = run_dir if run_dir == checkpoint.parent else run_dir / "videos"
     return next(path for number in itertools.count() if not (path := folder / f"{stem}_{number}.mp4").exists())
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
-from control.cli.words import word
+from control.cli.words import as_word
 from control.lightning.module import RunModule
 from control.reports.tags import HELD_OUT_RETURN, TAGS
 from models.settings import names_with
@@ -56,7 +56,7 @@ class Board:
         items = (effective_values(settings) | {"seed": seed}).items()
         values = sorted(items, key=lambda item: item[0] not in highlighted)
         names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
-        lines = [f"| {names[name]} | `{word(value, ',')}` |" for name, value in values]
+        lines = [f"| {names[name]} | `{as_word(value, ',')}` |" for name, value in values]
         table = "\n".join(["| setting | value |", "| --- | --- |", *lines])
         self.writer.add_text(
             "settings", f"Settings in bold are also on the page HPARAMS, implementation as algo.\n\n{table}", steps

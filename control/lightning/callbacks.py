@@ -26,7 +26,7 @@ from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY
 from control.storage import checkpoints
-from control.storage.run_dir import MetricsFile, synced
+from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
 
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
@@ -207,7 +207,7 @@ class Checkpoints(CheckpointCallback):
         module.resumable = resumable  # read by `on_save_checkpoint`
         metrics_file = self.folder.parent / "metrics.csv"
         if resumable and metrics_file.exists():
-            synced(metrics_file)  # its rows must be on disk before the checkpoint that counts them
+            sync_to_disk(metrics_file)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
         module.resumable = True
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.progress import Watch, part
+from control.cli.progress import Watch, watch_part
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from envs.base import Environment
@@ -306,7 +306,7 @@ class StepGroups(Loop):
         results = []
         fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
-            results.append(group.loop.epoch(self.steps, part(self.watch, i * fraction, fraction)))
+            results.append(group.loop.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
         metrics = self._in_member_order(results)
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs

@@ -22,7 +22,7 @@ from control.reports.statistics import MIN_RUNS, Array, interval
 from control.reports.tables import Table, with_interval
 from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
 from control.storage.checkpoints import Checkpoint
-from control.storage.run_dir import home, read_metrics
+from control.storage.run_dir import read_metrics, run_folder_of
 from models.settings import SettingError
 from models.streams import Streams
 from models.trajectory import discounted_returns
@@ -193,7 +193,7 @@ def sweep(
 def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
     """Return two lists, the smallest and the largest training return of each seed up to the checkpoint. Raises
     SettingError if the run's metrics.csv is missing or lacks these returns."""
-    columns = read_metrics(home(checkpoint.path) / "metrics.csv")
+    columns = read_metrics(run_folder_of(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     tag_pairs = [(SMALLEST_SEEN, LARGEST_SEEN)]
     if discount == 1:  # these tags are sums of rewards, and so are commands without a discount

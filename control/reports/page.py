@@ -26,10 +26,10 @@ from markupsafe import Markup, escape
 
 from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
-from control.cli.options import Flag, chosen_flags
+from control.cli.options import Flag, flags_for_values
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
-from control.cli.words import command_line, word
+from control.cli.words import as_word, command_line
 from control.films.encoding import poster
 from control.reports import tags
 from control.reports.curves import solved_return
@@ -479,7 +479,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
-            family_flags = chosen_flags(run.implementation, run.gamename, folder.texts)
+            family_flags = flags_for_values(run.implementation, run.gamename, folder.texts)
             flags |= family_flags
             for name, flag in family_flags.items():
                 meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
@@ -505,7 +505,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
 
 def _setting_text(value: Any) -> str:
     """Return the value of a setting as text."""
-    return value if isinstance(value, str) else word(value, ",")
+    return value if isinstance(value, str) else as_word(value, ",")
 
 
 def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:

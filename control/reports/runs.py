@@ -20,7 +20,7 @@ import numpy as np
 from control.cli.colour import note
 from control.reports.statistics import Array
 from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
-from control.storage.run_dir import home, read_columns, version_folders
+from control.storage.run_dir import read_columns, run_folder_of, version_folders
 from envs.names import resolve
 from models.settings import SettingError, UserError
 
@@ -208,7 +208,7 @@ def _folder(path: Path, setting: str) -> Path:
     """Return the run folder of a checkpoint, metrics.csv or config.yaml. A folder is returned unchanged."""
     if not path.is_file():
         return path
-    folder = home(path)
+    folder = run_folder_of(path)
     if (path.suffix == ".ckpt" or path.name in ("metrics.csv", "config.yaml")) and (folder / "metrics.csv").is_file():
         return folder
     if setting == "plot" and path.name.endswith(FOREIGN):
@@ -250,7 +250,7 @@ def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag:
     _note_versions(older_versions, f"--{flag} {run_path}")
 
 
-def note_version(path: str, used_path: Path, flag: str) -> None:
+def note_other_versions(path: str, used_path: Path, flag: str) -> None:
     """Print a note if ``path``, the value of a flag, has further versions besides the version of ``used_path``."""
     newest_first = version_folders(Path(path))[::-1]
     used = next((folder for folder in newest_first if folder in used_path.parents), None)

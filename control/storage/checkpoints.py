@@ -12,7 +12,7 @@ import torch
 
 from control.cli.errors import missing_reason
 from control.cli.settings import REMOVED, Settings, from_dict
-from control.storage.run_dir import replacing, version_folders, winner
+from control.storage.run_dir import find_proxy, replacing, version_folders
 from models.archive import read_archive
 from models.settings import UserError
 
@@ -65,7 +65,7 @@ def save(content: dict[str, Any], path: str | os.PathLike[str]) -> None:
 
 def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     """Read a checkpoint from a file or a folder. For a run's folder, read the best checkpoint, or the last one if there
-    was no evaluation. For a folder with several runs ``version_K``, use the newest run with a checkpoint.
+    was no evaluation. For a folder with several runs ``version_K``, read it from the newest run with a checkpoint.
 
     With ``resume``, the checkpoint must also have replay buffers and random streams, which only a ``last.ckpt`` has.
     Raises CheckpointError if there is no valid checkpoint of this program.
@@ -81,7 +81,7 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
         raise _error(file, problem)
     with checked_content(file, resume):
         checkpoint = _read(file)
-        if resume and not checkpoint.run_state["whole"]:
+        if resume and not checkpoint.run_state["whole"]:  # such as best.ckpt
             raise _error(file, "holds weights but no memory, so no run can resume from it")
     return checkpoint
 
@@ -102,8 +102,8 @@ def _read(file: Path) -> Checkpoint:
 @contextlib.contextmanager
 def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
     """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. If the run's other
-    checkpoint can be read, the message names it, with a hint that depends on ``resume``. Errors of the machine, for
-    example a lack of memory, are raised unchanged."""
+    checkpoint (best or last) can be read, the message names it; if a run should ``resume``, it suggests ``--reload``
+    with it. Errors of the machine, for example a lack of memory, are raised unchanged."""
     try:
         yield
     except Exception as error:  # a damaged file can cause any exception
@@ -126,7 +126,7 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
-    """Return the checkpoint in the first of ``folders`` with one, None if none has one; ``best.ckpt`` comes first."""
+    """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
     paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
     return next((path for path in paths if path.is_file()), None)
 
@@ -137,14 +137,14 @@ def _no_checkpoint_in(folder: Path) -> NoReturn:
     runs = []
     for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
-        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or winner(run)):
+        if run.name.startswith("version_") and (find_checkpoint(run / "checkpoints") or find_proxy(run)):
             runs.append(str(run.relative_to(folder)))
             subfolders.clear()  # `os.walk` does not enter them
-    names = ", ".join(sorted(runs)[:_SHOWN]) + (f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else "")
-    problem = f"is no run, but has {len(runs)} below it; allowed: one of {names}"
     if not runs:
-        problem = f"holds no checkpoint; allowed: {_ALLOWED}, or a run's folder"
-    raise CheckpointError(f"folder {str(folder)!r} {problem}")
+        raise CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
+    remainder = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
+    names = f"{', '.join(sorted(runs)[:_SHOWN])}{remainder}"
+    raise CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
 
 
 def _error(path: Any, problem: str) -> CheckpointError:

@@ -21,13 +21,13 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
-LAST = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
+LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
-    """Return the folder of all versions of a run, ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME is ``seed_25``
-    for one member, ``seed_25-29`` for five members, and ``tune`` for a hyperparameter ``search``."""
+    """Return the folder of the run folders ``version_K`` of a run: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME
+    is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and ``tune`` for a hyperparameter ``search``."""
     last_seed = run.seed + run.num_seeds - 1
     seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last_seed}"
     name = "tune" if search else seeds
@@ -40,36 +40,36 @@ def safe_name(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "_", name.replace("=", "-")).lstrip(".")[:100] or "_"
 
 
-def home(file: Path) -> Path:
-    """Return the run folder of a checkpoint or of another file in it. If a checkpoint was moved, return its folder."""
+def run_folder_of(file: Path) -> Path:
+    """Return the run folder that contains ``file``. For a checkpoint that was moved out of a run, return its folder."""
     return file.parent.parent if file.parent.name == "checkpoints" else file.parent
 
 
 def version_folders(folder: Path) -> list[Path]:
-    """Return the run folders ``version_K`` in a folder named by `parent`, oldest first. Each is one run with the same
+    """Return the run folders ``version_K`` in ``folder`` (`parent`), oldest first. They are runs with the same
     implementation, environment and seed. Empty if the folder does not exist."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted((path for path in paths if _VERSION.fullmatch(path.name)), key=_version_number)
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the run folder with the highest version in a folder named by `parent`; None if there is none."""
+    """Return the newest run folder, ``version_K`` with the highest K, in ``folder`` (`parent`); None without any."""
     run_folders = version_folders(folder)
     return run_folders[-1] if run_folders else None
 
 
-def winner(path: Path) -> Path | None:
-    """Return the file of the proxy that a search left in its run folder ``path``, or in the newest run folder below
-    ``path``. None if there is no such file."""
-    from understudy.files import IN_RUN  # imports Gymnasium, which most command lines do not need
+def find_proxy(path: Path) -> Path | None:
+    """Return the file of the proxy that a search chose at its end. ``path`` is its run folder, or a folder of run
+    folders; then the newest counts. None if there is no such file."""
+    from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    paths = [folder / IN_RUN for folder in (path, newest(path)) if folder]
+    paths = [folder / PROXY_FILE for folder in (path, newest(path)) if folder]
     return next((path for path in paths if path.exists()), None)
 
 
 def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
-    """Make and return a new folder with ``subfolders`` for the run, or for a hyperparameter ``search``. Raises
-    SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
+    """Make a new run folder ``version_K`` with ``subfolders`` and return it. If ``search``, it is for a hyperparameter
+    search. Raises SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -124,15 +124,15 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
         kind = "folder" if path.name == "checkpoints" else "file"
         is_kind = path.is_dir() if kind == "folder" else path.is_file()
-        lock_is_link = lock.is_symlink()  # it could lock a file elsewhere
-        if lock_is_link or (path.exists() and not is_kind):
+        is_linked_lock = path == lock and path.is_symlink()  # it could lock a file elsewhere
+        if is_linked_lock or (path.exists() and not is_kind):
             raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
     with open(lock, "a") as file:
         try:
             mode = fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB  # LOCK_NB: do not wait
             fcntl.flock(file, mode)
         except BlockingIOError as error:
-            checkpoint_note = "" if (folder / LAST).exists() else ", which has no checkpoint yet"
+            checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
             raise SettingError(f"resume: {problem}; wait for it or stop it") from error
         for leftover in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
@@ -143,7 +143,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
             if error.errno not in DISK:
                 raise
             error.filename = error.filename or folder  # `one_line` names it
-            advice = "go on with --resume" if (folder / LAST).is_file() else "start again"
+            advice = "go on with --resume" if (folder / LAST_CHECKPOINT).is_file() else "start again"
             raise UserError(f"{one_line(error)} and {advice}") from error
 
 
@@ -172,8 +172,8 @@ def atomic_write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def synced(path: Path) -> None:
-    """Wait until the system has written a file and its name to the disk."""
+def sync_to_disk(path: Path) -> None:
+    """Wait until the system has written a file and its name to the disk, so that they survive a loss of power."""
     for file_or_folder in (path, path.parent):
         descriptor = os.open(file_or_folder, os.O_RDONLY)
         try:
@@ -213,7 +213,7 @@ class MetricsFile:
         member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
         last_epoch = checkpoint_rows[0]["epoch"]
         lines: list[tuple[int, int, str]] = []  # epoch, member and text; text needs a fifth of the memory of lists
-        for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):
+        for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):  # without the header
             if epoch <= last_epoch:
                 lines.append((int(epoch), member_of_seed.get(int(seed), 0), ",".join(cells)))
         lines.sort(key=lambda line: line[:2])
@@ -233,22 +233,22 @@ class MetricsFile:
             writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells in rows)
 
 
-def missing_epochs(path: Path, env_steps: Mapping[int, int], last: int) -> list[int]:
-    """Return the epochs from 1 to ``last`` for which metrics.csv lacks the row of at least one seed. ``last`` is the
-    epoch of a checkpoint, ``env_steps`` (seed -> steps) are its numbers of steps. Raises SettingError for rows that do
-    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of epoch
-    ``last`` with other steps than the checkpoint."""
-    table, logged = read_columns(path), set[tuple[int, int]]()
+def missing_epochs(path: Path, env_steps: Mapping[int, int], last_epoch: int) -> list[int]:
+    """Return the epochs from 1 to ``last_epoch``, the epoch of a checkpoint, for which metrics.csv lacks the row of at
+    least one seed. ``env_steps`` are the steps of each seed until the checkpoint. Raises SettingError for rows that do
+    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of
+    ``last_epoch`` with other steps than the checkpoint."""
+    table, logged = read_columns(path), set[tuple[int, int]]()  # pairs (epoch, seed)
     rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
     for line, row in enumerate(rows, start=2):  # line 1 is the header
         epoch, steps, seed = map(int, row)
-        expected_steps = env_steps.get(seed) if epoch == last else steps
+        expected_steps = env_steps.get(seed) if epoch == last_epoch else steps
         if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged:
             problem = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
             text = f"{str(path)!r} is not the table of this run: {problem}"
             raise SettingError(f"{text}; move it away to go on without it")
         logged.add((epoch, seed))
-    return [epoch for epoch in range(1, last + 1) if any((epoch, seed) not in logged for seed in env_steps)]
+    return [epoch for epoch in range(1, last_epoch + 1) if any((epoch, seed) not in logged for seed in env_steps)]
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -257,8 +257,8 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 
 
 def read_columns(path: Path) -> dict[str, "array[float]"]:
-    """Return the result of `read_metrics` as arrays with 8 bytes per number, for long tables. Empty if the file does
-    not exist."""
+    """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
+    file does not exist."""
     rows = _rows(path)
     header, _ = next(rows, ([], ()))  # the default is for a file that does not exist
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
@@ -270,9 +270,9 @@ def read_columns(path: Path) -> dict[str, "array[float]"]:
 
 
 def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
-    """Yield ``(cells, numbers)`` for each line of the file. The first has the names of the columns as cells, and no
-    numbers. Yield nothing if the file does not exist. An incomplete last line is left out. Raises SettingError if the
-    file cannot be read or is not a table of numbers."""
+    """Yield ``(cells, numbers)`` for each line of a metrics.csv: its texts, and the same as numbers, with NaN for empty
+    cells. The first line has the names of the columns as cells, and no numbers. An incomplete last line is left out.
+    Yield nothing if the file does not exist. Raises SettingError if it cannot be read or is not a table of numbers."""
     if not path.exists():
         return
     line_text = ""  # of the current row, for errors
@@ -291,7 +291,7 @@ def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
                 keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
                 yield cells, [*keys, *[float(cell or math.nan) for cell in cells[len(KEYS) :]]]
     except (OSError, ValueError, OverflowError, csv.Error) as error:
-        reason = (
-            "it is no text in UTF-8" if isinstance(error, UnicodeError) else getattr(error, "strerror", None) or error
-        )
+        reason = getattr(error, "strerror", None) or error
+        if isinstance(error, UnicodeError):
+            reason = "it is no text in UTF-8"
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {line_text}{reason}") from error

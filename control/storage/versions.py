@@ -25,8 +25,8 @@ def versions() -> dict[str, str]:
         "understudy": f"{version()}{_commit()}",
         "Python": platform.python_version(),
         "system": platform.platform(),
+        "processor": f"{_processor()}, {os.cpu_count()} cores",
     }
-    versions_by_name["processor"] = f"{_processor()}, {os.cpu_count()} cores"
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions_by_name[name] = importlib.metadata.version(name)
@@ -34,20 +34,19 @@ def versions() -> dict[str, str]:
 
 
 def write_versions(folder: Path, epoch: int) -> None:
-    """Store in a run's file that the versions of this process are valid from ``epoch`` on. Entries of this epoch or
-    later are removed. A new entry is added, unless its versions equal the versions of the last remaining entry."""
+    """Store in ``versions.json`` of a run that the software of this process trains it from ``epoch`` on. Entries of
+    this epoch or later are removed. A new entry is added, unless the last remaining entry has the same versions."""
     old_entries = read_versions(folder)
     entries = [entry for entry in old_entries if int(entry["from"]) < epoch]
-    new_entry = {"from": str(epoch)} | versions()
-    if not entries or {**entries[-1], "from": ""} != {**new_entry, "from": ""}:  # more than the epoch differs
-        entries.append(new_entry)
+    if not entries or {**entries[-1], "from": ""} != {**versions(), "from": ""}:  # other versions
+        entries.append({"from": str(epoch)} | versions())
     if entries != old_entries:
         atomic_write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
-    """Return the entries of a run's file in order: name -> version as in `versions`, and ``from``, the first epoch for
-    which they are valid. Empty if the file is missing or malformed."""
+    """Return the entries of ``versions.json`` in order: name -> version as in `versions`, and ``from``, the first epoch
+    for which they are valid. Empty if the file is missing or malformed."""
     try:
         entries = read_json(folder / FILE)
         return [{str(name): str(value) for name, value in entry.items()} for entry in entries if int(entry["from"]) > 0]

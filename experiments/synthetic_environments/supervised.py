@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from control.cli.settings import RunConfig, from_dict
-from control.commands.process import prepare
+from control.commands.process import configure_process
 from control.commands.train import build_module, fit
 from control.evolution.inner_loop import InnerLoop
 from control.reports.curves import Level, draw_levels, solved_return
@@ -108,7 +108,7 @@ def examine(proxy: Proxy, kind: str, real: bool, steps: int, count: int, seed: i
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the numbers that the JSON lacks, and return all. Writes the file after each model and kind of agent."""
     results = numbers_in("json", options.json, LAYOUT, new=True)
-    prepare(RunConfig())
+    configure_process(RunConfig())
 
     def exams(game: str, name: str, seed: int, source: Path | str, count: int) -> None:
         model = results[game][name]["models"][seed]

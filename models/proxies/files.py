@@ -139,7 +139,7 @@ def _config_of(file: understudy.Proxy) -> Any:
     family_spec = implementations()[implementation_of(file.kind)]
     field_kinds = kinds(family_spec.config)
     try:
-        values, _ = translate(file.config, (), field_kinds, lambda name: None)
+        values, _ = translate(file.config, (), field_kinds)
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
     for name in values:
