@@ -351,8 +351,9 @@ def _draw_page(
             for label in dict.fromkeys(return_axes.values()):
                 curves.share_limits([axis for axis in return_axes if return_axes[axis] == label], "x")
             game_text = curves.game_text(game)
+            legend: curves.Legend = "names" if several else "values"
             for axis in return_axes:
-                curves.draw_levels(axis, reference_levels[game], colours, labels=not several, game=game_text)
+                curves.draw_levels(axis, reference_levels[game], colours, legend, game=game_text)
             curves.share_limits([*return_axes])  # the levels may have changed them
         for axis, panel_values in values.items():
             curves.note_hidden(axis, panel_values)
