@@ -198,7 +198,8 @@ class AgentModule(RunModule):
     def columns(self) -> dict[str, str]:
         """Return the steps, mean returns of training and evaluation, the loss, and the number of diverged seeds."""
         fixed_columns = {"return", "loss"}  # from the first row on, although evaluations and updates may begin later
-        formats = {self._return_tag: ("return", ".1f")}
+        return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
+        formats = {return_tag: ("return", ".1f")}
         if tags.REWARD_RATE in self.row:  # an environment without episodes
             formats[tags.REWARD_RATE] = ("reward rate", ".4f")
         else:
@@ -227,11 +228,6 @@ class AgentModule(RunModule):
         enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
         is_shown = enough_regular or self._ends_part or bool(self.stop_reason())
         return self.is_evaluated() and is_shown
-
-    @property
-    def _return_tag(self) -> str:
-        """Return the tag of the training return: the running mean if the run has one, otherwise the epoch's mean."""
-        return tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
 
     def seconds_after(self) -> float:
         """Return the estimated seconds for the film, assuming that its episodes are as long as in training, or as the

@@ -98,12 +98,12 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     defaults, values = default_settings(settings), effective_values(settings)
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
     learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
-    shown = {}
+    other_settings = {}
     for name, value in values.items():
         is_changed = name in settings.explicit_names or value != defaults.get(name)
         if name in _COMMON or (name in learning_settings and is_changed):
-            shown[name] = value
-    return identity | {"seed": run.seed} | shown | command
+            other_settings[name] = value
+    return identity | {"seed": run.seed} | other_settings | command
 
 
 def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:

@@ -189,8 +189,8 @@ class RunLog(Callback):
 
 class Checkpoints(CheckpointCallback):
     """Saves two checkpoints in ``folder``. ``last.ckpt``, every ``interval`` epochs and at the end, has everything that
-    a resumed run needs. ``best.ckpt`` leaves out what only a resumed run needs, such as a replay buffer. It is saved if
-    the module's score is the best so far, and so is the mean of it and a second evaluation."""
+    a resumed run needs. ``best.ckpt`` has less, for example no replay buffer. It is saved if the module's score is the
+    best so far, and so is the mean of it and a second evaluation."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval

@@ -201,7 +201,7 @@ class ProxyModule(RunModule):
         if self.epoch == 1:
             self.first_scores = scores
         if self.num_kinds > 1:
-            # The implementations alternate among the N agents, so positions can stand for seeds.
+            # The implementations alternate among the N agents, as they do for the seeds 0, 1, 2, ...
             self.return_by_agent = by_kind(self.agents, range(len(returns)), returns)
         self.mean_return = -math.inf
         if self.has_final_test_limit():
