@@ -33,8 +33,7 @@ def encoder() -> Any:
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
     """Context manager for writing a video. It yields a function that adds a frame. The file ``path`` is complete when
-    the block ends. Frames must have one size, with even height and width. Raises UserError if the video cannot be
-    written."""
+    the block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -71,8 +70,7 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def poster(video: Path) -> bytes:
-    """Return a JPEG, to be shown before ``video`` is played: a typical frame among the first hundred. It is empty if
-    the video cannot be read."""
+    """Return a JPEG of a typical frame among the first hundred. It is empty if the video cannot be read."""
     options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
         # Other formats than mp4 may name further files, which ffmpeg would read.

@@ -32,8 +32,7 @@ def letter_height(width: int) -> int:
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """Return the picture with ``lines`` of text below. A line is a sequence of texts in cells of equal width, so that
-    texts keep their places when others change. Letters are ``height`` pixels high, or less in a cell with long text.
-    The first line is brighter."""
+    texts keep their places. Letters are ``height`` pixels high, or less for long texts. The first line is brighter."""
     line_height, margin = round(1.6 * height), height // 2
     width = frame.shape[1]
     caption = np.full((line_height * len(lines) + margin, width, 3), _BACKGROUND, np.uint8)

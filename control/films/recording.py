@@ -109,10 +109,9 @@ def film(
     with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film ``episodes`` episodes of the first member of ``loop`` as ``path`` (mp4) and, if ``with_gif``, as a GIF
-    beside it. Write the seed and the returns to a text file beside it, and return the return of each episode. Random
-    numbers depend only on ``name`` and the run's seeds, so filming does not change training. ``watch`` is called with
-    the finished fraction."""
+    """Film ``episodes`` episodes of the first member as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. Write
+    the seed and the returns to a text file beside it, and return the return of each episode. Random streams depend on
+    ``name`` and the run's seeds, so filming does not change training. ``watch`` gets the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
     actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed(loop.seeds))

@@ -98,23 +98,20 @@ class AgentModule(RunModule):
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
         """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``.
         A single observation ``[*O]`` gives its action, ``[]`` or ``[A]``. Every observation counts as the first of an
-        episode. Agents that follow commands, such as a desired return, get the command of evaluations. Raises
-        SettingError for other shapes."""
+        episode. Agents that follow commands get the evaluation command. Raises SettingError for other shapes."""
         device, obs_shape = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, device)
         obs_batch = obs.reshape(-1, *obs_shape)
         policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(obs_batch))
         actions = first_member_actions(policy, obs_batch)
-        is_single = obs.dim() == len(obs_shape)
-        return actions[0] if is_single else actions
+        return actions if obs.dim() > len(obs_shape) else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Run `forward` on the observations, which are the ``batch`` or its first part."""
         return self(batch[0] if isinstance(batch, list | tuple) else batch)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Evaluate all members with the run's number of episodes. Outside of `fit`, random streams are restored, so
-        that later evaluations play the same episodes as without this one."""
+        """Evaluate with the run's number of episodes. Outside of `fit`, this does not affect later evaluations."""
         if self.trainer.state.fn != "fit":
             self.row = {}
             with self.loop.restored_streams():
@@ -140,8 +137,8 @@ class AgentModule(RunModule):
         super().load_run_state(state)
         self.loop.load_state_dict(state["loop"])
         # The module's counters are copies of the loop's, so they are equal unless the checkpoint is damaged.
-        steps, loop_steps = self.env_steps.tolist(), self.loop.env_steps.tolist()
-        counters, loop_counters = (steps, self.gradient_steps), (loop_steps, self.loop.gradient_steps)
+        counters = self.env_steps.tolist(), self.gradient_steps
+        loop_counters = self.loop.env_steps.tolist(), self.loop.gradient_steps
         same_counts = self.epoch == self.loop.epochs and counters == loop_counters
         require(same_counts, "loop", f"has counted {loop_counters}", f"{counters} of the run")
 
@@ -161,9 +158,8 @@ class AgentModule(RunModule):
         return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
 
     def confirmed_score(self) -> float | None:
-        """Return the mean of the `score` and of a second evaluation, whose episodes start from other seeds. There is no
-        second evaluation if the score is of training episodes, or if the evaluation episodes of every member had equal
-        returns."""
+        """Return the mean of the `score` and of a second evaluation from other seeds. There is no second evaluation if
+        the score is of training episodes, or if each member had equal returns in all its evaluation episodes."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
@@ -230,8 +226,7 @@ class AgentModule(RunModule):
         return self.is_evaluated() and is_shown
 
     def seconds_after(self) -> float:
-        """Return the estimated seconds for the film, assuming that its episodes are as long as in training, or as the
-        time limit if no training episode has ended."""
+        """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
         limit = self.loop.agents[0].spaces.max_episode_steps
         return film_seconds(self.settings.run, self.means().get(tags.LENGTH, limit))
 

@@ -190,8 +190,7 @@ class RunModule(pl.LightningModule, ABC):
             self.load_run_state(state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit this module, which may then
-        be half restored: discard it."""
+        """Restore a checkpoint without Lightning. If this raises CheckpointError, discard the half-restored module."""
         content = checkpoint.content
         with checked_content(checkpoint.path):
             self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))

@@ -129,8 +129,7 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the means of the generation's returns and fitness both reach solved_reward, in tests with
-        their final time limit."""
+        """Return whether the generation's mean return and fitness reach solved_reward, with the final time limit."""
         solved = self.config.solved_reward
         assert self.outcome is not None
         # Both, because fitness may contain more than the return, so that agents solve the task with a low fitness.
@@ -231,8 +230,7 @@ class ProxyModule(RunModule):
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
-        """Return seeds of ``count`` fresh agents, unrelated for different ``name``. A seed also selects the agent's
-        implementation; they alternate if there are several."""
+        """Return seeds of ``count`` fresh agents with alternating implementations, unrelated for different ``name``."""
         return fresh_seeds(self.settings.run.seed, name, count, self.num_kinds)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
@@ -270,8 +268,7 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def columns(self) -> dict[str, str]:
-        """Return steps, fitness, the mean's return over all agents and by implementation, and the number of proxies
-        without a finite fitness."""
+        """Return steps, fitness, the mean's return in all and by implementation, and the number of diverged proxies."""
         means = self.means()
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
@@ -322,8 +319,7 @@ class ProxyModule(RunModule):
         super().restore(checkpoint)
         if not self.evolves:
             return
-        # The trainer's callback loads its state later. A trial here reports a damaged state before anything is written.
-        with checked_content(checkpoint.path):
+        with checked_content(checkpoint.path):  # the trainer's callback loads its state later, so check it here
             strategy = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
             strategy.load_state_dict(checkpoint.search_state)
             strategy.check_fits(self)

@@ -375,9 +375,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     return path
 
 
-def _draw_returns(
-    axis: Any, runs: Sequence[Run], returns: Sequence[str], reference_levels: Sequence[Level], log: bool
-) -> None:
+def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references: Sequence[Level], log: bool) -> None:
     """Draw the panel of a run's ``returns`` (tags) with grey reference levels."""
     # The first two tags, running mean and training return, have the same colour: a figure has only one of them.
     colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
@@ -389,7 +387,7 @@ def _draw_returns(
     values = np.concatenate(logged_values) if logged_values else np.empty(0)
     finish_panel(axis, returns[0] if returns else "", label, log, values)
     # Without their implementations, levels need no colours.
-    draw_levels(axis, [Level(level.value, level.name, level.source) for level in reference_levels], {})
+    draw_levels(axis, [Level(level.value, level.name, level.source) for level in references], {})
     note_hidden(axis, values)
 
 

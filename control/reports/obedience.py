@@ -120,8 +120,7 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
 
 
 def table(numbers: dict[str, Any]) -> str:
-    """Return the ``numbers`` of `report` as text: a table for each mode (greedy, sampled), with a row for each of
-    `REGIONS`."""
+    """Return the ``numbers`` of `report` as text: a table for each mode, with a row for each of `REGIONS`."""
     tables = []
     for mode, results in numbers["modes"].items():
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
@@ -160,8 +159,7 @@ def draw_returns(axis: Any, results: dict[str, Any]) -> None:
 
 
 def commanded_loop(loop: Loop, implementation: str) -> EpisodeLoop:
-    """Return ``loop`` if its agent, of this ``implementation``, follows commanded returns. Raises SettingError
-    otherwise."""
+    """Return ``loop``. Raises SettingError if its agents, of this ``implementation``, follow no commanded returns."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.command_names:
         reason = f"{implementation}, whose agents are commanded no return; allowed: UDRL, RCP-R"
         raise SettingError(f"--obedience has no effect with {reason}")

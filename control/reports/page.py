@@ -13,7 +13,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import unescape
@@ -63,9 +63,11 @@ _PICTURES = {
     "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
     "reward": "What the learned reward says of states",
 }
-_HELD_OUT = {
-    "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
-    "worst": "worst", "solved": "share solved", "steps": "training steps",
+# Numbers of a held-out evaluation: their headings and the functions that format them.
+_HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
+    "agents": ("fresh agents", "{:,.0f}".format), "mean": ("mean return", number_text),
+    "std": ("standard deviation", number_text), "iqm": ("IQM", number_text), "worst": ("worst", number_text),
+    "solved": ("share solved", lambda share: f"{100 * share:.0f} %"), "steps": ("training steps", "{:,.0f}".format),
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
@@ -83,8 +85,7 @@ _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["
 
 @dataclass
 class Folder:
-    """A run folder. ``left_out`` is an ordered set of files that `file` refused: links out of the folder, for
-    example."""
+    """A run folder. ``left_out`` is an ordered set of files that `file` refused, such as links out of the folder."""
 
     path: Path
     left_out: dict[Path, None] = field(default_factory=dict)
@@ -169,8 +170,7 @@ class Folder:
 
 @dataclass
 class Subject:
-    """A group of runs on the page: label, runs, and the numbers that `summarise` returns. Most groups differ only in
-    their seeds."""
+    """A group of runs on the page: label, runs, and the numbers that `summarise` returns."""
 
     label: str
     group: Group
@@ -340,8 +340,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
 
 
 def _title(subjects: Sequence[Subject]) -> str:
-    """Return a title such as ``UDRL and PPO on pendulum``. If groups do not differ in game or implementation, their
-    labels follow."""
+    """Return a title such as ``UDRL and PPO on pendulum``. If groups do not differ in these, their labels follow."""
     all_names = [subject.group.names for subject in subjects]
     # A copied folder has only its name, so game and implementation are unknown.
     if any(len(names) < 3 for names in all_names):
@@ -479,25 +478,14 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
                 path = folder.file(f"{stem}.svg") or folder.file(f"{stem}.png")
                 if path:
                     pictures.append((path, folder.file(f"{stem}_narrow.svg"), f"{title}: {label}"))
+            columns = []  # of the table
+            for name, (heading, text_of) in _HELD_OUT.items():
+                value = folder.scores.get(name)
+                if isinstance(value, int | float):
+                    columns.append((heading, text_of(value)))
+            table = Table(list(zip(*columns, strict=True)), f"Held-out evaluation: {label}") if columns else None
             if folder.scores or pictures:
-                yield label, _held_out_table(folder.scores, f"Held-out evaluation: {label}"), pictures
-
-
-def _held_out_table(scores: dict[str, Any], caption: str) -> Table | None:
-    """Return the table of the numbers in `Folder.scores`, with a column for each. None if there are none."""
-    columns = []
-    for name, heading in _HELD_OUT.items():
-        value = scores.get(name)
-        if not isinstance(value, int | float):
-            continue
-        if name in ("agents", "steps"):
-            text = f"{value:,.0f}"
-        elif name == "solved":
-            text = f"{100 * value:.0f} %"
-        else:
-            text = number_text(value)
-        columns.append((heading, text))
-    return Table(list(zip(*columns, strict=True)), caption) if columns else None
+                yield label, table, pictures
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:

@@ -180,8 +180,7 @@ def _is_plot_json(path: Path) -> bool:
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
     """Return a label for each group, made from the parts in which their ``names`` differ, and the text of the parts
-    that all share. Names with different numbers of parts have nothing in common. If all names are equal, the last part
-    is the label."""
+    that all share (none if their numbers of parts differ). If all names are equal, the last part is the label."""
     if len({len(parts) for parts in names}) > 1:
         return ["/".join(parts) for parts in names], ""
     differs = [len(set(parts)) > 1 for parts in zip(*names, strict=True)]  # first parts, second parts, ...
@@ -323,8 +322,7 @@ def _draw_page(
     title: str,
     name: str,
 ) -> None:
-    """Draw the sheet ``name`` with rows of panels (``page``) and reference levels by environment. Panels with returns
-    of one environment share their limits."""
+    """Draw the sheet ``name`` with rows of panels (``page``). Returns of one environment have the same limits."""
     panels = [panel for row in page for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
     several_games = any(arm.game for arm in arms)

@@ -73,16 +73,23 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     game, (look, narrow) = proxy.game, stored_looks(look_of(settings.run))
     path = look.path(folder, "reward")
     title = f"{networks.mode.name} reward network of {game}"
-    if not networks.mode.state or networks.mode.info:
-        return _weights(networks, proxy.parameters, path, title, look)
     phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
-    if isinstance(dynamics, CellTable):
-        return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
     base_name = game.partition(",")[0]  # without options of the environment
-    if base_name in SLICES:
+    if not networks.mode.state or networks.mode.info:
+        _weights(networks, proxy.parameters, path, title, look)
+    elif isinstance(dynamics, CellTable):
+        _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
+    elif base_name in SLICES:
         _slices(SLICES[base_name], phi, narrow.path(folder, "reward"), title, narrow)
-        return _slices(SLICES[base_name], phi, path, title, look)
+        _slices(SLICES[base_name], phi, path, title, look)
+    else:
+        _histogram(game, phi, path, title, look)
+    return path
+
+
+def _histogram(game: str, phi: Phi, path: Path, title: str, look: Look) -> None:
+    """Draw the distribution of the output of the reward network phi during random play."""
     obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
@@ -91,17 +98,15 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
                 axis.hist(values[mask].numpy(), 50, density=True, histtype="step", label=name)
         quantity = _quantity(phi)
         axis.set(xlabel=f"{quantity} along random play", ylabel=f"density (1 / {quantity})")
-    return path
 
 
 def _quantity(phi: Phi) -> str:
-    """Return the name of the output of the reward network phi: "potential" if the learned reward is its difference
-    between two states, otherwise "learned reward"."""
+    """Return "potential" if the learned reward is a difference of phi between two states, else "learned reward"."""
     return "potential" if phi.networks.mode.potential else "learned reward"
 
 
-def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
-    """Draw the output of the reward network phi on planes through the states, as ``path``, and return it."""
+def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> None:
+    """Draw the output of the reward network phi on planes through the states."""
     note = f"white lines join states of equal {_quantity(phi)}; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
     with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
@@ -114,12 +119,11 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
             axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
             axis.grid(False)
             axis.figure.colorbar(image, ax=axis, label=_quantity(phi))
-    return path
 
 
-def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
+def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> None:
     """Draw the weight of each number in the info of a step or, for a network with hidden layers, the norm of its
-    weights in the first layer. ``flat`` are the parameters of the networks. Return ``path``, the file."""
+    weights in the first layer. ``flat`` are the parameters of the networks."""
     weights = networks.named_tensors(flat)["reward.0.weight"]  # [units, inputs]
     info_names = networks.spaces.info if networks.mode.info else ()  # mode 0 has a single unused input instead
     info_weights = weights[:, -len(info_names) :] if info_names else weights  # info follows the state
@@ -128,7 +132,6 @@ def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) ->
         axis.bar(range(len(values)), values.numpy())
         axis.set_xticks(range(len(values)), info_names or ("none",), rotation=20)
         axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
-    return path
 
 
 class Invariance(NamedTuple):
@@ -175,9 +178,8 @@ _CLIFF = MAPS["cliff"]  # its holes are the cliff
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
-def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
-    """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves under the
-    learned reward (grey if they are not best under the real one), as ``path``, and return it."""
+def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> None:
+    """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
     marks = _MARKS | ({HOLE: "cliff"} if dynamics.rows == _CLIFF else {})
     quantity = _quantity(phi)
@@ -215,4 +217,3 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]
             bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))
             bar.minorticks_off()
-    return path

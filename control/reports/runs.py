@@ -247,8 +247,7 @@ def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """Return the tags of returns that the runs have logged, without noisier tags of the same quantity
-    (`without_replaced`)."""
+    """Return the tags of logged returns, without noisier tags of the same quantity (`without_replaced`)."""
     common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
     return without_replaced(logged(runs, tags("return")), common)
 

@@ -216,8 +216,7 @@ def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
 
 
 def _draw_improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw the probability that the algorithm ``labels[0]`` is better than each of the others. At 0.5, a grey line,
-    there is no difference."""
+    """Draw the probability that ``labels[0]`` is better than each of the other ``labels``; 0.5 is no difference."""
     best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
     for row, other in enumerate(rivals):

@@ -97,8 +97,7 @@ def iqm_text(summary: dict[str, Any]) -> str:
 
 
 def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
-    """Draw ``curve.png`` in the run ``folder`` of a fitted synthetic environment, and return its path: losses on
-    held-out and training transitions, and shares of episode ends that it predicts wrongly."""
+    """Draw ``curve.png`` of a fitted synthetic environment: losses in training and on held-out data, wrong ends."""
     (run,) = read_runs(folder / "metrics.csv")
     path = look.path(folder, "curve")
     updates = run.columns[GRADIENT_STEPS]
@@ -183,9 +182,8 @@ def read_trials(
 
 
 def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
-    """Draw the `importance_figure` of the search for hyperparameters in ``folder``, as ``importance.png`` there or as
-    ``out``, and return its path. Raises SettingError for fewer than `FEWEST` trials with a score, and if no
-    hyperparameter varies."""
+    """Draw the `importance_figure` of a search for hyperparameters, as ``importance.png`` in its ``folder`` or ``out``.
+    Raises SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
     num_scored = sum(bool(trial["best"]) for trial in trials)
     problem = ""

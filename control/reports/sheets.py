@@ -105,9 +105,8 @@ def write_numbers(path: Path, numbers: Any) -> None:
 
 
 def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Path:
-    """Return the file of a figure: ``out``, or `plot.png` in it if it is a folder. If ``look`` has other formats than
-    its suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in
-    `FORMATS`."""
+    """Return the file of a figure: ``out``, or `plot.png` in it if it is a folder. If ``look`` has formats without the
+    suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in `FORMATS`."""
     if out.is_dir() or not (out.suffix or out.is_file()):
         out = out / "plot.png"
     file_format = out.suffix.removeprefix(".").lower()
@@ -164,8 +163,7 @@ def rows(*lengths: int) -> Cells:
 
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
-    """Return the numbers of panels in rows of at most ``max_columns``, as equal as possible: [2, 2] for 4 ``panels``,
-    [3, 2] for 5."""
+    """Return the lengths of rows of at most ``max_columns`` panels, as equal as possible: [3, 2] for 5 ``panels``."""
     num_rows = math.ceil(panels / max_columns)
     return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]
 
@@ -227,8 +225,7 @@ class Book:
     ) -> Iterator[list[Any]]:
         """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
-        hidden if they have no data. All panels share one ``legend``; it is omitted for a single label unless
-        ``lone_label``."""
+        hidden if they have no data. One ``legend`` serves all panels. A single label needs ``lone_label``."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text

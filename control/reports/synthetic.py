@@ -121,8 +121,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def names_of(game: str, size: int) -> list[str]:
-    """Return the names of the ``size`` numbers of a state of ``game``, or ``state 0``, ``state 1``, ... for a game
-    whose states have no names."""
+    """Return the names of the ``size`` numbers of a state of ``game``."""
     numbered = [f"state {i}" for i in range(size)] if size > 1 else ["state"]
     return [*_NAMES.get(game.partition(",")[0], numbered)]
 

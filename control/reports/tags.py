@@ -176,8 +176,7 @@ TAGS = {
 
 
 def of_search(names: Iterable[str]) -> bool:
-    """Return whether a run that has logged the tags ``names`` is a search. A search counts the steps of all its
-    agents."""
+    """Return whether a run with tags of these ``names`` is a search, which counts the steps of all its agents."""
     return any(name.startswith("search/") for name in names)
 
 
@@ -187,8 +186,7 @@ def tags(*kinds: Kind) -> list[str]:
 
 
 def without_replaced(names: Iterable[str], common: Collection[str]) -> list[str]:
-    """Return the tags among ``names`` to show for several runs. ``common`` are the tags that all runs have. A common
-    tag replaces noisier tags of the same quantity (``Tag.replaces``). The running mean is omitted if it is not common,
-    since runs without it have the tags that it would replace."""
+    """Return the tags among ``names`` to show for several runs, all of which have the tags in ``common``. A common tag
+    replaces noisier tags of the same quantity. The running mean is omitted if it is not common."""
     omitted = {name for tag in common for name in TAGS[tag].replaces} | ({RUNNING_MEAN} - {*common})
     return [tag for tag in names if tag not in omitted]

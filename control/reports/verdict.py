@@ -208,8 +208,7 @@ class Verdict(Baselines):
         if not agents.count:
             return "the weights of all agents are no longer finite"
         scores = [score for score in (agents, random, constant, teacher) if score is not None]
-        all_equal = not any(score.error or score.exceeds(other) for score, other in itertools.permutations(scores, 2))
-        if all_equal:
+        if not any(score.error or score.exceeds(other) for score, other in itertools.permutations(scores, 2)):
             return "agents, random play and constant actions have the same return, which shows nothing to learn"
         if teacher is not None and not teacher.exceeds(random):
             return f"the teacher is {teacher.failure_to_exceed(random)} random play"
