@@ -55,9 +55,9 @@ def test_seeds_have_separate_ranges() -> None:
 
 
 def test_grid_extends_beyond_seen_returns() -> None:
-    grid = obedience.grid([0.0, 2.0], [6.0, 8.0])
+    grid = obedience.command_grid([0.0, 2.0], [6.0, 8.0])
     assert (grid[0], grid[-1], len(grid)) == (-2.0, 10.0, obedience.COMMANDS)
-    assert obedience.grid([5.0], [5.0])[0] < 5 < obedience.grid([5.0], [5.0])[-1]
+    assert obedience.command_grid([5.0], [5.0])[0] < 5 < obedience.command_grid([5.0], [5.0])[-1]
 
 
 def test_status_has_range_of_returns() -> None:

@@ -128,7 +128,7 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     with _progress_with_estimate(module, text, count) as watch:
         outcome = _train_and_test(module, winner[None], "report", count, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
-    if module.kinds > 1:
+    if module.num_kinds > 1:
         summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
     return summary, outcome
 
@@ -167,7 +167,7 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 def real_agents_text(module: ProxyModule) -> str:
     """Train agents for ``inner_steps`` on the real environment. Return a line that compares them with random play."""
     run, config = module.settings.run, module.config
-    count = -(-_REAL_AGENTS // module.kinds) * module.kinds  # a multiple of the number of implementations
+    count = -(-_REAL_AGENTS // module.num_kinds) * module.num_kinds  # a multiple of the number of implementations
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)

@@ -108,7 +108,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
     play_settings = settings_to_play(trained_settings, episodes)
     with contextlib.closing(trained_loop(checkpoint, play_settings, run.seed)) as loop:
-        episode_loop = obedience.check(loop, implementation) if options.obedience else None
+        episode_loop = obedience.commanded_loop(loop, implementation) if options.obedience else None
         if options.evaluation not in ("both", *loop.evaluation_modes):
             problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
             raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")

@@ -32,8 +32,8 @@ def encoder() -> Any:
 
 @contextlib.contextmanager
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
-    """Context manager that yields a function that adds a frame to a video. The video is written to ``path`` when the
-    block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
+    """Context manager for writing a video. It yields a function that adds a frame. The file ``path`` is complete when
+    the block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer: Any = None
     with replacing(path) as temporary:
@@ -43,7 +43,7 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
             with _writing("video", path):
                 if writer is None:
                     height, width, _ = frame.shape
-                    # For drawn pictures a slower preset makes no smaller file.
+                    # A slower preset would not make the file of drawn pictures smaller.
                     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
                     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
                     writer = encoder().write_frames(str(temporary), (width, height), output_params=options, **settings)

@@ -13,7 +13,7 @@ Frame = NDArray[np.uint8]
 
 SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
 GAP = 8  # pixels between pictures side by side
-_LETTER_HEIGHT, _WIDTH_PER_HEIGHT = 16, 52  # letters are 16 pixels high, or 1/52 of the width of a wide film
+_LETTER_HEIGHT, _WIDTH_PER_HEIGHT = 16, 52  # letters are 16 pixels high, or 1/52 of the film's width if that is more
 _SMALLEST_LETTERS = 10  # pixels, the minimum height of letters in a cell with long text
 _BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # RGB
 
@@ -32,7 +32,7 @@ def letter_height(width: int) -> int:
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """Return the picture with ``lines`` of text below. A line is a sequence of texts in cells of equal width, so that
-    numbers do not move. Letters are ``height`` pixels high, or less in a cell with long text. Line 1 is brighter."""
+    texts keep their places. Letters are ``height`` pixels high, or less for long texts. The first line is brighter."""
     line_height, margin = round(1.6 * height), height // 2
     width = frame.shape[1]
     caption = np.full((line_height * len(lines) + margin, width, 3), _BACKGROUND, np.uint8)
@@ -49,8 +49,8 @@ def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Fram
 
 @functools.lru_cache(256)
 def _cell(text: str, height: int, cell_width: int, line_height: int, colour: tuple[int, int, int]) -> Frame:
-    """Draw a cell with ``text`` in letters of ``height``, ``[line_height, cell_width, 3]``. Cached, because most cells
-    are equal in successive frames."""
+    """Return a picture ``[line_height, cell_width, 3]`` of ``text`` in letters of ``height`` pixels. Cached, because
+    most cells are equal in successive frames."""
     from PIL import Image, ImageDraw
 
     cell = Image.new("RGB", (cell_width, line_height), _BACKGROUND)

@@ -24,7 +24,7 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # maximum length of a filmed episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
-# For estimates of the time that a film takes: frames drawn and encoded per second, and frames of a pause.
+# For `film_seconds`: frames that are drawn and encoded in a second, and frames of a pause.
 _FRAMES_PER_SECOND = 60.0
 _PAUSE_FRAMES = 90
 
@@ -40,10 +40,10 @@ class Actor:
 
 def check_recording(run: RunConfig) -> None:
     """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
-    setting = next((name for name in ("record", "recording_epoch_interval") if getattr(run, name) > 0), "")
-    if setting:
-        # `record` is a flag, whose value is true.
-        check_film(run.gamename, run.time_limit, setting, str(getattr(run, setting)).lower())
+    if run.record:
+        check_film(run.gamename, run.time_limit, "record", "true")
+    elif run.recording_epoch_interval > 0:
+        check_film(run.gamename, run.time_limit, "recording_epoch_interval", str(run.recording_epoch_interval))
 
 
 def check_film(game: str, time_limit: int | None, setting: str, value: str = "") -> None:
@@ -65,9 +65,9 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
     """Film the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run of ``checkpoint``, and return a
-    line with the path. ``name`` seeds the episodes, as in `film`. With ``run.record``, the film has ``record_episodes``
-    episodes and a GIF, and raises UserError or OSError if it cannot be written. Otherwise the film has one episode, and
-    the line is a note if it cannot be written."""
+    line with the path. ``name`` selects the episodes, and ``sample`` sampled actions instead of greedy ones. With
+    ``run.record``, the film has ``record_episodes`` episodes and a GIF, and raises UserError or OSError if it cannot be
+    written. Otherwise the film has one episode, and the line is a note if it cannot be written."""
     path = new_film(checkpoint, f"eval_{stem}")
     try:
         episodes = run.record_episodes if run.record else 1
@@ -84,17 +84,19 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:
-    """Return the first free ``STEM_N.mp4`` in the run's ``videos``, or beside a ``checkpoint`` outside of a run."""
+    """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist, in the folder ``videos`` of the run or
+    beside a ``checkpoint`` outside of a run."""
     run_dir = run_folder_of(checkpoint)  # the folder of the checkpoint if it is outside of a run
     folder = run_dir if run_dir == checkpoint.parent else run_dir / "videos"
-    return next(path for number in itertools.count() if not (path := folder / f"{stem}_{number}.mp4").exists())
+    paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
+    return next(path for path in paths if not path.exists())
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Return the estimated seconds to film a run whose episodes have ``length`` steps. None, for an unknown length,
-    counts as 0 steps. The estimate is 0 unless ``run.record``."""
+    """Return the estimated seconds to film a run whose episodes have ``length`` steps, 0 if it is not filmed. An
+    unknown length (None) counts as 0 steps."""
     frames = (length or 0) + _PAUSE_FRAMES
-    return run.record * run.record_episodes * frames / _FRAMES_PER_SECOND
+    return run.record_episodes * frames / _FRAMES_PER_SECOND if run.record else 0.0
 
 
 def film(
@@ -157,7 +159,7 @@ def record(
 
 
 def filmed_seed(seeds: Sequence[int]) -> str:
-    """Return the filmed seed, the first of ``seeds``, as text. It is empty if there is only one seed."""
+    """Return a text about the filmed seed, the first of ``seeds``. It is empty if there is only one seed."""
     return f"seed {seeds[0]}" if len(seeds) > 1 else ""
 
 
@@ -171,7 +173,7 @@ def returns_text(returns: Sequence[float]) -> str:
 
 class _Stage:
     """One of ``num_actors`` actors, with a separate environment and its current picture. ``stack`` closes the
-    environment. It has a row for each member of the actor's policy, but only the first row is stepped."""
+    environment. The environment has a row for each member of the actor's policy, but only the first row is stepped."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
@@ -179,15 +181,16 @@ class _Stage:
         self.returns: list[float] = []  # of all episodes; the last is the current one
         self.policy = actor.begin()
         members = self.policy.members
-        environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)  # it has `frame`
+        # Any: only a rendered environment has `frame` and `frames_per_second`.
+        environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)
         stack.callback(environment.close)
         self.environment = environment
-        self.frames_per_second: float = self.environment.frames_per_second
-        self._is_filmed = torch.zeros(members, 1, dtype=torch.bool)  # the rows to step: the first
+        self.frames_per_second: float = environment.frames_per_second
+        self._is_filmed = torch.zeros(members, 1, dtype=torch.bool)  # True for the first row
         self._is_filmed[0] = True
 
     def start(self, seed: int, heading: str) -> None:
-        """Start an episode. ``heading`` is the first text below the picture."""
+        """Start an episode from ``seed``. ``heading`` is the first text below the picture."""
         if self.returns:  # the policy of the first episode exists already
             self.policy = self.actor.begin()
         seeds = torch.full(self._is_filmed.shape, seed, dtype=torch.int64)

@@ -21,8 +21,8 @@ from models.streams import Streams
 
 
 class AgentModule(RunModule):
-    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment, with the ``loop`` of its
-    family.
+    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment. The ``loop`` of the agent's
+    family does the work: it trains an epoch, evaluates, and counts steps.
 
     Raises SettingError if agent, environment and machine do not fit together. The agents' optimisers are registered
     with Lightning, for checkpoints, but the agents make the optimiser steps.
@@ -30,13 +30,14 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
-        settings = settings.replace(compiled=loop.compiled)  # a resumed run keeps it
+        settings = settings.replace(compiled=loop.compiled)  # a resumed run also uses machine code, or also torch
         super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
+        # A short run has five evaluations at least, unless the user chose their interval.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
-        self.legend = "left: with film" * settings.run.record
+        self.legend = "left: with film" if settings.run.record else ""
         self._ends_part = False  # whether the epoch ends one of ``evaluations`` equal parts of the run
 
     @classmethod
@@ -62,43 +63,47 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        fraction_before = self.finished_fraction()
+        """Train an epoch. Evaluate it if it ends one of ``evaluations`` equal parts of the run, and regular
+        evaluations, every `check_val_every_n_epoch` epochs, are so far fewer than the ended parts."""
+        parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
-        # A run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated, unless the number
-        # of regular evaluations so far is at least the number of parts that have ended.
-        fractions = (fraction_before, self.finished_fraction())
-        parts_before, parts = (int(self.evaluations * fraction + 1e-9) for fraction in fractions)
-        if self.is_over():  # the score may have reached the target early
-            parts = self.evaluations
+        parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early
         self._ends_part = parts > parts_before
         interval = self.trainer.check_val_every_n_epoch
-        if interval and self.epoch % interval and parts > max(parts_before, self.epoch // interval):
+        if not interval or self.epoch % interval == 0:  # no evaluations at all, or a regular one follows
+            return
+        num_regular = self.epoch // interval
+        if self._ends_part and parts > num_regular:
             # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
 
+    def _num_ended_parts(self) -> int:
+        """Return how many of the run's ``evaluations`` equal parts have ended."""
+        return int(self.evaluations * self.finished_fraction() + 1e-9)  # 1e-9: a fraction may be rounded down
+
     def train_epoch(self) -> None:
-        """Train an epoch of the loop. Set ``row`` to its measurements, and the counters to the loop's."""
-        start, start_steps = time.perf_counter(), int(self.loop.env_steps.sum())
+        """Train an epoch of the loop. Set ``row`` to its measurements, and copy the loop's counters."""
+        start, steps_before = time.perf_counter(), int(self.loop.env_steps.sum())
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
-        rate = (int(self.loop.env_steps.sum()) - start_steps) / (time.perf_counter() - start)
+        rate = (int(self.loop.env_steps.sum()) - steps_before) / (time.perf_counter() - start)
         self.row[tags.SPEED] = torch.full((len(self.seeds),), rate)
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
-        if tags.LEARNING_RATE in self.row:
+        if tags.LEARNING_RATE in self.row:  # the mean over members, for `LearningRateMonitor`
             self.epoch_optimizer.param_groups[0]["lr"] = float(self.row[tags.LEARNING_RATE].nanmean())
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
-        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``;
-        for a single observation ``[*O]``, its action ``[]`` or ``[A]``. Every observation counts as the first of an
+        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``.
+        A single observation ``[*O]`` gives its action, ``[]`` or ``[A]``. Every observation counts as the first of an
         episode. Agents that follow commands get the evaluation command. Raises SettingError for other shapes."""
         device, obs_shape = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, device)
-        rows = obs.reshape(-1, *obs_shape)
-        policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(rows))
-        actions = first_member_actions(policy, rows)
+        obs_batch = obs.reshape(-1, *obs_shape)
+        policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(obs_batch))
+        actions = first_member_actions(policy, obs_batch)
         return actions if obs.dim() > len(obs_shape) else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -131,6 +136,7 @@ class AgentModule(RunModule):
     def load_run_state(self, state: dict[str, Any]) -> None:
         super().load_run_state(state)
         self.loop.load_state_dict(state["loop"])
+        # The module's counters are copies of the loop's, so they are equal unless the checkpoint is damaged.
         counters = self.env_steps.tolist(), self.gradient_steps
         loop_counters = self.loop.env_steps.tolist(), self.loop.gradient_steps
         same_counts = self.epoch == self.loop.epochs and counters == loop_counters
@@ -153,13 +159,15 @@ class AgentModule(RunModule):
 
     def confirmed_score(self) -> float | None:
         """Return the mean of the `score` and of a second evaluation from other seeds. There is no second evaluation if
-        the score is of training episodes, or if the evaluation episodes of every seed had equal returns."""
+        the score is of training episodes, or if each member had equal returns in all its evaluation episodes."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
         return _finite_mean((self.row[tags.GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
+        """Return the target that the mean over members has reached, of the run's settings or of the agent's, as text.
+        It is empty if the run continues."""
         means, loop = self.means(), self.loop
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
@@ -169,12 +177,13 @@ class AgentModule(RunModule):
         return ""
 
     def histograms(self) -> dict[str, Tensor]:
-        """Return the first member's weights and actions in the latest evaluation; continuous ones by coordinate."""
-        parameters = self.loop.agents[0].named_parameters()
-        weights = ((name.replace("flat_parameters", "network"), tensor) for name, tensor in parameters)
-        samples = {
-            f"weights/{name.removesuffix('.flat')}": tensor[0] for name, tensor in weights if "target" not in name
-        }
+        """Return the first member's weights, without target networks, and its actions in the latest evaluation. Each
+        coordinate of continuous actions has a separate histogram."""
+        samples = {}
+        for name, tensor in self.loop.agents[0].named_parameters():
+            if "target" not in name:
+                network = name.replace("flat_parameters", "network").removesuffix(".flat")
+                samples[f"weights/{network}"] = tensor[0]
         for mode, actions in self.loop.actions.items():
             if actions.dim() == 1:  # discrete
                 samples[f"policy/actions_{mode}"] = actions
@@ -184,36 +193,37 @@ class AgentModule(RunModule):
 
     def columns(self) -> dict[str, str]:
         """Return the steps, mean returns of training and evaluation, the loss, and the number of diverged seeds."""
-        formats = {self._return_tag: ("return", ".1f"), tags.REWARD_RATE: ("reward rate", ".4f")}
-        formats |= {
-            tags.GREEDY: ("greedy", ".1f"),
-            tags.SAMPLED: ("sampled", ".1f"),
-            self.loop.loss_tag: ("loss", ".3g"),
-        }
-        if tags.REWARD_RATE in self.row:
-            del formats[tags.GREEDY]
-        means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
+        fixed_columns = {"return", "loss"}  # from the first row on, although evaluations and updates may begin later
+        return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
+        formats = {return_tag: ("return", ".1f")}
+        if tags.REWARD_RATE in self.row:  # an environment without episodes
+            formats[tags.REWARD_RATE] = ("reward rate", ".4f")
+        else:
+            formats[tags.GREEDY] = ("greedy", ".1f")
+            fixed_columns |= {*self.loop.evaluation_modes}  # "greedy", "sampled" or both
+        formats |= {tags.SAMPLED: ("sampled", ".1f"), self.loop.loss_tag: ("loss", ".3g")}
+        means = self.means()
         columns = {"steps": f"{self.steps_a_seed():10,}"}
-        # These columns exist from the first row on, although evaluations and updates may begin later.
-        fixed_columns = {"return", "loss", *(self.loop.evaluation_modes if tags.REWARD_RATE not in self.row else ())}
         for tag, (name, spec) in formats.items():
-            if tag in means or name in fixed_columns:
-                spec = ",.0f" if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9 else spec
-                columns[name] = f"{means[tag]:{spec}}" if tag in means else ""
-        return columns | ({"diverged": f"{num_diverged} of {len(self.seeds)}"} if num_diverged else {})
+            if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9:
+                spec = ",.0f"  # without an exponent
+            if tag in means:
+                columns[name] = f"{means[tag]:{spec}}"
+            elif name in fixed_columns:
+                columns[name] = ""
+        if num_diverged := int((~self.loop.finite_members).sum()):
+            columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
+        return columns
 
     def is_reported(self) -> bool:
-        """Return whether this epoch was evaluated, is the first of the process, or ``print_statements`` is set. If a
-        run is too short for regular evaluations, only the evaluations at equal distances and the last one count."""
-        is_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
-        is_shown = is_regular or self._ends_part or bool(self.stop_reason())
-        is_chosen = self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0
-        return is_chosen or (self.is_evaluated() and is_shown)
-
-    @property
-    def _return_tag(self) -> str:
-        """Return the tag of the training return: the running mean if the run has one, otherwise the epoch's mean."""
-        return tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
+        """Return whether this epoch is the first of the process, was evaluated, or ``print_statements`` is set. In a
+        run too short for ``evaluations`` regular evaluations, an evaluated epoch counts only if it ends one of as many
+        equal parts of the run, or the run."""
+        if self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0:
+            return True
+        enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
+        is_shown = enough_regular or self._ends_part or bool(self.stop_reason())
+        return self.is_evaluated() and is_shown
 
     def seconds_after(self) -> float:
         """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""

@@ -25,8 +25,8 @@ _MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
 
 
 class Board:
-    """Writes the event files of one member in ``folder``. ``steps`` is the number of steps it has made in earlier
-    processes; entries of later steps, from a process that died, are purged."""
+    """Writes the event files of one member in ``folder``. ``steps`` is the number of steps from which the run resumes,
+    or 0. Entries of later steps, from a process that died, are purged."""
 
     def __init__(self, folder: Path, steps: int):
         self.folder = folder
@@ -36,7 +36,7 @@ class Board:
         self._described: set[str] = set()  # tags
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
-        """Add ``values`` by tag, without NaN."""
+        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out."""
         for tag, value in values.items():
             if math.isnan(value):
                 continue
@@ -45,23 +45,24 @@ class Board:
                 metadata = SummaryMetadata(summary_description=TAGS[tag].text)
                 _add_value(self.writer, Summary.Value(tag=tag, simple_value=value, metadata=metadata), steps)
             else:
-                self.writer.add_scalar(tag, value, steps)
+                self.writer.add_scalar(tag, value, steps)  # without a description
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
-        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold, and
-        the hyperparameters to the page HPARAMS, which takes the metrics from the scalars."""
+        """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
+        add the hyperparameters to TensorBoard's page HPARAMS, which takes the metrics from the scalars."""
         from torch.utils.tensorboard.summary import hparams
 
         highlighted = hyperparameters(settings) | {"seed": seed}
-        items = (effective_values(settings) | {"seed": seed}).items()
-        values = sorted(items, key=lambda item: item[0] not in highlighted)
-        names = {name: f"**{name}**" if name in highlighted else name for name, _ in values}
-        lines = [f"| {names[name]} | `{as_word(value, ',')}` |" for name, value in values]
-        table = "\n".join(["| setting | value |", "| --- | --- |", *lines])
+        values = effective_values(settings) | {"seed": seed}
+        lines = ["| setting | value |", "| --- | --- |"]
+        for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
+            label = f"**{name}**" if name in highlighted else name
+            lines.append(f"| {label} | `{as_word(values[name], ',')}` |")
+        table = "\n".join(lines)
         self.writer.add_text(
             "settings", f"Settings in bold are also on the page HPARAMS, implementation as algo.\n\n{table}", steps
         )
-        # HPARAMS shows the first five names in the order of the alphabet, which should contain the algorithm.
+        # HPARAMS shows the first five names in alphabetical order. As "algo", the implementation is among them.
         highlighted = {"algo": highlighted.pop("implementation"), **highlighted}
         plain = {
             name: value if isinstance(value, int | float | str) else str(value) for name, value in highlighted.items()
@@ -71,8 +72,8 @@ class Board:
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
-        """Add a histogram of the finite ``numbers``. At most `_MOST_NUMBERS` of them are used, evenly spaced. If they
-        are integers, every integer has a separate bar."""
+        """Add a histogram of the finite ``numbers``. If there are more than `_MOST_NUMBERS`, only every second, third,
+        ... number is used. Integers have a bar for each integer."""
         values = numbers.detach().reshape(-1)
         interval = -(-len(values) // _MOST_NUMBERS)  # rounded up
         values = values[::interval].cpu().double()
@@ -96,18 +97,17 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
         identity["agent"] = run.agent
     defaults, values = default_settings(settings), effective_values(settings)
     command = {f"command.{name}": value for name, value in values.pop("command", {}).items()}
-    affect_learning = {name for config in settings.configs for name in names_with(config, "hparam")}
-    changed_settings = {
-        name: value
-        for name, value in values.items()
-        if name in _COMMON
-        or (name in affect_learning and (name in settings.explicit_names or value != defaults.get(name)))
-    }
-    return identity | {"seed": run.seed} | changed_settings | command
+    learning_settings = {name for config in settings.configs for name in names_with(config, "hparam")}
+    other_settings = {}
+    for name, value in values.items():
+        is_changed = name in settings.explicit_names or value != defaults.get(name)
+        if name in _COMMON or (name in learning_settings and is_changed):
+            other_settings[name] = value
+    return identity | {"seed": run.seed} | other_settings | command
 
 
 def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
-    """Add the ``mean_return`` of a search's held-out agents to TensorBoard."""
+    """Add the ``mean_return`` of fresh agents that trained on a search's winner to TensorBoard."""
     if module.settings.run.logger == "tensorboard":
         board = Board(folder, 0)
         board.add_scalars({HELD_OUT_RETURN: mean_return}, int(module.env_steps[0]))
@@ -115,10 +115,10 @@ def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
 
 
 def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
-    """Add a picture or a GIF of the finished run in ``folder`` to TensorBoard, in its narrow form if there is one,
-    because cards are small. Other files are left out."""
+    """Add the picture or GIF ``path`` of the finished run in ``folder`` to TensorBoard. Do nothing for other files, and
+    if the run has no TensorBoard."""
     narrow = path.with_name(f"{path.stem}_narrow.png")
-    path = narrow if narrow.exists() else path
+    path = narrow if narrow.exists() else path  # TensorBoard shows images on small cards
     if module.settings.run.logger != "tensorboard" or path.suffix not in (".gif", ".png") or not path.exists():
         return
     with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:
@@ -146,11 +146,11 @@ def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
 
 
 def date_back(folder: Path) -> None:
-    """Rename event files, ``events.out.tfevents.SECONDS.REST``, to an earlier time if the newest name has the current
-    second or, after the clock was set back, a later one. TensorBoard reads files in the order of their names, and a
-    purge affects only files read before it."""
+    """Rename event files, ``events.out.tfevents.SECONDS.REST``, so that all have a time before the next file. This is
+    necessary if the newest has the current second or, after the clock was set back, a later one: TensorBoard reads
+    files in the order of their names, and a purge affects only files read before it."""
     now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
     if files and int(files[-1].name.split(".")[3]) >= now:
-        for seconds, file in enumerate(files, start=now - len(files)):
+        for seconds, file in enumerate(files, start=now - len(files)):  # now - 1 for the newest
             rest = file.name.split(".", 4)[4]
             file.rename(folder / f"events.out.tfevents.{seconds:010d}.{rest}")

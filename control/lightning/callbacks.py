@@ -40,7 +40,7 @@ class Progress(Callback):
     def __init__(self) -> None:
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
-        self._line_steps, self._line_time = 0, 0.0  # environment steps and time of the latest printed line
+        self._row_steps, self._row_time = 0, 0.0  # environment steps and time of the latest printed row
         # The time left is estimated from the progress and the time since this start.
         self._start_fraction, self._start_time = 0.0, 0.0
         self._fraction_at_epoch_start, self._time_at_epoch_start = 0.0, 0.0
@@ -52,8 +52,8 @@ class Progress(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
-        self._line_steps, self._line_time = int(module.env_steps.sum()), time.perf_counter()
-        self._start_fraction, self._start_time = module.finished_fraction(), self._line_time
+        self._row_steps, self._row_time = int(module.env_steps.sum()), time.perf_counter()
+        self._start_fraction, self._start_time = module.finished_fraction(), self._row_time
         if sys.stderr.isatty():
             self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
@@ -61,8 +61,8 @@ class Progress(Callback):
         module.watch = lambda fraction: self._show(module, fraction, number=0)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Store the time and progress at the start of the epoch, store whether no update has been made so far, and let
-        the module report progress within the epoch."""
+        """Store the time and progress at the start of the epoch, and whether no update has been made so far. Let the
+        module report its progress within the epoch (``module.watch``)."""
         number = trainer.current_epoch + 1
         is_first = number == module.epochs_before + 1  # of this process
         self._fraction_at_epoch_start, self._time_at_epoch_start = module.finished_fraction(), time.perf_counter()
@@ -82,11 +82,11 @@ class Progress(Callback):
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self._last_update = time.perf_counter()
             if number:
-                # Size of an epoch as a fraction of the training. If only steps are limited, it is the mean size of the
-                # earlier epochs of this process, or 0 in the first epoch.
-                num_earlier = max(1, number - 1 - module.epochs_before)
-                mean_size = (self._fraction_at_epoch_start - self._start_fraction) / num_earlier
-                size = 1 / module.epochs if module.epochs else mean_size
+                if module.epochs:
+                    size = 1 / module.epochs  # of this epoch, as a fraction of the training
+                else:  # only steps are limited: the mean of the earlier epochs of this process, 0 in the first epoch
+                    num_earlier = max(1, number - 1 - module.epochs_before)
+                    size = (self._fraction_at_epoch_start - self._start_fraction) / num_earlier
                 fraction = min(1.0, self._fraction_at_epoch_start + fraction * size)
                 self.bar.bar_format = BAR.format(self._time_left(module, fraction))
             self.bar.desc, self.bar.n = label, fraction
@@ -105,13 +105,13 @@ class Progress(Callback):
     def _print_row(self, module: RunModule, columns: dict[str, str]) -> None:
         """Print the epoch, the ``columns``, the speed of a seed since the last row, and the time left."""
         steps, now = int(module.env_steps.sum()), time.perf_counter()
-        rate = (steps - self._line_steps) / (now - self._line_time)
-        self._line_steps, self._line_time = steps, now
+        rate = (steps - self._row_steps) / (now - self._row_time)
+        self._row_steps, self._row_time = steps, now
         width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
         epoch = _number_text(module, module.epoch).rjust(width)
         time_left = self._time_left(module, module.finished_fraction())
         times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": time_left}
-        if module.legend and not self._table.widths:
+        if module.legend and not self._table.widths:  # before the first row
             tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
         tqdm.write(self._table.text({module.unit: epoch} | columns | times))
         sys.stdout.flush()
@@ -151,10 +151,11 @@ class RunLog(Callback):
             by_member = zip(self.seeds, steps, strict=True)
             rows = [{"epoch": module.epoch, "env_steps": count, "seed": seed} for seed, count in by_member]
             self.metrics.resume_after(rows)
-        folders = member_folders(run_dir, self.seeds)
-        self.boards = [Board(folder, count) for folder, count in zip(folders, steps, strict=True) if tensorboard]
-        for board, seed, count in zip(self.boards, self.seeds, steps, strict=False):  # no boards without TensorBoard
-            board.add_settings(module.settings, seed, count)
+        self.boards: list[Board] = []  # one for each member
+        if tensorboard:
+            for folder, seed, count in zip(member_folders(run_dir, self.seeds), self.seeds, steps, strict=True):
+                self.boards.append(Board(folder, count))
+                self.boards[-1].add_settings(module.settings, seed, count)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
@@ -187,18 +188,20 @@ class RunLog(Callback):
 
 
 class Checkpoints(CheckpointCallback):
-    """Saves ``last.ckpt`` every ``interval`` epochs and at the end, with everything that a resumed run needs. Saves
-    ``best.ckpt`` whenever the module's score improves, and a second evaluation confirms it, without the state that only
-    a resumed run needs."""
+    """Saves two checkpoints in ``folder``. ``last.ckpt``, every ``interval`` epochs and at the end, has everything that
+    a resumed run needs. ``best.ckpt`` has less, for example no replay buffer. It is saved if the module's score is the
+    best so far, and so is the mean of it and a second evaluation."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Save the checkpoints that are due, ``best.ckpt`` first, so that ``last.ckpt`` has the new best score."""
-        if _is_better(module.score(), module.best) and _is_better(score := module.confirmed_score(), module.best):
-            module.best = score
-            self._save(trainer, module, "best.ckpt", resumable=False)
+        if _is_better(module.score(), module.best):
+            score = module.confirmed_score()
+            if _is_better(score, module.best):
+                module.best = score
+                self._save(trainer, module, "best.ckpt", resumable=False)
         if module.epoch % self.interval == 0 or trainer.should_stop or module.epoch == trainer.max_epochs:
             self._save(trainer, module, "last.ckpt", resumable=True)
 
@@ -234,25 +237,26 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class StopOnSignal(Callback):
     """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives. A second signal ends it at
     once, and so does the first Ctrl-C if the epoch takes longer than a second; then a resumed run repeats the epoch.
-    Use this as a context manager and as a callback. Signals that the process ignores remain ignored. Outside of the
-    main thread, no signals are handled."""
+    Use this as a context manager around the training and as a callback in it. Signals that the process ignores remain
+    ignored. Outside of the main thread, no signals are handled."""
 
     stop_requested = False  # set by the first signal
     unit = "epoch"
 
     def __init__(self) -> None:
-        repeat_signal = functools.partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
-        self._timer = threading.Timer(_EPOCH_SECONDS, repeat_signal)
+        send_second_signal = functools.partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
+        self._timer = threading.Timer(_EPOCH_SECONDS, send_second_signal)  # the first Ctrl-C starts it
         self._timer.daemon = True
 
     def __enter__(self) -> None:
+        # Python lets only the main thread set handlers.
         signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
         handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
         self._previous_handlers = {number: signal.signal(number, self._handle_signal) for number in handled}
 
     def __exit__(self, *exception: object) -> None:
         self._timer.cancel()
-        ending.handled.clear()  # of the next Ctrl-C, in the work after training
+        ending.handled.clear()  # the work after training must react to the next Ctrl-C itself
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
@@ -260,7 +264,7 @@ class StopOnSignal(Callback):
         """Request a stop after the epoch. Raises StopNow if it was requested already."""
         if self.stop_requested:
             ending.orderly = False  # so a third signal ends the process at once
-            ending.handled.set()
+            ending.handled.set()  # the process need not be killed: `StopNow` ends it
             raise StopNow
         self.stop_requested = True
         limit = " or in a second" if number == signal.SIGINT else ""
@@ -277,7 +281,7 @@ class StopOnSignal(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.stop_requested:
             self._timer.cancel()
-            ending.handled.set()
+            ending.handled.set()  # the process need not be killed: it ends after the checkpoint
             trainer.should_stop = True
 
 
@@ -288,23 +292,23 @@ class Recorder(Callback):
         self.folder = folder
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Record the epoch's videos, if some are due, and give the first one to `RunLog`'s TensorBoard."""
+        """Record the epoch's videos, if some are due, and add the first one to TensorBoard if the run has it."""
         run = module.settings.run
-        interval = run.recording_epoch_interval  # 0 for no videos
+        interval = run.recording_epoch_interval  # 0 or less for no videos
         if interval > 0 and module.epoch % interval == 0 and isinstance(module, AgentModule):
             (log,) = (callback for callback in trainer.callbacks if isinstance(callback, RunLog))  # type: ignore[attr-defined]
             for i in range(run.record_n_rollouts_per_epoch):
                 path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-                is_shown = i == 0 and bool(log.boards)
-                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=is_shown)
-                if is_shown:
+                on_board = i == 0 and bool(log.boards)
+                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=on_board)
+                if on_board:
                     add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
 
 
 class StopWhenFlat(EarlyStopping):
     """Ends a training after ``patience`` evaluations without a better one. Evaluations before the first update do not
-    count. ``watch`` gets the finished fraction, and the best return of an evaluation. After an evaluation with
-    ``max_return``, which none can exceed, it is a fraction of the training until this end."""
+    count. ``watch`` is called with the finished fraction and a text about the best return of an evaluation. After an
+    evaluation with ``max_return``, which none can exceed, it is a fraction of the training until this end."""
 
     def __init__(self, patience: int, watch: Watch | None = None, max_return: float | None = None):
         super().__init__(GREEDY, mode="max", patience=patience)

@@ -1,6 +1,7 @@
 """The callback that runs the outer loop of a search: an evolution strategy with its noise, population and archive."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -17,17 +18,19 @@ from models.settings import UserError
 from models.state import check_like, require
 from models.streams import Streams, derive_seed
 
-FLAT_LIMIT = 20  # a search ends after so many consecutive flat generations, in which all proxies have the same fitness
-RESTART_EVERY = 5  # number of consecutive flat generations after which it starts from another mean
+# A generation is flat if all its proxies have the same fitness, so that the strategy cannot rank them.
+RESTART_EVERY = 5  # number of consecutive flat generations after which a search starts from another mean
+FLAT_LIMIT = 20  # number of consecutive flat generations after which a search ends
 
 
 class EvolutionStrategy(pl.Callback):
-    """Moves the mean of a proxy module by an evolution strategy. An epoch is a generation.
+    """Searches for a proxy (a learned environment or reward) by moving the mean of a proxy module with an evolution
+    strategy. An epoch is a generation.
 
-    Before each epoch, the callback samples noise and sets ``module.population [P, D]``. The module trains and tests
-    fresh agents on it. After this evaluation, the callback reads ``module.fitness [P]`` and
-    ``module.selection_fitness [P]``, and moves the mean. Subclasses may replace `start`, `ask` and `tell`, and extend
-    the state by `state_dict` and `load_state_dict`.
+    Before each epoch, the callback samples noise and sets ``module.population [P, D]``: P proxies near the mean with D
+    parameters each. The module trains and tests fresh agents on them. After this evaluation, the callback reads
+    ``module.fitness [P]`` and ``module.selection_fitness [P]``, and moves the mean. Subclasses may replace `start`,
+    `ask` and `tell`, and extend the state by `state_dict` and `load_state_dict`.
 
     The module is a `ProxyModule`, or has its ``search_vector``, ``set_mean``, ``proxies``, ``first_mean``,
     ``another_mean``, ``has_solved`` and ``population_solves``. With ``quit_when_solved``, the first mean that solves
@@ -61,12 +64,12 @@ class EvolutionStrategy(pl.Callback):
 
     @property
     def mean(self) -> Tensor:
-        """Return the searched parameters of the mean, ``[K]``."""
+        """Return the mean, ``[K]``. K is the number of parameters that the search changes; others may be fixed."""
         return self.strategy.mean
 
     def start(self, mean: Tensor, generation: int) -> None:
-        """Begin at the searched parameters ``mean [K]``, with the settings of ``generation`` (from 1) and with the
-        noise doubled for every restart so far."""
+        """Begin at the searched parameters ``mean [K]``, with the settings of ``generation`` (from 1), which differ in
+        the search's second phase. ``noise_std`` is doubled for every restart so far."""
         config = self.config.at(generation)
         config = dataclasses.replace(config, noise_std=config.noise_std * 2**self.restarts)
         self.strategy = STRATEGIES[config.strategy](config, mean)
@@ -74,8 +77,8 @@ class EvolutionStrategy(pl.Callback):
     def ask(self, generation: int) -> Tensor:
         """Return the population of a generation, ``[P, K]`` with the K searched parameters. Its perturbations depend
         only on the seed and the generation."""
-        streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")
-        self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]  # of the only stream
+        streams = Streams.from_name([self.seed], f"perturbations of generation {generation}")  # one stream
+        self.noise = streams.normal(self.strategy.rows, len(self.strategy.mean))[0]
         return self.strategy.ask(self.noise)
 
     def tell(self, fitness: Tensor, mean_fitness: float | None) -> Mapping[str, float]:
@@ -100,13 +103,13 @@ class EvolutionStrategy(pl.Callback):
             self.strategy.load_state_dict(state_dict["strategy"])
 
     def check_fits(self, module: Any) -> None:
-        """Raise StateError if this state belongs to a module with other parameters."""
+        """Raise StateError if this state belongs to a module with another number of parameters."""
         check_like(module.search_vector(), self.mean, "mean")
         for _, _, mean in self.archive.entries:
             check_like(module.mean.detach()[0], mean, "archive")
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Begin a search at the module's first mean, or continue from the state of a checkpoint."""
+        """Begin a search at the module's first mean or, in a resumed run, continue from the restored mean."""
         if self.strategy is None:
             module.set_mean(module.first_mean())
             self.start(module.search_vector(), 1)
@@ -126,8 +129,8 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean of the search distribution, or replace it after generations without differences in fitness
-        (`_is_flat`). Raises UserError after too many of them, or if the mean is not finite."""
+        """Move the mean by the fitness of the generation, or restart after `RESTART_EVERY` flat generations
+        (`_is_flat`). Raises UserError after `FLAT_LIMIT` flat generations, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -148,16 +151,17 @@ class EvolutionStrategy(pl.Callback):
             )
 
     def _archive_mean(self, module: Any) -> None:
-        """Add the mean to the archive if it was evaluated. First remove means that were tested with another limit,
-        because their fitness is not comparable."""
+        """Add the mean to the archive of the best means if it was evaluated. First remove means that were tested with
+        another time limit, because their fitness is not comparable."""
         if module.mean_fitness is None:
             return
         limit, archive = self.config.at(self.generation).test_limit, self.archive
-        limits = [self.config.at(generation).test_limit for _, generation, _ in archive.entries]
-        if any(other_limit != limit for other_limit in limits):
-            archive.entries = [entry for entry, other in zip(archive.entries, limits, strict=True) if other == limit]
+        generations = [generation for _, generation, _ in archive.entries]  # in which the means were tested
+        is_comparable = [self.config.at(generation).test_limit == limit for generation in generations]
+        if not all(is_comparable):
+            archive.entries = list(itertools.compress(archive.entries, is_comparable))
             module.best = -math.inf  # so that the next score is the best, and is saved
-        self.archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
+        archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
     def _is_flat(self, module: Any) -> bool:
         """Return whether the generation is flat: all proxies have the same fitness, without solving the task."""
@@ -191,10 +195,11 @@ class EvolutionStrategy(pl.Callback):
         """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
         is set, the initial mean is drawn anew."""
         self.restarts += 1  # `start` doubles the noise for each restart
-        mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
             mean, mean_text = module.another_mean(seed), "a new mean"
+        else:
+            mean, mean_text = self.mean, "its current mean"
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         fitness = float(module.fitness.nan_to_num(-torch.inf).max())

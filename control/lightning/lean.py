@@ -45,15 +45,16 @@ def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
 
 
 def load() -> None:
-    """Import Lightning, if that has not been done; without stubs if torchvision, which needs the modules, is there."""
+    """Import Lightning, if that has not been done. No module is replaced by a stub if torchvision is installed, because
+    it needs these modules."""
     if "pytorch_lightning" not in sys.modules:
         with _stubbed({} if importlib.util.find_spec("torchvision") else _STUBS):
             importlib.import_module("pytorch_lightning")
 
 
 def load_numba() -> None:
-    """Import Numba and prepare it to load machine code, if that has not been done. Otherwise the first compiled
-    function would do this during training, and garbage collection would visit all its objects many times."""
+    """Import Numba and prepare it to load machine code, if that has not been done. Without this call, the first
+    compiled function would do it during training, and garbage collection would visit all of Numba's objects often."""
     if "numba" not in sys.modules:
         with _stubbed(_STUBS_OF_NUMBA):
             from numba.core.registry import cpu_target

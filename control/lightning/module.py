@@ -38,9 +38,10 @@ class RunModule(pl.LightningModule, ABC):
     """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints use only this class.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
-    `train_epoch`, and sets ``epoch`` and a new ``row`` of measurements there, ``{tag: [M]}``, NaN for missing ones.
-    ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score` so far. Works
-    with any Lightning trainer. Loggers get the means of rows over members, at the mean number of environment steps.
+    `train_epoch`, and sets ``epoch`` and a new ``row`` there: the measurements of the epoch, ``{tag: [M]}``, NaN for
+    missing ones. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score`
+    so far. Works with any Lightning trainer. Loggers get the mean of each measurement over members, at the mean number
+    of environment steps.
     """
 
     unit = "epoch"  # unit of the progress bar
@@ -87,12 +88,12 @@ class RunModule(pl.LightningModule, ABC):
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
 
     def confirmed_score(self) -> float | None:
-        """Return the `score`, which is the best so far, or its mean with a second evaluation if the module makes one.
-        The best of many noisy scores is too high, but a second evaluation is not selected for being high."""
+        """Return the `score`, or the mean of it and of a second evaluation if the module makes one. Called if the score
+        is the best so far: the best of many noisy scores is too high, but a second evaluation is not selected."""
         return self.score()
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each tag of `row` over members with a finite number. Tags without any are left out."""
+        """Return the mean of each tag of `row` over members whose number is finite. Tags without any are left out."""
         finite = {tag: values[values.isfinite()].tolist() for tag, values in self.row.items()}
         return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
@@ -129,7 +130,7 @@ class RunModule(pl.LightningModule, ABC):
 
     @abstractmethod
     def train_epoch(self) -> None:
-        """Train an epoch. Set ``epoch`` and ``row``."""
+        """Train an epoch. Set ``epoch`` and ``row``, and advance the counters ``env_steps`` and ``gradient_steps``."""
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Train an epoch in a step of the `EpochOptimizer`, so that Lightning counts it."""
@@ -149,14 +150,14 @@ class RunModule(pl.LightningModule, ABC):
             self.trainer.should_stop = True
 
     def on_train_epoch_end(self) -> None:
-        """Stop the trainer if training is complete, and log `means`: with Lightning if ``log_all``, which makes them
-        available to callbacks, and with all loggers."""
+        """Stop the trainer if training is complete, and give the `means` to all loggers and, if ``log_all``, to
+        Lightning's callbacks."""
         if self.stop_reason() or self.is_over():
             self.trainer.should_stop = True
         means = self.means()
         for tag, mean in means.items():
             if self.log_all and tag not in SCORES:  # scores are logged by the evaluation
-                self.log(tag, mean, logger=False, batch_size=1)
+                self.log(tag, mean, logger=False, batch_size=1)  # for callbacks
         if self.loggers:
             steps = float(self.env_steps.double().mean())
             counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
@@ -173,21 +174,23 @@ class RunModule(pl.LightningModule, ABC):
             setattr(self, name, check_like(getattr(self, name), state[name], name))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add this program's part, under the key `OURS`, to a checkpoint of Lightning."""
         header = {"format": FORMAT, "settings": as_dict(self.settings), "seeds": self.seeds, "whole": self.resumable}
         checkpoint[OURS] = header | self.run_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved, expected = (
-            f"{settings['implementation']} on {settings['gamename']}"
-            for settings in (checkpoint[OURS]["settings"], as_dict(self.settings))
-        )
+        """Restore this program's part of a checkpoint, unless `restore` has done it already. Raises CheckpointError for
+        a checkpoint of another agent or environment."""
+        state, settings = checkpoint[OURS], as_dict(self.settings)
+        saved = f"{state['settings']['implementation']} on {state['settings']['gamename']}"
+        expected = f"{settings['implementation']} on {settings['gamename']}"
         if saved != expected:
             raise CheckpointError(f"ckpt_path is a checkpoint of {saved}; allowed for this module: one of {expected}")
-        if self.restored is None or checkpoint[OURS] is not self.restored.run_state:  # otherwise `restore` has done it
-            self.load_run_state(checkpoint[OURS])
+        if self.restored is None or state is not self.restored.run_state:
+            self.load_run_state(state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore a checkpoint without Lightning. Raises CheckpointError if it does not fit; discard this then."""
+        """Restore a checkpoint without Lightning. If this raises CheckpointError, discard the half-restored module."""
         content = checkpoint.content
         with checked_content(checkpoint.path):
             self.load_state_dict(check_like(self.state_dict(), content["state_dict"], "state_dict"))

@@ -65,16 +65,17 @@ class ProxyModule(RunModule):
         self.mean_fitness: float | None = None  # None in generations that do not evaluate the mean
         self.mean_return = -math.inf  # mean return of the latest evaluated mean; -inf if its tests had a shorter limit
         self.first_scores = torch.full((self.config.center_agents,), torch.nan)  # of agents on the first mean
-        self.outcome: Outcome | None = None
-        self.real_steps = 0
+        self.outcome: Outcome | None = None  # of the latest training: returns and steps of its agents
+        self.real_steps = 0  # in the real environment so far
         self.agents = parse_agents(settings.run.agent)  # names of the agents' implementations
-        self.legend = "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-        real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
-        self.legend += (
-            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests{' and film' * settings.run.record}"
-        )
-        self.kinds = len(self.agents)  # number of implementations
+        self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
+        real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
+        film = " and film" if settings.run.record else ""
+        self.legend = (
+            "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
+            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests{film}"
+        )
 
     @torch.no_grad()
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -100,12 +101,12 @@ class ProxyModule(RunModule):
         return objective(self._train_fresh(proxies, seeds, **changes), self.config)
 
     def search_vector(self) -> Tensor:
-        """Return the part ``[K]`` of the mean that a search changes."""
+        """Return the parameters ``[K]`` of the mean that a search changes, out of all D."""
         return self.stages.searched_part(self.mean.detach()[0])
 
     def proxies(self, points: Tensor) -> Tensor:
-        """Return parameters ``[..., D]`` of proxies with the searched part ``points [..., K]``. The mean is the
-        template for the other parameters (`envs.make.Stages.with_searched_part`)."""
+        """Return all parameters ``[..., D]`` of proxies from the parameters that the search changes, ``points
+        [..., K]``. The other parameters are copied from the mean."""
         return self.stages.with_searched_part(points, self.mean.detach()[0])
 
     def set_mean(self, mean: Tensor) -> None:
@@ -116,7 +117,9 @@ class ProxyModule(RunModule):
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
         run, config = self.settings.run, self.config
         train = functools.partial(self._train_fresh, by_target=config.scored_by == "target")
-        search = InitialSearch(config, self.stages, run.gamename, run.seed, self.kinds, train, self.count_real_steps)
+        search = InitialSearch(
+            config, self.stages, run.gamename, run.seed, self.num_kinds, train, self.count_real_steps
+        )
         return search.mean()
 
     def another_mean(self, seed: int) -> Tensor:
@@ -129,7 +132,7 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the generation's mean return and fitness reach solved_reward, with the final test limit."""
+        """Return whether the generation's mean return and fitness reach solved_reward, with the final time limit."""
         solved = self.config.solved_reward
         assert self.outcome is not None
         # Both, because fitness may contain more than the return, so that agents solve the task with a low fitness.
@@ -146,7 +149,7 @@ class ProxyModule(RunModule):
             self.set_mean(self.with_visited_states(self.mean.detach()[0], self.epoch))
             mean = self.mean.detach()[0]
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
-        proxies, seeds = generation_agents(self.population, mean, config, seed, self.kinds, self.epoch, name)
+        proxies, seeds = generation_agents(self.population, mean, config, seed, self.num_kinds, self.epoch, name)
         start = time.perf_counter()
         # The second phase may have other inner_steps.
         changes = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
@@ -165,12 +168,12 @@ class ProxyModule(RunModule):
         if outcome is None:  # a trainer may try a validation before the first epoch
             return
         config = self.config.at(self.epoch)
-        scores = objective(outcome, config)
+        scores = objective(outcome, config)  # [N], one for each agent
         self.fitness, self.selection_fitness, scores_of_mean = population_fitness(scores, config, len(self.population))
         metrics = self._population_metrics(outcome)
         self.mean_fitness = None
         if len(scores_of_mean):
-            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # its agents are the last
+            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # the mean's agents are the last of the N
             metrics |= self._evaluate_mean(scores_of_mean, returns_of_mean)
         self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
 
@@ -188,7 +191,7 @@ class ProxyModule(RunModule):
             "search/synthetic_steps": self.env_steps[0].float(),
             "search/steps_per_agent": outcome.steps.float().mean(),
         }
-        if self.settings.proxy.proxy != "bandit":  # whose episodes have one step
+        if self.settings.proxy.proxy != "bandit":  # episodes of a bandit have one step
             metrics["search/episode_length"] = outcome.steps.sum() / outcome.episodes.sum().clamp(min=1)
         return metrics
 
@@ -199,7 +202,8 @@ class ProxyModule(RunModule):
         self.mean_fitness = float(scores.nanmean())
         if self.epoch == 1:
             self.first_scores = scores
-        if self.kinds > 1:  # the implementations of the mean's agents alternate, as seeds 0, 1, 2, ... select them
+        if self.num_kinds > 1:
+            # The implementations alternate among the N agents, as they do for the seeds 0, 1, 2, ...
             self.return_by_agent = by_kind(self.agents, range(len(returns)), returns)
         self.mean_return = -math.inf
         if self.has_final_test_limit():
@@ -214,12 +218,13 @@ class ProxyModule(RunModule):
             self.trainer.should_stop = True
 
     def has_final_test_limit(self) -> bool:
-        """Return whether tests of this generation have the final limit, so that solved_reward is comparable."""
+        """Return whether tests of this generation have the final time limit, so that their returns may be compared with
+        solved_reward. A search may begin with a shorter limit (``test_limit_first``)."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
-        """Return the ``mean [D]`` before a generation, with initial states from its target policy, if the settings
-        require it (`generations.add_visited_states`)."""
+        """Return the ``mean [D]`` before a generation. If the settings require it, its initial states are replaced by
+        states from real episodes (`generations.add_visited_states`)."""
         run = self.settings.run
         return add_visited_states(mean, self.stages, run.gamename, run.seed, generation, self.count_real_steps)
 
@@ -228,12 +233,13 @@ class ProxyModule(RunModule):
         self.real_steps += steps
 
     def seeds_of(self, name: str, count: int) -> list[int]:
-        """Return seeds of ``count`` fresh agents with alternating implementations, unrelated for different names."""
-        return fresh_seeds(self.settings.run.seed, name, count, self.kinds)
+        """Return seeds of ``count`` fresh agents with alternating implementations, unrelated for different ``name``."""
+        return fresh_seeds(self.settings.run.seed, name, count, self.num_kinds)
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Train and test fresh agents of ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
-        limit of the current generation; before the first generation, its limit."""
+        time limit of the current generation or, before the first one, of the first. ``changes`` are settings of the
+        inner loop."""
         limit = self.config.at(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
@@ -265,7 +271,7 @@ class ProxyModule(RunModule):
         return self.mean_fitness
 
     def columns(self) -> dict[str, str]:
-        """Return steps, fitness, the mean's return in all and by kind of agent, and the number of diverged proxies."""
+        """Return steps, fitness, the mean's return in all and by implementation, and the number of diverged proxies."""
         means = self.means()
         labels = {"fitness": FITNESS, "best": BEST_FITNESS, "mean": MEAN_RETURN}
         columns = {self.steps_kind: f"{int(self.env_steps.sum()):10,}"}
@@ -280,11 +286,12 @@ class ProxyModule(RunModule):
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
         distances. If possible, these include the generations that test the mean."""
-        interval = self.config.at(self.epoch).eval_every
+        interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
         epochs = self.epochs or 5 * interval
+        # The largest divisor of the interval with which at least five rows are printed; 1 if there is none.
         divisors = (n for n in range(interval, 0, -1) if interval % n == 0)
         spacing = next(n for n in divisors if n == 1 or epochs >= 5 * n)
-        spacing *= -(-epochs // (20 * spacing))
+        spacing *= -(-epochs // (20 * spacing))  # a multiple of it, so that there are at most twenty rows
         return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
 
     def histograms(self) -> dict[str, Tensor]:
@@ -297,8 +304,9 @@ class ProxyModule(RunModule):
         are slower if all of their hyperparameters are ``drawn``."""
         if self.outcome is None:
             return 0.0
-        seconds = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
-        return seconds * agents * self.config.steps_in_use / self.config.inner_steps * (_DRAWN_FACTOR if drawn else 1)
+        seconds_per_agent = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
+        seconds = seconds_per_agent * agents * self.config.steps_in_use / self.config.inner_steps
+        return seconds * _DRAWN_FACTOR if drawn else seconds
 
     def seconds_after(self) -> float:
         """Estimate the seconds to evaluate the best means again, to evaluate the winner, to draw and to film it."""
@@ -308,7 +316,7 @@ class ProxyModule(RunModule):
         seconds = _DRAWING_SECONDS * (self.outcome is not None)
         seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
         episode_length = None if outcome is None else float(outcome.lengths.double().mean())
-        return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
+        return self.seconds_of(num_agents) + film_seconds(run, episode_length)
 
     def close(self) -> None:
         self.workers.close()
@@ -317,7 +325,7 @@ class ProxyModule(RunModule):
         super().restore(checkpoint)
         if not self.evolves:
             return
-        with checked_content(checkpoint.path):  # the callback loads its state later, so check it here
+        with checked_content(checkpoint.path):  # the trainer's callback loads its state later, so check it here
             strategy = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
             strategy.load_state_dict(checkpoint.search_state)
             strategy.check_fits(self)
@@ -343,7 +351,8 @@ class RewardNetworkModule(ProxyModule):
     of ``reward``. Agents step the real environment.
 
     Observations are ``[B, S]``, rewards and terminations ``[B]``; the result is ``[B]``. A fifth input is the agent's
-    discount, for potentials. A sixth is the step's info ``[B, I]``, for modes that use it.
+    discount, for rewards that are differences of a potential. A sixth is the step's info ``[B, I]``: I numbers from the
+    environment's info, for modes of the reward network that use them.
     """
 
     steps_kind = "training"
@@ -351,8 +360,9 @@ class RewardNetworkModule(ProxyModule):
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
     """Build the module of a search from its settings. ``module_class`` is by default the class for the kind of proxy.
-    Sets ``checkpoint_every`` to 1 unless the user chose it, and ``compiled`` to whether machine code is possible. May
-    start the processes of the workers. Raises SettingError if settings, agents and environment do not fit together."""
+    In the module's settings, ``checkpoint_every`` is 1 unless the user chose it, and ``compiled`` is whether agents
+    train in machine code. May start the processes of the workers. Raises SettingError if settings, agents and
+    environment do not fit together."""
     run = settings.run
     if "checkpoint_every" not in settings.explicit_names:  # a generation takes long
         settings = settings.replace(checkpoint_every=1)
@@ -382,7 +392,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 def _check_agent_counts(settings: Settings) -> None:
     """Raise SettingError unless ``agents_per_proxy`` and ``second_agents`` are multiples of the number of
-    implementations that take turns."""
+    implementations that take turns, if these alternate among the agents of each proxy."""
     search, agent = settings.proxy, settings.run.agent
     if not (search.common_random_numbers and search.agents_take_turns == "seeds"):
         return
@@ -401,7 +411,7 @@ def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
         stages.check_start()
     elif is_teacher(start):
         check_teacher(start, stages, game)
-    elif (preset := getattr(search, "preset", "")) in CLONES:
+    elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
         line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")
     else:

@@ -22,17 +22,17 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-_NUM_AGENTS = 2  # recorded agents; more agents would each learn for less time, and reach fewer ends in Acrobot
+_NUM_AGENTS = 2  # recorded agents; if more agents shared the steps, each would learn less, and reach Acrobot's end less
 _HELD_OUT_FRACTION = 0.1  # of the transitions
 _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
 
 class SupervisedModule(SyntheticEnvironmentModule):
-    """A synthetic environment whose networks are fitted to transitions (`Fit`) instead of evolved.
+    """A synthetic environment whose networks are fitted to transitions of the real environment (`Fit`), not evolved.
 
     It holds out a tenth of the transitions, at most 20,000. The run has ``generations`` epochs (20 by default), which
-    divide its ``fit_updates`` equally. After each epoch, the mean takes over the new weights of each network whose
-    held-out loss is the lowest so far. Transitions depend only on the seed, so a resumed run records them again.
+    divide its ``fit_updates`` equally. ``mean``, the result as in a search, has for each network the weights with the
+    lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
     """
 
     unit = "epoch"
@@ -48,7 +48,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.best_means = Archive(self.config.keep_best)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
         self.mean.data = initial.clone()
-        self.weights = nn.Parameter(initial)  # of the fit; the mean has the best so far, in raw units
+        self.weights = nn.Parameter(initial)  # in the standardised units of `Fit`; the mean is in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
         self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # per epoch, rounded up
@@ -83,8 +83,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         generator = torch.Generator().manual_seed(derive_seed(self.settings.run.seed, f"batches of epoch {self.epoch}"))
         sums = torch.zeros(len(PARTS))
         for _ in range(self.updates):
-            rows = torch.randint(len(self.learned.obs), (config.fit_batch,), generator=generator)
-            losses, gradient = self.fit.losses(self.weights.detach(), self.learned.at(rows))
+            batch_indices = torch.randint(len(self.learned.obs), (config.fit_batch,), generator=generator)
+            losses, gradient = self.fit.losses(self.weights.detach(), self.learned.at(batch_indices))
             self.weights.grad = gradient
             self.optimizer.step()
             schedule.step()
@@ -116,7 +116,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
     def columns(self) -> dict[str, str]:
-        """Return the mean's `errors` on held-out transitions (`Fit.errors`)."""
+        """Return the errors of the mean on held-out transitions (``errors``) as texts: losses, missed and false ends of
+        episodes, and the error after a rollout."""
         state, reward, end, missed, false, rollout_error, _ = self.errors.values()
         losses = {"state": f"{state:.2g}", "reward": f"{reward:.2g}", "end": f"{end:.2g}"}
         ends = {"missed": f"{100 * missed:.1f} %", "false": f"{100 * false:.2f} %"}
@@ -137,15 +138,16 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Record ``loop.config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn
-    or, if the setting ``transitions_from`` is "random", act at random. Both have the first implementation in
-    ``loop.kinds``. Raises SettingError for an implementation without a replay buffer."""
+    """Return ``loop.config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn
+    or, if the setting ``transitions_from`` is "random", act at random. Both have the first of the loop's
+    implementations (``loop.kinds``). Raises SettingError for an implementation without a replay buffer."""
     loop = loop.copy_for_kind(loop.kinds[0])
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
     steps = -(-config.transitions // _NUM_AGENTS)  # of each agent, rounded up
+    # Each agent makes exactly so many steps, without tests in between.
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
     agent_config = loop.agent_config
@@ -154,7 +156,7 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size, init_episodes=random_episodes)
     seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
     parts = []
-    for group in loop.agent_class.groups(loop.agent_config, seeds):
+    for group in loop.agent_class.groups(loop.agent_config, seeds):  # indices of agents that one program can train
         step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
         loop.train_to_end(step_loop)
         parts.append(_transitions_of(step_loop.agent))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -133,7 +133,8 @@ def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
 
 
 def sources(reference_levels: Sequence[Level]) -> str:
-    """Return the sources for a note: ``solved: reward_threshold; RCP-R and RCP-A, published: Kumar et al. 2019``."""
+    """Return the sources of levels for a note, such as ``solved: Gymnasium's reward_threshold; RCP-R and RCP-A,
+    published: Kumar et al. 2019``."""
     names_by_source: dict[str, dict[str, None]] = {}  # ordered sets of names
     for level in reference_levels:
         names_by_source.setdefault(level.source, {})[level.name] = None
@@ -147,20 +148,24 @@ def sources(reference_levels: Sequence[Level]) -> str:
 
 _STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))  # dashes of matplotlib
 _MAX_DISTANCE = 2.0  # of a level from the panel, in heights of the panel
+Legend = Literal["values", "names", "none"]
 
 
 def draw_levels(
     axis: Any,
     reference_levels: Iterable[Level],
     colours: Mapping[str, str],
-    labels: bool | None = True,
+    legend: Legend = "values",
     axis_name: str = "y",
     game: str = "",
 ) -> None:
-    """Draw a line for each level, and extend the axis to it. The line has the colour that ``colours`` has for the
-    level's implementation, or is grey. ``labels`` selects the text in the legend: True for name and value, None for no
-    text, and False for the name, with the values of grey lines beside the y axis. A level that is more than two heights
-    of the panel beyond the y axis is only listed in the legend, with ``game`` as its environment."""
+    """Draw a line for each level, and extend the axis to it.
+
+    A level of an implementation has its colour in ``colours``; other levels are grey. The ``legend`` has the name and
+    the value of each level ("values"), the name alone ("names"), or no text ("none"). With "names", the values of grey
+    lines are beside the y axis. A level that is more than two heights of the panel beyond the y axis is only listed in
+    the legend, with ``game`` as its environment.
+    """
     is_y = axis_name == "y"
     get_limits, set_limits = (axis.get_ylim, axis.set_ylim) if is_y else (axis.get_xlim, axis.set_xlim)
     draw_line = axis.axhline if is_y else axis.axvline
@@ -174,9 +179,9 @@ def draw_levels(
             place = f" in {game}" if game else ""
             axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{place} (beyond the axis)")
             continue
-        text = {None: None, True: level.label, False: level.name}[labels]
+        text = {"values": level.label, "names": level.name, "none": None}[legend]
         draw_line(value, color=colour, linewidth=1.0, linestyle=style, label=text, zorder=1.5)
-        if labels is False and not level.implementation and is_y:
+        if legend == "names" and not level.implementation and is_y:
             transform = axis.get_yaxis_transform()
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
         margin = 0.0 if is_y and axis.get_yscale() == "log" else 0.04 * (high - low)
@@ -193,17 +198,20 @@ SMOOTHED = "curves are centred moving averages over 2 % of their points"
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
     """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged
-    the tag. The grid ends with the shortest run, and values are interpolated linearly. If runs have few points, these
-    are the grid. If N is 0, both are empty."""
+    the tag. The grid covers the values of column ``x`` that all runs have: it begins with the latest start and ends
+    with the earliest end. Values are interpolated linearly. If N is 0, both arrays are empty."""
     curves = [run.points(tag, x) for run in runs]
     curves = [(xs, values) for xs, values in curves if len(xs)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
-    grid = np.linspace(start, max(start, end), GRID_POINTS if end > start else 1)
-    if end > start and max(len(xs) for xs, _ in curves) < _FEW_POINTS:
+    if end <= start:
+        grid = np.array([start])
+    elif max(len(xs) for xs, _ in curves) < _FEW_POINTS:  # the grid consists of the points of all runs
         points = np.unique(np.concatenate([xs for xs, _ in curves]))
         grid = points[(start <= points) & (points <= end)]
+    else:
+        grid = np.linspace(start, end, GRID_POINTS)
     return grid, np.stack([np.interp(grid, xs, smooth(values)) for xs, values in curves])
 
 
@@ -228,9 +236,9 @@ def draw_curves(
     with_band: bool = True,
     with_iqm: bool = True,
 ) -> None:
-    """Draw curves of seeds ``[N, G]`` over ``x [G]``: their mean, its 95 % band, and the IQM as a dashed line. Few
-    points have markers. ``with_seeds`` adds thin lines of the seeds. Fewer than three seeds have only a line each,
-    unless the band is turned off."""
+    """Draw the ``curves [N, G]`` of N seeds over ``x [G]``: their mean, its 95 % band (``with_band``), and the
+    interquartile mean as a dashed line (``with_iqm``). ``with_seeds`` adds thin lines of the seeds. Fewer than three
+    seeds have no band: they have a line each instead of the mean."""
     if not len(x):
         return
     label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
@@ -238,8 +246,8 @@ def draw_curves(
     if len(x) == 1:
         marker |= {"markersize": 6, "clip_on": False}
     if with_band and len(curves) < MIN_RUNS:
-        for number, curve in enumerate(curves):  # the first has the label
-            axis.plot(x, curve, color=colour, linewidth=1.2, label=label if number == 0 else None, **marker)
+        first_line, *_ = axis.plot(x, curves.T, color=colour, linewidth=1.2, **marker)
+        first_line.set_label(label)  # one entry in the legend
         return
     axis.plot(x, curves.mean(0), color=colour, linewidth=1.6, label=label, **marker)
     if with_seeds:
@@ -302,13 +310,14 @@ def clip_below(axis: Any, values: Array) -> None:
     values = np.sort(values[np.isfinite(values)])
     if len(values) < _MIN_VALUES or axis.get_yscale() == "log":
         return
-    low, high = values[max(1, int(_MAX_HIDDEN * len(values)))], values[-1]  # low is the first above the 2 %
-    size = high - low
-    visible = values[values >= low - size]  # with the lowest values that are near the others
-    if size == 0 or len(visible) == len(values) or low - values[0] <= 2 * size:
+    num_lowest = max(1, int(_MAX_HIDDEN * len(values)))
+    low, high = values[num_lowest], values[-1]  # of the other 98 %
+    height = high - low
+    if height == 0 or low - values[0] <= 2 * height:
         return
-    margin = 0.05 * (high - visible[0])
-    axis.set_ylim(visible[0] - margin, high + margin)
+    lowest_visible = values[values >= low - height][0]  # may be one of the 2 %, if it is near the others
+    margin = 0.05 * (high - lowest_visible)
+    axis.set_ylim(lowest_visible - margin, high + margin)
 
 
 def note_hidden(axis: Any, values: Array) -> None:
@@ -322,7 +331,7 @@ def note_hidden(axis: Any, values: Array) -> None:
 
 
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
-    """Give panels of the same quantity the same limits."""
+    """Give panels of the same quantity the same limits of the ``axis_name`` axis, which include all their limits."""
     limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
     for axis in axes:
         getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
@@ -332,9 +341,9 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
 
 
 def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
-    """Draw the returns, losses and commands of a run folder as `curve.png` in it, and return the path. Other formats of
-    ``look`` give `curve.pdf` and so on. Seeds trained together are thin lines with their mean. Raises SettingError if
-    there is nothing to draw."""
+    """Draw the returns, losses and commands of a run folder over its steps, and return the file: `curve.png` in the
+    folder, or `curve.pdf` and so on for other formats of ``look``. Several seeds are thin lines with their mean. Raises
+    SettingError if there is nothing to draw."""
     run_dir = Path(run_dir)
     runs = read_runs(run_dir / "metrics.csv")
     if not runs:
@@ -355,18 +364,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
     path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
     with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
-        # Running mean and training return have the same colour, since a figure has only one of them.
-        colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
-        for tag in returns:
-            _draw_runs(axes[0], runs, tag, colours[tag], TAGS[tag].short)
-        axes[0].set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
-        _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
-        logged_values = [run.points(tag)[1] for run in runs for tag in returns]
-        values = np.concatenate(logged_values) if logged_values else np.empty(0)
-        finish_panel(axes[0], returns[0] if returns else "", label, look.log, values)
-        # All levels are grey: the figure has one algorithm.
-        draw_levels(axes[0], [Level(level.value, level.name, level.source) for level in reference_levels], {})
-        note_hidden(axes[0], values)
+        _draw_returns(axes[0], runs, returns, reference_levels, look.log)
         for axis, tag in zip(axes[1:], losses, strict=False):
             heading, label = quantity(tag, package_of(names))
             _draw_runs(axis, runs, tag, INK)
@@ -375,6 +373,22 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
         if has_commands:
             _draw_commands(axes[-1], runs, coloured=epochs > 1)
     return path
+
+
+def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references: Sequence[Level], log: bool) -> None:
+    """Draw the panel of a run's ``returns`` (tags) with grey reference levels."""
+    # The first two tags, running mean and training return, have the same colour: a figure has only one of them.
+    colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
+    for tag in returns:
+        _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
+    axis.set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
+    _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
+    logged_values = [run.points(tag)[1] for run in runs for tag in returns]
+    values = np.concatenate(logged_values) if logged_values else np.empty(0)
+    finish_panel(axis, returns[0] if returns else "", label, log, values)
+    # Without their implementations, levels need no colours.
+    draw_levels(axis, [Level(level.value, level.name, level.source) for level in references], {})
+    note_hidden(axis, values)
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:

@@ -1,5 +1,9 @@
 """The page of `--learn`: one HTML file with the results of the stages, and its figure. Its template is
-``learned.html.j2``."""
+``learned.html.j2``.
+
+The stages are `probe` (random play, constant actions), `teacher` (an agent learns the task), `bandit` (an environment
+made from the teacher's policy), `exam` (fresh agents train on it), `reward`, and `race` (fresh agents train with it).
+"""
 
 import time
 from collections.abc import Mapping
@@ -21,13 +25,13 @@ GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and t
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
-    """Write the page about the ``results`` of the stages, and return its path. ``command`` repeats the run."""
-    figures = []
-    wide, narrow = stored_looks()
-    for look in (wide, replace(narrow, formats=("svg",))) if "exam" in results else ():  # no card of TensorBoard
-        figure = look.path(folder, Path(FIGURE).stem)
-        _draw(figure, results, look)
-        figures.append(figure.with_suffix(".svg"))
+    """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
+    figures = []  # a wide one and a narrow one
+    if "exam" in results:
+        for look in stored_looks():
+            figure = look.path(folder, Path(FIGURE).stem)
+            _draw(figure, results, look)
+            figures.append(figure.with_suffix(".svg"))
     files = sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json"))
     values = {"game": game, "env_id": IDS.get(game, game), "results": results, "figures": figures}
     values |= {"files": files, "command": command, "conclusion": conclusion(results)}
@@ -37,9 +41,11 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
 
 
 def conclusion(results: Mapping[str, Any]) -> str:
-    """Return the last verdict in the ``results`` of stages as sentences, with the agents of the exam that trained on
-    the task and the gain in the race. Empty if there is none of these."""
-    sentences = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result][-1:]
+    """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
+    that has one, the mean return of the exam's agents that trained on the task itself, and whether agents of the race
+    learned sooner with the learned reward. It is empty without all of these."""
+    verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
+    sentences = verdicts[-1:]
     for name, score in results.get("exam", {}).get("real", {}).items():
         mean, count = number_text(score["mean"]), score["count"]
         sentences.append(f"{name} that trained as long on the task itself: {mean} ({count} agents).")
@@ -59,8 +65,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
     with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
-        learned = [name in (f"{agent} on the bandit" for agent in exam["agents"]) for name in rows]
-        colours = [COLOURS[0] if is_learned else GREY for is_learned in learned]
+        colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in rows]
         means = [row["mean"] for row in rows.values()]
         errors = [2 * row["error"] for row in rows.values()]
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
@@ -69,10 +74,11 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
         axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
         axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
-            for arm, colour in zip(("learned", "task"), COLOURS[2:], strict=False):
+            labels = {"learned": "learned reward", "task": "task's reward"}
+            for (arm, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
                 curve = race["arms"][arm]["curve"]
                 steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
-                axes[1].plot(steps, curve, color=colour, label=f"{arm} reward" if arm == "learned" else "task's reward")
+                axes[1].plot(steps, curve, color=colour, label=label)
             goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
             count = race.get("agents", "the")  # files of earlier versions lack it

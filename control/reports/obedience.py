@@ -35,25 +35,27 @@ NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute erro
 NOTE = "points: mean with its 95 % bootstrap interval; dashed: obtained as commanded; shaded: returns seen in training"
 
 
-def grid(low: ArrayLike, high: ArrayLike) -> Array:
-    """Return the commands ``[C]``, from a quarter of the range below its lower end to a quarter above its upper end.
-    ``low`` and ``high [M]`` are the ranges of the seeds. If all training returns are equal, the range counts as large
-    as the absolute return, at least 1."""
+def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
+    """Return the commanded returns ``[C]`` of a sweep, evenly spaced over the range of all training returns and a
+    quarter of its size beyond each end. ``low`` and ``high [M]`` are the smallest and the largest training return of
+    each seed."""
     lowest, highest = float(np.min(low)), float(np.max(high))
-    size = highest - lowest or max(1.0, abs(highest))
+    size = highest - lowest
+    if size == 0:  # all training returns are equal
+        size = max(1.0, abs(highest))
     return np.linspace(lowest - BEYOND * size, highest + BEYOND * size, COMMANDS)
 
 
 def slope(commands: Array, returns: Array) -> float:
-    """Return the slope of a least-squares line through pairs ``[N]``. It is 1 if obtained returns follow commands, and
-    0 if commands have no effect."""
+    """Return the slope of a least-squares line through N pairs of a command and an obtained return. It is 1 if returns
+    follow commands, and 0 if commands have no effect."""
     centred = commands - commands.mean()
     return float(centred @ returns / (centred @ centred))
 
 
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
-    """Return Spearman's rank correlation of pairs ``[N]``. Equal numbers get the mean of their ranks. The correlation
-    is 0 if one side is constant."""
+    """Return Spearman's rank correlation of N pairs of a command and an obtained return. Equal numbers get the mean of
+    their ranks. The correlation is 0 if all commands or all returns are equal."""
     command_ranks, return_ranks = (
         centred_ranks(torch.as_tensor(np.asarray(values, dtype=np.float64))).numpy() for values in (commanded, returns)
     )
@@ -69,17 +71,20 @@ _STATISTICS: dict[str, Callable[[Array, Array], float]] = {
 
 
 def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: ArrayLike) -> dict[str, Any]:
-    """Return statistics of ``returns [M, C, E]`` of M seeds and E episodes under C commands, as data for JSON. ``low``
-    and ``high [M]`` are the range of returns in the training of each seed. For each of `REGIONS`, ``regions`` has the
-    numbers of ``commands`` and ``episodes``, and each statistic of `NAMES` with its interval. A statistic is None if a
-    seed has fewer than two commands in the region. Episode e has the same start under all commands, so it gives one
-    value of a statistic; the result is the mean over episodes and seeds. Bootstraps are over seeds or, with fewer than
-    three seeds, over episodes."""
+    """Return statistics of the ``returns [M, C, E]`` of M seeds in E episodes under each of the C commands
+    ``commanded``, as data for JSON. ``low`` and ``high [M]`` are the smallest and the largest training return of each
+    seed.
+
+    For each of `REGIONS`, ``regions`` has the numbers of ``commands`` and ``episodes``, and each statistic of `NAMES`
+    with its interval. A statistic is None if a seed has fewer than two commands in the region. It is computed for each
+    seed and episode number, since episodes of one number start equally under all commands; the result is the mean.
+    Bootstraps are over seeds or, with fewer than three seeds, over episodes.
+    """
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     inside = (commands >= lows) & (commands <= highs)  # [M, C]
     regions = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
-    bounds = _interval(obtained.transpose(0, 2, 1))
+    bounds = _interval(obtained.transpose(0, 2, 1))  # [M, E, C]
     return {
         "commanded": commands.tolist(),
         "seen": np.concatenate([lows, highs], 1).tolist(),
@@ -91,16 +96,16 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
 
 
 def _interval(results: Array) -> tuple[Array, Array] | None:
-    """Return the interval ``[...]`` of the mean of ``results [M, E, ...]``. The bootstrap is over seeds, or over
-    episodes with fewer than three seeds."""
+    """Return the two ends ``[...]`` of the 95 % interval of the mean of ``results [M, E, ...]`` over M seeds and E
+    episodes. The bootstrap is over seeds or, with fewer than three, over episodes."""
     return interval(results.mean(1) if len(results) >= MIN_RUNS else results.mean(0))
 
 
 def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
-    """Return the entry of a region in `measure`: statistics of ``returns [M, C, E]`` under the ``commands [C]`` that
-    are True in ``mask [M, C]``."""
+    """Return statistics of the ``returns [M, C, E]`` in a region of `measure`. The commands of the region, among
+    ``commands [C]``, are True in ``mask [M, C]``; they may differ between seeds."""
     region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * returns.shape[2]}
-    if mask.sum(1).min() < 2:
+    if mask.sum(1).min() < 2:  # commands of a seed in the region
         return region | dict.fromkeys(NAMES)
     for name, statistic in _STATISTICS.items():
         rows = []
@@ -109,12 +114,13 @@ def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
             rows.append([statistic(commands[seed_mask], episode) for episode in episodes])
         estimates = np.array(rows)  # [M, E]
         bounds = _interval(estimates)
-        region[name] = {"value": float(estimates.mean()), "interval": bounds and [float(bound) for bound in bounds]}
+        ends = None if bounds is None else [float(bound) for bound in bounds]
+        region[name] = {"value": float(estimates.mean()), "interval": ends}
     return region
 
 
 def table(numbers: dict[str, Any]) -> str:
-    """Return a sweep's ``numbers`` as text: a table for greedy and for sampled actions, with a row for each region."""
+    """Return the ``numbers`` of `report` as text: a table for each mode, with a row for each of `REGIONS`."""
     tables = []
     for mode, results in numbers["modes"].items():
         rows = [[mode, "commands", "episodes", *NAMES.values()]]
@@ -127,8 +133,8 @@ def table(numbers: dict[str, Any]) -> str:
 
 
 def draw(numbers: dict[str, Any], target: Path) -> None:
-    """Write the figure of a sweep's ``numbers``, with a panel for greedy and for sampled actions: the mean return of
-    each command with its interval, and the ranges of returns in training."""
+    """Write the figure of the ``numbers`` of `report`, with a panel for each mode (greedy, sampled): the mean return
+    under each command with its interval, and the ranges of returns in training."""
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
     with sheet(target, [list(range(len(modes)))], size, title=numbers["title"], note=NOTE) as axes:
@@ -152,10 +158,10 @@ def draw_returns(axis: Any, results: dict[str, Any]) -> None:
     axis.errorbar(commands, mean, yerr=bars, color=COLOURS[0], fmt="o", markersize=3, linewidth=0, elinewidth=1)
 
 
-def check(loop: Loop, kind: str) -> EpisodeLoop:
-    """Return ``loop`` if its agent follows commanded returns. Raises SettingError about its ``kind`` otherwise."""
+def commanded_loop(loop: Loop, implementation: str) -> EpisodeLoop:
+    """Return ``loop``. Raises SettingError if its agents, of this ``implementation``, follow no commanded returns."""
     if not isinstance(loop, EpisodeLoop) or "return" not in loop.agent.command_names:
-        reason = f"{kind}, whose agents are commanded no return; allowed: UDRL, RCP-R"
+        reason = f"{implementation}, whose agents are commanded no return; allowed: UDRL, RCP-R"
         raise SettingError(f"--obedience has no effect with {reason}")
     return loop
 
@@ -168,22 +174,24 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play ``episodes`` episodes under each of the commanded returns ``commands``. Return their returns ``[M, C, E]``,
-    discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts under all commands.
-    ``fixed_command`` has the other parts of commands."""
+    """Play ``episodes`` episodes under each of the commanded returns ``commands``. Return the obtained returns
+    ``[M, C, E]``, discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts
+    under all commands. ``fixed_command`` has the other parts of commands, such as a horizon."""
     config = loop.agent.config
     discount = config.return_discount
     returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands):
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
+            full_command = {**fixed_command, "return": float(command)}
             parts = []
             for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
-                full_command = {**fixed_command, "return": float(command)}
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
                 trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
-                discounted = discounted_returns(trajectory.reward, trajectory.valid, discount)[0]
-                parts.append(trajectory.returns if discount == 1 else discounted)  # these round differently
+                if discount == 1:
+                    parts.append(trajectory.returns)  # as in other evaluations; `discounted_returns` rounds differently
+                else:
+                    parts.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
             returns.append(torch.cat(parts, dim=1))  # [M, E]
             if watch:
                 watch((number + 1) / len(commands))
@@ -218,11 +226,11 @@ def report(
     seed: int,
     fixed_command: dict[str, float],
 ) -> None:
-    """Run a sweep for each of ``modes`` (``greedy``, ``sampled``), print its table, and write figure and numbers beside
-    the checkpoint."""
+    """Run a `sweep` for each of ``modes`` (``greedy``, ``sampled``), print a table for each, and write figure and
+    numbers beside the checkpoint. ``episodes``, ``seed`` and ``fixed_command`` are as in `sweep`."""
     run, config = checkpoint.settings.run, loop.agent.config
     low, high = return_range(checkpoint, loop.seeds, config.return_discount)
-    commands = grid(low, high)
+    commands = command_grid(low, high)
     seeds = ", ".join(map(str, loop.seeds))
     numbers: dict[str, Any] = {
         "title": f"{run.implementation} on {run.gamename}, seed {seeds}: obtained against commanded return",

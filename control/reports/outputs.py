@@ -65,18 +65,18 @@ def write_outputs(settings: Settings, agents: nn.Module, folder: Path) -> Iterat
 
 
 def _metrics(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Return the content of ``NAME.out``. Agents without a reward rate have their greedy returns instead. metrics.csv
-    has a row for each epoch and seed. Scores are missing (NaN) in epochs without an evaluation."""
-    columns = read_metrics(folder / "metrics.csv")
-    scores = columns[REWARD_RATE if REWARD_RATE in columns else GREEDY]
+    """Return the content of ``NAME.out`` for the run in ``folder``. Agents without a reward rate have their greedy
+    returns instead."""
+    columns = read_metrics(folder / "metrics.csv")  # a row for each epoch and seed
+    scores = columns[REWARD_RATE if REWARD_RATE in columns else GREEDY]  # NaN in epochs without an evaluation
     steps_after_epoch: dict[int, int] = {}  # of the last seed
     scores_of_epoch: dict[int, list[float]] = {}
     for epoch, steps, score in zip(columns["epoch"], columns["env_steps"], scores, strict=True):
         steps_after_epoch[int(epoch)] = int(steps)
         if not math.isnan(score):
             scores_of_epoch.setdefault(int(epoch), []).append(score)
-    # The time of an evaluation is the number of steps before its epoch. It is 0 for the first epoch, and if the rows of
-    # the previous epoch were lost.
+    # The published scripts count the steps before an epoch. They are 0 for the first epoch, and if the rows of the
+    # previous epoch were lost.
     eval_times = [steps_after_epoch.get(epoch - 1, 0) for epoch in scores_of_epoch]
     metrics = {"reward_rates": list(scores_of_epoch.values()), "eval_times": eval_times}
     return {"config": effective_values(settings), "metrics": metrics}
@@ -89,8 +89,8 @@ def _weights(agents: nn.Module) -> dict[str, Tensor]:
     weights = {name: value.clone() for name, value in state.items() if "target" not in name}
     for name, network in agents.named_modules(prefix="agents"):
         if isinstance(network, MlpNetwork):
-            del weights[f"{name}.flat"]  # the layers below are parts of it
-            layers = network.layers()[: network.mlp.depth]  # without prelu's slope
+            del weights[f"{name}.flat"]  # all parameters of the network in one tensor, of which layers are views
+            layers = network.layers()[: network.mlp.depth]  # without the slope of the activation prelu, which is last
             for number, (weight, bias) in enumerate(layers):
                 layer = f"{_NETWORKS.get(name, name)}.{number}"
                 weights |= {f"{layer}.weight": weight.transpose(1, 2).contiguous(), f"{layer}.bias": bias.contiguous()}

@@ -13,7 +13,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import unescape
@@ -52,7 +52,7 @@ from models.settings import SettingError, UserError
 
 MAX_FILMS = 12  # on a page
 _MAX_COMMANDS = 12  # shown for a group
-_SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts, which only the module of the setting explains
+_SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
 _FIGURES = {
     "": "Curves over steps",
     "scores": "Comparison of scores: performance profiles and probability of improvement",
@@ -63,9 +63,11 @@ _PICTURES = {
     "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
     "reward": "What the learned reward says of states",
 }
-_HELD_OUT = {
-    "agents": "fresh agents", "mean": "mean return", "std": "standard deviation", "iqm": "IQM",
-    "worst": "worst", "solved": "share solved", "steps": "training steps",
+# Numbers of a held-out evaluation: their headings and the functions that format them.
+_HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
+    "agents": ("fresh agents", "{:,.0f}".format), "mean": ("mean return", number_text),
+    "std": ("standard deviation", number_text), "iqm": ("IQM", number_text), "worst": ("worst", number_text),
+    "solved": ("share solved", lambda share: f"{100 * share:.0f} %"), "steps": ("training steps", "{:,.0f}".format),
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
@@ -83,7 +85,7 @@ _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["
 
 @dataclass
 class Folder:
-    """A run folder. Files that are no regular files inside it are listed in ``left_out``."""
+    """A run folder. ``left_out`` is an ordered set of files that `file` refused, such as links out of the folder."""
 
     path: Path
     left_out: dict[Path, None] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class Folder:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """Texts of the settings in config.yaml, by name. Parts of a command are named ``command.PART``."""
+        """Values of the settings in config.yaml as texts, by name. Parts of a command are named ``command.PART``."""
         file = self.file("config.yaml")
         values: dict[str, Any] = {}
         if self.settings is not None:
@@ -117,8 +119,8 @@ class Folder:
             effective = yaml.safe_load(to_yaml(self.settings))
             values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
             if self.settings.proxy is not None and values.get("checkpoint_every") == 1:
-                del values["checkpoint_every"]  # as a search sets it
-        elif file:
+                del values["checkpoint_every"]  # a search sets it to 1
+        elif file:  # of another program or version
             with contextlib.suppress(UserError):
                 values = read_mapping("report", str(file), "name: value", empty=True)
         command = values.pop("command", None)
@@ -144,8 +146,8 @@ class Folder:
             return {**results["report"], "verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
         return {}  # the file is malformed
 
-    def filmed(self, film: Path) -> str:
-        """Return the seed and the returns of a film as text, or only the seed if they are not stored."""
+    def film_text(self, film: Path) -> str:
+        """Return the seed and the returns of a film as text, or only the seed if no text is stored beside the film."""
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
@@ -186,7 +188,8 @@ class Subject:
 
     @cached_property
     def tag(self) -> str:
-        """Tag of the result by which the runs are judged, the first of `_RESULTS` that all have; empty without any."""
+        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
+        that all or some have; empty without any."""
         names = self.summary["over_seeds"]
         counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
         of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
@@ -194,24 +197,26 @@ class Subject:
 
     @property
     def _held_out(self) -> list[float]:
-        """Held-out returns of the winners of searches."""
+        """Mean held-out returns of the winners of searches, one for each run that has been evaluated."""
         means = (folder.scores.get("mean") for folder in self.folders)
         return [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
 
     @property
     def result(self) -> dict[str, Any]:
-        """Numbers of the tag over seeds, as `over_seeds` returns them."""
+        """Statistics of the result over seeds, as `over_seeds` returns them."""
         return dict(self.summary["over_seeds"].get(self.tag) or over_seeds(self._held_out))
 
     @cached_property
     def solved(self) -> float | None:
-        """Return that solves the environment, of a search its ``solved_reward``. None if it is unknown or the result is
-        no return."""
+        """Return that solves the environment: a search's ``solved_reward``, otherwise the environment's threshold. None
+        if it is unknown or the result is no return."""
         if self.tag in ("", tags.REWARD_RATE, tags.FITNESS):
             return None
-        if (settings := self.folders[0].settings) is not None and settings.proxy is not None:
+        settings = self.folders[0].settings
+        if settings is not None and settings.proxy is not None:
             return settings.proxy.solved_reward
-        return solved_return(self.group.names[0]) if len(self.group.names) >= 3 else None
+        has_game = len(self.group.names) >= 3  # a copied folder has only its name
+        return solved_return(self.group.names[0]) if has_game else None
 
     @property
     def spread_over_agents(self) -> list[str]:
@@ -230,9 +235,12 @@ class Subject:
 
     @property
     def best(self) -> tuple[float, int] | None:
-        """Best return of an agent and its epoch if it is higher than the result, None otherwise and of several runs."""
+        """Best return of a single run of an agent, and its epoch. None if it is not higher than the result, and for
+        searches and several runs."""
+        if self.is_search or len(self.group.runs) > 1:
+            return None
         epochs, values = self.group.runs[0].points(self.tag)
-        if self.is_search or len(self.group.runs) > 1 or not len(values) or values.max() <= self.result["mean"]:
+        if not len(values) or values.max() <= self.result["mean"]:
             return None
         return float(values.max()), int(epochs[values.argmax()])
 
@@ -332,81 +340,98 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
 
 
 def _title(subjects: Sequence[Subject]) -> str:
-    """Return a title such as ``UDRL and PPO on pendulum``. With one game and one implementation, the labels follow."""
+    """Return a title such as ``UDRL and PPO on pendulum``. If groups do not differ in these, their labels follow."""
     all_names = [subject.group.names for subject in subjects]
-    # A folder copied out of its tree has only its own name, so game and implementation are unknown.
+    # A copied folder has only its name, so game and implementation are unknown.
     if any(len(names) < 3 for names in all_names):
         return _enumeration(list(dict.fromkeys("/".join(names) for names in all_names)))
-    games = list(dict.fromkeys(game for game, *_ in all_names))
-    implementation_names = list(dict.fromkeys(implementation for _, _, implementation, *_ in all_names))
-    differ_otherwise = len(subjects) > 1 and len(games) == len(implementation_names) == 1
-    labels = f": {_enumeration([subject.label for subject in subjects])}" if differ_otherwise else ""
-    return f"{_enumeration(implementation_names)} on {_enumeration(games)}{labels}"
+    games = list(dict.fromkeys(names[0] for names in all_names))
+    implementation_names = list(dict.fromkeys(names[2] for names in all_names))
+    title = f"{_enumeration(implementation_names)} on {_enumeration(games)}"
+    if len(subjects) > 1 and len(games) == len(implementation_names) == 1:
+        title += f": {_enumeration([subject.label for subject in subjects])}"
+    return title
 
 
 def _steps(subjects: Sequence[Subject]) -> str:
-    """Return the largest number of steps of a seed, separately for agents and searches."""
+    """Return the largest number of steps of a seed as text, separately for agents and searches."""
     units = {False: "environment steps of a seed", True: "steps of all agents of a search together, on proxies"}
     texts = []
     for is_search, unit in units.items():
         summaries = [subject.summary["seeds"] for subject in subjects if subject.is_search == is_search]
         steps = [seed["env_steps"] for seeds in summaries for seed in seeds.values()]
-        texts += [f"up to {max(steps):,} {unit}"] if steps else []
+        if steps:
+            texts.append(f"up to {max(steps):,} {unit}")
     return " and ".join(texts)
 
 
 def _comparison(subjects: Sequence[Subject]) -> str:
     """Return the results of two to four groups of agents in one environment as a sentence, with their steps. Empty for
     other groups."""
-    tasks = {(subject.group.names[0], subject.tag) for subject in subjects}
-    if not 1 < len(subjects) < 5 or len(tasks) > 1 or not subjects[0].tag or any(item.is_search for item in subjects):
+    quantities = {(subject.group.names[0], subject.tag) for subject in subjects}
+    has_searches = any(subject.is_search for subject in subjects)
+    if not 1 < len(subjects) < 5 or len(quantities) > 1 or not subjects[0].tag or has_searches:
         return ""
     texts = [f"{item.label} {number_text(item.result['mean'])} after {item.steps} steps" for item in subjects]
     text = f"{tags.TAGS[subjects[0].tag].title}, at the end: {', '.join(texts)}"
     text = f"{text}; {seeds_text([len(subject.group.runs) for subject in subjects])} each."
     steps = [seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values()]
-    return f"{text} The runs have different lengths, so this is no ranking." if max(steps) > 1.1 * min(steps) else text
+    if max(steps) > 1.1 * min(steps):
+        text += " The runs have different lengths, so this is no ranking."
+    return text
 
 
 def _results(subjects: Sequence[Subject]) -> Table:
     """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
     has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
-    return_name = "return" if any(subject.is_search for subject in subjects) else "return at the end"
-    columns = ["runs", return_name if has_one_seed else "mean", "IQM", "its 95 % interval", "verdict", "solved from"]
-    rows = [[*columns, "return of", "best return", "seeds", "steps of a seed", "steps of a search"]]
+    mean_column = "mean"
+    if has_one_seed:
+        mean_column = "return" if any(subject.is_search for subject in subjects) else "return at the end"
+    rows = []
     for subject in subjects:
         seeds = subject.summary["seeds"]
-        mean, *spread = aggregates(subject.result).values() if subject.tag else ["-"] * 3
+        mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         if len(seeds) == 1:
-            spread = subject.spread_over_agents
+            iqm, interval = subject.spread_over_agents
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
-        row = [subject.label, mean, *spread, subject.verdict or "-"]
-        row += ["-" if subject.solved is None else f"{subject.solved:g}"]
-        row += [tags.TAGS[subject.tag].short if subject.tag else "-"]
-        row += [number_text(sum(best) / len(best)) if best else "-"]
-        rows.append([*row, f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})"])
-        rows[-1] += ["-", subject.steps] if subject.is_search else [subject.steps, "-"]
-    used_columns = [column for column in zip(*rows, strict=True) if {*column[1:]} != {"-"}]
-    return Table(list(zip(*used_columns, strict=True)), "Results" if has_one_seed else "Results over seeds")
+        rows.append({
+            "runs": subject.label,
+            mean_column: mean,
+            "IQM": iqm,
+            "its 95 % interval": interval,
+            "verdict": subject.verdict or "-",
+            "solved from": "-" if subject.solved is None else f"{subject.solved:g}",
+            "return of": tags.TAGS[subject.tag].short if subject.tag else "-",
+            "best return": number_text(sum(best) / len(best)) if best else "-",
+            "seeds": f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})",
+            "steps of a seed": "-" if subject.is_search else subject.steps,
+            "steps of a search": subject.steps if subject.is_search else "-",
+        })  # fmt: skip
+    columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+    table_rows = [columns, *([row[name] for name in columns] for row in rows)]
+    return Table(table_rows, "Results" if has_one_seed else "Results over seeds")
 
 
 def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
     """Return the figures of `--plot`, if any: for each a list of a wide and a narrow SVG, a caption, and a note."""
     groups = [subject.group for subject in subjects]
+    drawings: list[tuple[str, list[str]]] = []  # kind of figure, and its two SVGs
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        wide, narrow = Path(folder, "wide"), Path(folder, "narrow")
         try:
-            for place in (wide := Path(folder, "wide"), narrow := Path(folder, "narrow")):
+            for place in (wide, narrow):
                 look = Look(formats=("svg",), narrow=place == narrow, texts=False)
                 plot(run_dirs, place / "plot.svg", look, groups)
-        except SettingError:
+        except SettingError:  # nothing to draw
             return []
-        paths = sorted(wide.glob("*.svg"))
-        drawings = [(kind, path.name) for kind in _FIGURES for path in paths if _kind(path) == kind]
-        svgs_by_drawing = [[(place / name).read_text("utf-8") for place in (wide, narrow)] for _, name in drawings]
+        for kind in _FIGURES:
+            for path in sorted(wide.glob("*.svg")):
+                if _kind(path) == kind:
+                    drawings.append((kind, [(place / path.name).read_text("utf-8") for place in (wide, narrow)]))
         numbers = json.loads((wide / "plot.json").read_text(encoding="utf-8"))
     compared_groups = numbers.get("compared", {}).get("groups", [])
     figures = []
-    for number, ((kind, _), svgs) in enumerate(zip(drawings, svgs_by_drawing, strict=True)):
+    for number, (kind, svgs) in enumerate(drawings):
         caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
         alt = f"{caption} The tables below have the numbers."
         note = re.search("<dc:description>(.*?)</dc:description>", svgs[0], flags=re.DOTALL)
@@ -416,8 +441,8 @@ def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tupl
 
 
 def _kind(path: Path) -> str:
-    """Return the key in `_FIGURES` of a figure of `--plot`."""
-    return path.stem.removeprefix("plot").strip("_0123456789")  # without the number of a page
+    """Return the key in `_FIGURES` of a figure of `--plot`, such as "losses" for ``plot_losses2.svg``."""
+    return path.stem.removeprefix("plot").strip("_0123456789")
 
 
 def _recoloured(svg: str) -> str:
@@ -440,28 +465,26 @@ def _inline(svg: str, prefix: str, alt: str) -> Markup:
 
 
 def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Any, ...]]]]:
-    """Yield, for each search, its label, the table of the held-out evaluation (None without one) and its pictures. A
-    picture has a file, a narrow file for telephones or None, and a caption."""
+    """Yield, for each search or fit of a proxy, its label, the table of the held-out evaluation (None without one) and
+    its pictures. A picture has a file, a narrow file for telephones or None, and a caption."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
-            held_out = folder.scores
-            # The curves of a search are above.
-            titles = _PICTURES | ({} if subject.is_search or not held_out else {"curve": "Losses of the fit"})
-            pictures = [
-                (path, folder.file(f"{stem}_narrow.svg"), f"{text}: {label}")
-                for stem, text in titles.items()
-                if (path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"))
-            ]
-            values = {name: held_out[name] for name in _HELD_OUT if isinstance(held_out.get(name), int | float)}
-            texts = [
-                f"{value:,.0f}" if name in ("agents", "steps") else
-                f"{100 * value:.0f} %" if name == "solved" else number_text(value)
-                for name, value in values.items()
-            ]  # fmt: skip
-            rows = [[_HELD_OUT[name] for name in values], texts]
-            table = Table(rows, f"Held-out evaluation: {label}") if values else None
-            if held_out or pictures:
+            titles = dict(_PICTURES)
+            if folder.scores and not subject.is_search:  # the page shows curves of searches, but not of fits
+                titles["curve"] = "Losses of the fit"
+            pictures = []
+            for stem, title in titles.items():
+                path = folder.file(f"{stem}.svg") or folder.file(f"{stem}.png")
+                if path:
+                    pictures.append((path, folder.file(f"{stem}_narrow.svg"), f"{title}: {label}"))
+            columns = []  # of the table
+            for name, (heading, text_of) in _HELD_OUT.items():
+                value = folder.scores.get(name)
+                if isinstance(value, int | float):
+                    columns.append((heading, text_of(value)))
+            table = Table(list(zip(*columns, strict=True)), f"Held-out evaluation: {label}") if columns else None
+            if folder.scores or pictures:
                 yield label, table, pictures
 
 
@@ -474,24 +497,27 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     if not names:
         return None
     flags: dict[str, Flag] = {}  # with the defaults of the preset
-    meanings: dict[str, dict[str, None]] = {}  # the help texts of a setting, which may differ between families
+    meanings: dict[str, dict[str, None]] = {}  # ordered sets of help texts, which may differ between families
     changed_names = set[str]()
     for folder in folders:
-        if folder.settings is not None:
-            run = folder.settings.run
-            family_flags = flags_for_values(run.implementation, run.gamename, folder.texts)
-            flags |= family_flags
-            for name, flag in family_flags.items():
-                meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
-                if folder.texts.get(name, default := _setting_text(flag.default)) != default:
-                    changed_names.add(name)
+        if folder.settings is None:
+            continue
+        run = folder.settings.run
+        family_flags = flags_for_values(run.implementation, run.gamename, folder.texts)
+        flags |= family_flags
+        for name, flag in family_flags.items():
+            help_text = _SOURCES.sub("", str(flag.meta.get("help", "")))
+            meanings.setdefault(name, {})[help_text] = None
+            default = _setting_text(flag.default)
+            if folder.texts.get(name, default) != default:
+                changed_names.add(name)
     meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
     values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
     labels = [subject.label for subject in subjects]
     rows = [[name, *values[name], meaning.get(name, "")] for name in names]
     table = Table([["setting", *labels, "meaning"], *rows], "All settings", numeric=False)
     caption = "Settings that are not the defaults, or differ between the runs"
-    if len(subjects) == 1:
+    if len(subjects) == 1:  # in the table of changes, a column with the defaults follows
         caption, labels = "Settings that are not the defaults", ["value", "default"]
         for name in names:  # unknown defaults count as equal
             values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
@@ -520,8 +546,9 @@ def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
             columns[subject.label] += entries
             is_incomplete |= not entries
     names = dict.fromkeys(name for entries in columns.values() for entry in entries for name in entry if name != "from")
-    if len(all_entries := [*columns.values()]) > 1 and all(entries == all_entries[0] for entries in all_entries):
-        columns = {"all runs": all_entries[0]}
+    first_entries, *other_entries = columns.values()
+    if other_entries and all(entries == first_entries for entries in other_entries):
+        columns = {"all runs": first_entries}
     rows = []
     for name in names:
         values = ([entry[name] for entry in entries if name in entry] for entries in columns.values())
@@ -534,6 +561,7 @@ def _commands(subject: Subject) -> list[str]:
     commands = []
     for folder in subject.folders:
         if folder.settings is not None:
+            # A search sets `checkpoint_every` itself, so the setting is left out unless the user chose it.
             commands.append(command_line(folder.settings, {"checkpoint_every"} - folder.texts.keys()))
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")

@@ -1,5 +1,5 @@
 """Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An arm
-has the curves and scores of a group (`Arm`)."""
+is what figures show of a group of runs: its curves and scores (`Arm`)."""
 
 import os
 import re
@@ -27,9 +27,10 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 
 @dataclass
 class Arm:
-    """Curves and scores of a group of runs with ``seeds`` seeds. ``curves`` maps a tag to steps ``[G]`` and values
-    ``[N, G]``. ``scores`` maps the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs.
-    ``label`` is the name in the legend. ``game`` is the environment if the figure has several, otherwise empty."""
+    """Curves and scores of a group of runs with ``seeds`` seeds and the ``names`` of environment, experiment and
+    implementation (`Group`). ``curves`` maps a tag to G steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps
+    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in
+    the legend. ``game`` is the environment if the figure has several, otherwise empty."""
 
     label: str
     names: tuple[str, ...]
@@ -73,7 +74,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     if out is not None:
         sheets.figure_file(out)  # raises for a wrong suffix before anything is read
     redrawn = Path(run_dirs[0]) if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json" else None
-    if redrawn:
+    if redrawn:  # from the JSON of an earlier figure
         made_from = list[str]()
         folder = redrawn.parent
         title, summary, arms = read_numbers(redrawn)
@@ -118,23 +119,24 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
 
 
 def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]:
-    """Return the names common to all groups as a title, the groups' numbers by label (as in the JSON), and the arms."""
+    """Return three things: the names common to all groups as a title, the numbers of each group by label, as `plot`
+    writes them in its JSON, and an arm for each group."""
     labels, title = distinct_labels([group.names for group in groups])
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
         names = dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))])
-        by_tag = {tag: curves.on_grid(group.runs, tag) for tag in names}
-        finals = {tag: np.array([run.last(tag) for run in group.runs]) for tag in by_tag if TAGS[tag].kind == "return"}
-        finals = {tag: values[np.isfinite(values)] for tag, values in finals.items()}
-        curve_numbers = {
-            tag: {
-                "env_steps": [round(step) for step in by_tag[tag][0].tolist()],
-                "seeds": [[float(f"{value:.5g}") for value in row] for row in by_tag[tag][1].tolist()],
-            }
-            for tag in finals
-        }
+        arm = Arm(label, group.names, len(group.runs))
+        curve_numbers = {}  # of returns, rounded
+        for tag in names:
+            steps, seed_curves = curves.on_grid(group.runs, tag)
+            arm.curves[tag] = (steps, seed_curves)
+            if TAGS[tag].kind == "return":
+                last = np.array([run.last(tag) for run in group.runs])
+                arm.scores[tag] = last[np.isfinite(last)]
+                rounded = [[float(f"{value:.5g}") for value in row] for row in seed_curves.tolist()]
+                curve_numbers[tag] = {"env_steps": [round(step) for step in steps.tolist()], "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
-        arms.append(Arm(label, group.names, len(group.runs), by_tag, finals))
+        arms.append(arm)
     return title, summary, arms
 
 
@@ -154,21 +156,21 @@ def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
 
 
 def _redrawn_arm(label: str, group: dict[str, Any], title: str) -> Arm:
-    """Return the curves and scores of a ``group`` in a JSON of `plot`."""
-    by_tag = {}
+    """Return the curves and scores of the ``group`` with this ``label`` in a JSON of `plot` with this ``title``."""
+    arm_curves = {}
     for tag, curve in group.get("curves", {}).items():
         steps, seeds = curve["env_steps"], curve["seeds"]
         values = np.array(seeds, float).reshape(len(seeds), len(steps))  # raises for other shapes
-        by_tag[tag] = (np.array(steps, float).reshape(len(steps)), values)
-    finals: dict[str, list[float]] = {}
+        arm_curves[tag] = (np.array(steps, float).reshape(len(steps)), values)
+    last: dict[str, list[float]] = {}
     for numbers in group["seeds"].values():
         for tag, number in numbers.items():
             if tag in TAGS and number["last"] is not None:
-                finals.setdefault(tag, []).append(number["last"])
-    # Published files without names have them in title and label.
+                last.setdefault(tag, []).append(number["last"])
+    # Older files have no names. Title and label contain them.
     names = tuple(map(str, group.get("names") or [*title.split(", "), *label.split("/")]))
-    arm_scores = {tag: np.array(finals[tag], float) for tag in TAGS if tag in finals}
-    return Arm(label, names, len(group["seeds"]), by_tag, arm_scores)
+    arm_scores = {tag: np.array(last[tag], float) for tag in TAGS if tag in last}
+    return Arm(label, names, len(group["seeds"]), arm_curves, arm_scores)
 
 
 def _is_plot_json(path: Path) -> bool:
@@ -180,8 +182,8 @@ def _is_plot_json(path: Path) -> bool:
 
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
-    """Return labels of groups by the parts in which their ``names`` differ, and the text of the common parts. Names
-    with different numbers of parts have nothing in common. Groups that do not differ have the last part as a label."""
+    """Return a label for each group, made from the parts in which their ``names`` differ, and the text of the parts
+    that all share (none if their numbers of parts differ). If all names are equal, the last part is the label."""
     if len({len(parts) for parts in names}) > 1:
         return ["/".join(parts) for parts in names], ""
     differs = [len(set(parts)) > 1 for parts in zip(*names, strict=True)]  # first parts, second parts, ...
@@ -197,9 +199,9 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
 
 
 def _shorten_labels(arms: Sequence[Arm]) -> str:
-    """Shorten the labels of ``arms`` in place. With several environments, ``game`` becomes the environment, and its
-    name leaves the label. Then a prefix that all labels share, up to a - or _, is removed and returned, unless that
-    would leave a label without letters, such as ``256``. Returns an empty text if nothing was removed."""
+    """Shorten the labels of ``arms`` in place. If there are several environments, the environment moves from the label
+    to ``game``. Then a prefix that all labels share, up to a - or _, is removed and returned, unless that would leave a
+    label without letters, such as ``256``. Returns an empty text if no prefix was removed."""
     if len(_environments(arms)) > 1:
         new_labels, _ = distinct_labels([arm.names[1:] for arm in arms])
         for arm, label in zip(arms, new_labels, strict=True):
@@ -226,8 +228,9 @@ def _default_file(folder: Path, arms: Sequence[Arm], look: sheets.Look) -> Path:
 
 
 def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
-    """Return the tag of the return by which algorithms are compared, and their scores ``[N]`` by environment and label.
-    It is the greedy return if all arms have it. Algorithms need three seeds. Searches are omitted beside agents."""
+    """Return the tag of the return by which algorithms are compared (the greedy return if all arms have it), and their
+    scores ``[N]`` by environment and label. Algorithms with fewer than three seeds are omitted, and so are searches
+    unless all arms are searches."""
     arms = [arm for arm in arms if not arm.is_search] or arms
     shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
     if not shared:
@@ -248,22 +251,27 @@ def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: M
     are on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
     colour_of = _colours(sorted({arm.label for arm in arms}), arms)
     colours = {arm.label: colour_of[arm.label] for arm in arms}  # in the order of the legend
-    games = {game: [arm for arm in arms if arm.game == game] for game in dict.fromkeys(arm.game for arm in arms)}
-    returns = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "return")]
-    losses = [row for game, game_arms in games.items() for row in _panel_rows(game, game_arms, "loss")]
-    reference_levels = {game: _levels(game_arms) for game, game_arms in games.items()}
-    is_apart = len(games) > 1 or (tasks and not book.look.texts)
-    rows_of_sheets = {"": returns, "losses": losses} if is_apart else {"": returns + losses}
-    for sheet_name, rows in rows_of_sheets.items():
+    arms_by_game: dict[str, list[Arm]] = {}
+    for arm in arms:
+        arms_by_game.setdefault(arm.game, []).append(arm)
+    returns, losses = [], []  # rows of panels
+    for game, game_arms in arms_by_game.items():
+        returns += _panel_rows(game, game_arms, "return")
+        losses += _panel_rows(game, game_arms, "loss")
+    reference_levels = {game: _levels(game_arms) for game, game_arms in arms_by_game.items()}
+    # Figures of `--report` have no texts.
+    separate_losses = len(arms_by_game) > 1 or (tasks and not book.look.texts)
+    rows_by_sheet = {"": returns, "losses": losses} if separate_losses else {"": returns + losses}
+    for sheet_name, rows in rows_by_sheet.items():
         for first in range(0, len(rows), PAGE_ROWS):
-            name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"
+            name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"  # losses, losses2, ...
             _draw_page(book, rows[first : first + PAGE_ROWS], reference_levels, colours, title, name)
     if tasks:
-        _draw_scores(book, games, reference_levels, colours, title, tag, tasks)
+        _draw_scores(book, arms_by_game, reference_levels, colours, title, tag, tasks)
 
 
 def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
-    """Return a colour for each label. Labels of one environment differ in colour as long as there are enough."""
+    """Return a colour for each label. Labels in one environment have different colours as long as there are enough."""
     colours: dict[str, str] = {}
     for label, preferred in zip(labels, cycle(sheets.COLOURS), strict=False):
         games = {arm.game for arm in arms if arm.label == label}
@@ -273,8 +281,8 @@ def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
 
 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
-    """Return rows of at most three panels with the returns or losses of an environment. A tag has a panel for each
-    quantity that families log as it."""
+    """Return rows of at most three panels with the returns or losses (``kind``) of the ``arms`` in an environment. If
+    one tag is different quantities for different agents (`curves.quantity`), each has a panel."""
     names = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     common = [tag for tag in names if all(tag in arm.curves for arm in arms if not arm.is_search)]
     panels: dict[tuple[str, str, str], Panel] = {}
@@ -288,11 +296,12 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
-    """Return the reference levels of the arms of one environment. The ``implementation`` of a level becomes the label
-    of the arm with it, so that both have one colour. A level is omitted if several arms have its implementation."""
+    """Return the reference levels of the arms in one environment. The ``implementation`` of a level is replaced by the
+    label of the arm with this implementation, so that both have one colour. If several arms have it, the level is
+    omitted."""
     names = {name for arm in arms for name in arm.names if name in implementations()}
     folder = arms[0].names[0]
-    game = folder.replace("_", ",", 1) if "=" in folder else folder  # procmaze_grid_size=3: procmaze,grid_size=3
+    game = folder.replace("_", ",", 1) if "=" in folder else folder  # the folder of procmaze,grid_size=3 has a _
     reference_levels = []
     for level in curves.levels(game, names):
         labels = [arm.label for arm in arms if level.implementation in arm.names] if level.implementation else [""]
@@ -316,10 +325,10 @@ def _draw_page(
     title: str,
     name: str,
 ) -> None:
-    """Draw a sheet with rows of panels. Panels of returns of one environment share their limits."""
+    """Draw the sheet ``name`` with rows of panels (``page``). Returns of one environment have the same limits."""
     panels = [panel for row in page for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
-    several = any(arm.game for arm in arms)  # environments
+    several_games = any(arm.game for arm in arms)
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
     cells, note = sheets.rows(*map(len, page)), _page_note(panels, reference_levels)
     with book.sheet(cells, size, name=name, title=_heading(arms, title), note=note) as axes:
@@ -327,7 +336,7 @@ def _draw_page(
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=label)
         remaining_axes = iter(axes)
-        values: dict[Any, Array] = {}  # axis of a panel of returns -> all values in it
+        return_values: dict[Any, Array] = {}  # axis of a panel of returns -> all values in it
         for row in page:
             left_label = ""
             for panel in row:
@@ -336,15 +345,15 @@ def _draw_page(
                     steps, seed_curves = arm.curves[panel.tag]
                     with_seeds = len(panel.arms) == 1
                     curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds)
-                panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if several else panel.title
+                panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if several_games else panel.title
                 sheets.set_title(axis, panel_title, 6.2 / len(row))
-                is_labelled, left_label = panel.label != left_label, panel.label  # once for neighbours
                 is_return = TAGS[panel.tag].kind == "return"
                 if is_return:
-                    values[axis] = np.concatenate([arm.curves[panel.tag][1].ravel() for arm in panel.arms])
+                    return_values[axis] = np.concatenate([arm.curves[panel.tag][1].ravel() for arm in panel.arms])
                 is_loss = not is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
-                curves.finish_panel(axis, panel.tag, panel.label, is_loss or book.look.log, values.get(axis))
-                axis.yaxis.label.set_visible(is_labelled)
+                curves.finish_panel(axis, panel.tag, panel.label, is_loss or book.look.log, return_values.get(axis))
+                axis.yaxis.label.set_visible(panel.label != left_label)  # once for neighbours with the same label
+                left_label = panel.label
         for game in dict.fromkeys(panel.game for panel in panels):
             return_axes: dict[Any, str] = {}  # axis -> label of its steps
             for panel, axis in zip(panels, axes, strict=True):
@@ -354,15 +363,16 @@ def _draw_page(
             for label in dict.fromkeys(return_axes.values()):
                 curves.share_limits([axis for axis in return_axes if return_axes[axis] == label], "x")
             game_text = curves.game_text(game)
+            legend: curves.Legend = "names" if several_games else "values"
             for axis in return_axes:
-                curves.draw_levels(axis, reference_levels[game], colours, labels=not several, game=game_text)
+                curves.draw_levels(axis, reference_levels[game], colours, legend, game=game_text)
             curves.share_limits([*return_axes])  # the levels may have changed them
-        for axis, panel_values in values.items():
-            curves.note_hidden(axis, panel_values)
+        for axis, values in return_values.items():
+            curves.note_hidden(axis, values)
 
 
 def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[curves.Level]]) -> str:
-    """Return the note of a sheet with these panels."""
+    """Return the note of a sheet with these panels: the meaning of the lines, and the sources of reference levels."""
     seeds = [arm.seeds for panel in panels for arm in panel.arms]
     notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
     notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
@@ -374,18 +384,18 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
 
 def _draw_scores(
     book: sheets.Book,
-    games: Mapping[str, Sequence[Arm]],
+    arms_by_game: Mapping[str, Sequence[Arm]],
     reference_levels: Mapping[str, Sequence[curves.Level]],
     colours: Mapping[str, str],
     title: str,
     tag: str,
     tasks: Mapping[str, scores.Task],
 ) -> None:
-    """Draw the sheet that compares algorithms by the scores ``tasks`` of ``tag``. A sheet of a single environment also
-    shows up to two other returns."""
+    """Draw the sheet that compares algorithms by their scores of the return ``tag``, which ``tasks`` has by environment
+    and label. A sheet of a single environment also shows up to two other returns."""
     sources = curves.sources([level for game in tasks for level in reference_levels[game]])
     note = "; ".join(filter(None, (scores.note(tasks), sources)))
-    arms = [arm for game, task in tasks.items() for arm in games[game] if arm.label in task]
+    arms = [arm for game, task in tasks.items() for arm in arms_by_game[game] if arm.label in task]
     other_scores = {}
     if len(tasks) == 1 and curves.episode_returns([tag]):
         common = [name for name in curves.episode_returns(TAGS) if all(name in arm.scores for arm in arms)]

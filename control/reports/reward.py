@@ -1,5 +1,8 @@
-"""Figures of learned rewards, and a test whether they have the best policy of the real reward. A learned reward is
-computed by a reward network phi, as its mode (`understudy.kinds.Mode`) says: from phi, or from its differences."""
+"""Figures of learned rewards, and a test whether the best policy under a learned reward is best under the real one too.
+
+A reward network phi maps a state to a number. Depending on its mode (`understudy.kinds.Mode`), the learned reward is
+this number, or the difference of this number, then called a potential, between two successive states.
+"""
 
 import math
 from collections.abc import Sequence
@@ -27,8 +30,8 @@ _BLACK, _WHITE, _DIM = "#010101", "#fefefe", "#6a6a6a"
 @dataclass(frozen=True)
 class Slice:
     """A plane through the states of a game, on which two numbers vary and the others are 0. ``places`` are the indices
-    of the two numbers in the state, which has ``size`` numbers. If ``angle`` is set, the first number is an angle, and
-    the state begins with its cosine and sine."""
+    of the two numbers in the state, which has ``size`` numbers, and ``bounds`` their ranges. If ``angle`` is set, the
+    first number is an angle, and the state begins with its cosine and sine."""
 
     names: tuple[str, str]
     places: tuple[int, int]
@@ -37,7 +40,8 @@ class Slice:
     angle: bool = False
 
     def obs(self) -> Tensor:
-        """Return observations ``[points, points, S]``. Rows are the second number, columns the first."""
+        """Return states on a grid of the plane, ``[81, 81, S]``. The first axis is the second number of the plane, the
+        second axis the first number, as in an image."""
         first_axis, second_axis = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
         second, first = torch.meshgrid(second_axis, first_axis, indexing="ij")
         states = torch.zeros(_POINTS, _POINTS, self.size)
@@ -62,23 +66,30 @@ SLICES: dict[str, tuple[Slice, ...]] = {
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
-    """Draw ``reward.png`` in ``folder``. It shows phi, the potential of the learned reward: with the best moves for
-    each cell of a map, on planes through the states for games in `SLICES`, and during random play for other games. If
-    the network has the info of a step as input, or no input (mode 0), the figure shows its weights instead."""
+    """Draw ``reward.png`` in ``folder``, and return its path. It shows the output of the reward network phi: with the
+    best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
+    other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead."""
     networks: Any = proxy.networks
     game, (look, narrow) = proxy.game, stored_looks(look_of(settings.run))
     path = look.path(folder, "reward")
     title = f"{networks.mode.name} reward network of {game}"
-    if not networks.mode.state or networks.mode.info:
-        return _weights(networks, proxy.parameters, path, title, look)
     phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
-    if isinstance(dynamics, CellTable):
-        return _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
     base_name = game.partition(",")[0]  # without options of the environment
-    if base_name in SLICES:
+    if not networks.mode.state or networks.mode.info:
+        _weights(networks, proxy.parameters, path, title, look)
+    elif isinstance(dynamics, CellTable):
+        _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
+    elif base_name in SLICES:
         _slices(SLICES[base_name], phi, narrow.path(folder, "reward"), title, narrow)
-        return _slices(SLICES[base_name], phi, path, title, look)
+        _slices(SLICES[base_name], phi, path, title, look)
+    else:
+        _histogram(game, phi, path, title, look)
+    return path
+
+
+def _histogram(game: str, phi: Phi, path: Path, title: str, look: Look) -> None:
+    """Draw the distribution of the output of the reward network phi during random play."""
     obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
@@ -87,15 +98,14 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
                 axis.hist(values[mask].numpy(), 50, density=True, histtype="step", label=name)
         quantity = _quantity(phi)
         axis.set(xlabel=f"{quantity} along random play", ylabel=f"density (1 / {quantity})")
-    return path
 
 
 def _quantity(phi: Phi) -> str:
-    """Return the name of the network's output phi: the reward is its difference between two states, or phi itself."""
+    """Return "potential" if the learned reward is a difference of phi between two states, else "learned reward"."""
     return "potential" if phi.networks.mode.potential else "learned reward"
 
 
-def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> Path:
+def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> None:
     """Draw the output of the reward network phi on planes through the states."""
     note = f"white lines join states of equal {_quantity(phi)}; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
@@ -109,27 +119,26 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
             axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
             axis.grid(False)
             axis.figure.colorbar(image, ax=axis, label=_quantity(phi))
-    return path
 
 
-def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> Path:
+def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> None:
     """Draw the weight of each number in the info of a step or, for a network with hidden layers, the norm of its
-    weights in the first layer. Mode 0 has a single unused input. ``flat`` are the parameters."""
+    weights in the first layer. ``flat`` are the parameters of the networks."""
     weights = networks.named_tensors(flat)["reward.0.weight"]  # [units, inputs]
-    info_names = networks.spaces.info if networks.mode.info else ()
+    info_names = networks.spaces.info if networks.mode.info else ()  # mode 0 has a single unused input instead
     info_weights = weights[:, -len(info_names) :] if info_names else weights  # info follows the state
     with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
         values = info_weights[0] if networks.linear else info_weights.norm(dim=0)  # a linear network has one unit
         axis.bar(range(len(values)), values.numpy())
         axis.set_xticks(range(len(values)), info_names or ("none",), rotation=20)
         axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
-    return path
 
 
 class Invariance(NamedTuple):
-    """Comparison of the best policies of a map with S cells and A moves. ``real`` and ``learned [S, A]`` tell whether a
-    move is best under the two rewards. ``path`` has the cells that a best policy of the learned reward visits from the
-    start. ``agree`` counts its cells at which all best moves of the learned reward are best moves of the real one."""
+    """Comparison of the best policies in a map (a grid world) with S cells and A moves. ``real`` and ``learned [S, A]``
+    are True for the best moves in each cell under the two rewards. ``path`` has the cells that a best policy under the
+    learned reward visits from the start. ``agree`` is the number of these cells in which all best moves under the
+    learned reward are best under the real one too."""
 
     real: Tensor
     learned: Tensor
@@ -138,25 +147,26 @@ class Invariance(NamedTuple):
 
 
 def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
-    """Compare the best policies of a map under the real and a learned reward, which value iteration finds. With
-    ``zero_at_end``, phi of terminal states counts as 0."""
+    """Compare the best policies of a map under the real reward and under the learned reward of the network ``phi``.
+    Value iteration finds them. With ``zero_at_end``, the output of phi for terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
     next_cells = dynamics.next_cell.view(cells, moves)
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
     next_potentials = potentials[next_cells].masked_fill(terminated & zero_at_end, 0.0)
     learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
-    best_moves = []  # bool [S, A] of each reward: the largest values of a cell, within rounding
+    best_moves = []  # for each reward, bool [S, A]
     for table in (reward, learned_reward):
         _, values = dynamics.values(table, discount)
-        best_moves.append(values >= values.amax(1, keepdim=True) - 1e-9 * (1 + values.abs().amax()))
+        rounding = 1e-9 * (1 + values.abs().amax())
+        best_moves.append(values >= values.amax(1, keepdim=True) - rounding)
     real_best, learned_best = best_moves
     start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))  # equal for all seeds
     path, agree = [start], 0
     while True:
         cell = path[-1]
-        agree += bool((real_best[cell] | ~learned_best[cell]).all())  # learned_best implies real_best
-        move = int(learned_best[cell].int().argmax())  # the first of the best
+        agree += bool(real_best[cell][learned_best[cell]].all())
+        move = int(learned_best[cell].int().argmax())  # the best move with the smallest index
         next_cell = int(next_cells[cell, move])
         if terminated[cell, move] or next_cell in path:
             return Invariance(real_best, learned_best, path, agree)
@@ -168,7 +178,7 @@ _CLIFF = MAPS["cliff"]  # its holes are the cliff
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
-def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> Path:
+def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> None:
     """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
     marks = _MARKS | ({HOLE: "cliff"} if dynamics.rows == _CLIFF else {})
@@ -179,7 +189,8 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     has_arrows = torch.tensor([kind not in _MARKS for kind in kinds])
     note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "
     note += "its way have only moves that are best under the real reward; "
-    note += "grey arrows are other moves; " if (comparison.learned & ~comparison.real)[has_arrows].any() else ""
+    if (comparison.learned & ~comparison.real)[has_arrows].any():
+        note += "grey arrows are other moves; "
     note += f"numbers: {quantity}"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     font_size = 9 * cell_size
@@ -206,4 +217,3 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]
             bar.set_ticks(sorted([0.0, *powers, *(-power for power in powers)]))
             bar.minorticks_off()
-    return path

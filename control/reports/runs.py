@@ -25,7 +25,7 @@ from envs.names import resolve
 from models.settings import SettingError, UserError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
-FOREIGN = ("monitor.csv", "evaluations.npz")  # files of stable-baselines3 have names that end like this
+FOREIGN = ("monitor.csv", "evaluations.npz")  # ends of the names of files that stable-baselines3 writes
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)  # raised by damaged files
 _NUMBER = re.compile(r"[_-](\d+)$")
 _MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
@@ -63,8 +63,9 @@ class Run:
 
 @dataclass
 class Group:
-    """Runs of several seeds with the same ``names``: environment, experiment and implementation. Each training of a
-    seed is a version in a separate folder. ``older_versions`` maps the folder of a run to unused older folders."""
+    """Runs of several seeds with the same ``names``: environment, experiment and implementation. If a seed was trained
+    several times, each training is a version in a separate folder, and the group has one of them. ``older_versions``
+    maps the folder of a run to the folders of versions that are not used."""
 
     names: tuple[str, ...]
     runs: list[Run]
@@ -88,9 +89,10 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def _foreign_columns(path: Path) -> dict[str, Array]:
-    """Read the run of stable-baselines3 in the folder of ``path``: evaluations, and a monitor file for each environment
-    with a row for each episode. Steps are of all environments. A number at the end of the folder's name is the seed."""
-    folder, steps = path.parent.resolve(), 0.0
+    """Read the run of stable-baselines3 in the folder of ``path``, as columns of metrics.csv. The folder has a file of
+    evaluations, and a monitor file for each environment with a row for each episode. Steps are the sum over
+    environments. A number at the end of the folder's name is the seed."""
+    folder = path.parent.resolve()
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
     files = [*sorted(folder.glob(f"*{FOREIGN[0]}")), *folder.glob(FOREIGN[1])]
@@ -109,8 +111,10 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
         raise SettingError(f"{str(file)!r} {problem}") from damaged[file]
     for file in damaged:
         note(f"{short_path(file)} {problem}: left out")
-    for _, length, episode_return in sorted(episodes):
-        rows.append((steps := steps + length, episode_return, math.nan))
+    steps = 0.0
+    for _, length, episode_return in sorted(episodes):  # by time
+        steps += length
+        rows.append((steps, episode_return, math.nan))
     if not rows:
         raise SettingError(f"{str(path)!r} has no episode and no evaluation yet")
     table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
@@ -151,10 +155,13 @@ def _foreign_names(path: Path) -> tuple[str, ...]:
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
-    """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation. A checkpoint, metrics.csv
-    or config.yaml selects its run. If there are several versions of a seed (trainings in separate folders), a version
-    among ``run_dirs`` is used, otherwise the newest. Two versions of a seed among ``run_dirs`` are in separate groups.
-    Raises SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other file."""
+    """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation.
+
+    ``run_dirs`` are run folders, folders above them, or a checkpoint, metrics.csv or config.yaml in a run folder. If
+    there are several versions of a seed (trainings in separate folders), a version among ``run_dirs`` is used,
+    otherwise the newest. Two versions of a seed among ``run_dirs`` are in separate groups. Raises SettingError about
+    the ``setting`` for a missing folder, a folder without metrics.csv, and any other file.
+    """
     groups: dict[tuple[str, ...], Group] = {}
     folders = [_folder(Path(path), setting) for path in run_dirs]
     chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
@@ -192,14 +199,16 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     files: dict[Path, None] = {}
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
-        if setting == "plot":  # one file for each folder of stable-baselines3
-            foreign = (file for end in FOREIGN[::-1] for file in sorted(folder.rglob(f"*{end}")))
-            paths += {file.parent: file for file in foreign}.values()
+        if setting == "plot":
+            foreign: dict[Path, Path] = {}  # folder of stable-baselines3 -> file; a monitor file, which names the game
+            for end in reversed(FOREIGN):
+                foreign |= {file.parent: file for file in sorted(folder.rglob(f"*{end}"))}
+            paths += foreign.values()
         if not paths:
             fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
             allowed = "run folders, or any folder above them"
             raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
-        # The folder is resolved, but not the file, so that a metrics.csv that is a link belongs to its run's folder.
+        # Only the folder is resolved: a metrics.csv that is a link to another folder's file belongs to this folder.
         files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
     return list(files)
 
@@ -219,8 +228,8 @@ def _folder(path: Path, setting: str) -> Path:
 
 
 def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
-    """Return (environment, experiment, implementation) and version of a metrics.csv. A copied run folder has only its
-    name and version 0."""
+    """Return the names (environment, experiment, implementation) and the version of the run with this metrics.csv, from
+    its path. The names of a copied run folder are only its name, and its version is 0."""
     if path.name.endswith(FOREIGN):
         return _foreign_names(path), 0
     folder, seed_folder = path.parent, path.parent.parent
@@ -238,7 +247,7 @@ def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
-    """Return the tags of returns to report for these runs (`without_replaced`)."""
+    """Return the tags of logged returns, without noisier tags of the same quantity (`without_replaced`)."""
     common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
     return without_replaced(logged(runs, tags("return")), common)
 
@@ -251,7 +260,8 @@ def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag:
 
 
 def note_other_versions(path: str, used_path: Path, flag: str) -> None:
-    """Print a note if ``path``, the value of a flag, has further versions besides the version of ``used_path``."""
+    """Print a note if the folder ``path``, the value of a flag, has several versions of a run. ``used_path`` is a file
+    in the version that is used."""
     newest_first = version_folders(Path(path))[::-1]
     used = next((folder for folder in newest_first if folder in used_path.parents), None)
     if used and len(newest_first) > 1:
@@ -274,6 +284,6 @@ def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) 
 
 
 def short_path(path: Path) -> str:
-    """Return a path relative to the working directory, if it is inside it."""
+    """Return a path as text, relative to the working directory if it is inside."""
     full_path, working_dir = path.resolve(), Path.cwd()
     return str(full_path.relative_to(working_dir)) if full_path.is_relative_to(working_dir) else str(full_path)

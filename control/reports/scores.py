@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.curves import Level, draw_levels, game_text, share_limits
+from control.reports.curves import Legend, Level, draw_levels, game_text, share_limits
 from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
 from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
 POINTS = 201  # of a profile
-BANDS = 3  # largest number of profiles with intervals
+MAX_BANDS = 3  # profiles have bands (intervals) only in panels of at most so many algorithms
 Task = Mapping[str, Array]
 """Final scores ``[N]`` of the seeds of each algorithm on one environment."""
 
@@ -32,8 +32,8 @@ def ranked(task: Task) -> list[str]:
 
 
 def common(tasks: Mapping[str, Task]) -> list[str]:
-    """Return the algorithms that all tasks have. The first has the highest mean probability of improvement over the
-    others; equal ones are sorted by name."""
+    """Return the algorithms that all tasks have, sorted by their mean probability of improvement over the others, the
+    highest first. Algorithms with equal probabilities are sorted by name."""
     shared = set.intersection(*(set(task) for task in tasks.values())) if tasks else set()
     total_improvements = {}
     for label in shared:
@@ -48,9 +48,10 @@ def _scores_of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
 
 
 def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """Return the comparison as data for JSON. ``profiles`` has, for each task, ``levels`` of the score and ``above``,
-    the fraction of each algorithm's seeds with a higher score. ``improvement`` has the probability over all tasks for
-    each ordered pair of algorithms. Both have intervals."""
+    """Return the comparison of algorithms on ``tasks`` (environment -> scores) as data for JSON. ``profiles`` has, for
+    each task, ``levels`` of the score and ``above``, the fractions of each algorithm's seeds with a score above each
+    level. ``improvement`` has, for each ordered pair of algorithms, the probability that a seed of the first scores
+    higher than a seed of the second, as the mean over tasks. Both have 95 % intervals."""
     profiles, improvements = {}, {}
     for name, task in tasks.items():
         levels = _levels(task)
@@ -68,7 +69,7 @@ def _for_json(result: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def _levels(task: Task) -> Array:
-    """Return five levels between the lowest and the highest score."""
+    """Return five scores, evenly spaced between the lowest and the highest score of a task."""
     all_scores = np.concatenate(list(task.values()))
     return np.linspace(all_scores.min(), all_scores.max(), 7)[1:-1]  # without both ends
 
@@ -80,24 +81,26 @@ def comparison_text(compared: Mapping[str, Any], score: str) -> str:
     for name, task in compared["profiles"].items():
         heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
         table = [["score", *(f"{level:.4g}" for level in task["levels"])]]
-        table += [[label, *(f"{share:.2f}" for share in row["estimate"])] for label, row in task["above"].items()]
+        for label, above in task["above"].items():
+            table.append([label, *(f"{share:.2f}" for share in above["estimate"])])
         lines += ["", heading, *Table(table).lines()]
     if not compared["improvement"]:
         return "\n".join(lines)
     table = [["probability of improvement", "", "95 %"]]
-    for pair, row in compared["improvement"].items():
-        if row["estimate"] >= 0.5:
-            bounds = row["interval"]
-            table.append([pair, f"{row['estimate']:.2f}", f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"])
+    for pair, probability in compared["improvement"].items():
+        if probability["estimate"] >= 0.5:
+            bounds = probability["interval"]
+            interval_text = f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"
+            table.append([pair, f"{probability['estimate']:.2f}", interval_text])
     return "\n".join([*lines, "", *Table(table).lines()])
 
 
 def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
     """Return the note of `draw`, with ``score`` as the definition of the scores."""
-    has_bands = [len(task) <= BANDS for task in tasks.values()]
+    has_bands = [len(task) <= MAX_BANDS for task in tasks.values()]
     intervals = []
     if any(has_bands):
-        intervals.append("bands of profiles" if all(has_bands) else f"bands of up to {BANDS} profiles")
+        intervals.append("bands of profiles" if all(has_bands) else f"bands of up to {MAX_BANDS} profiles")
     if len(common(tasks)) > 1:
         intervals.append("lines of probabilities")
     interval_note = f"; {' and '.join(intervals)}: 95 % stratified bootstrap intervals" if intervals else ""
@@ -115,19 +118,23 @@ def draw(
     note: str,
     other_scores: Mapping[str, Task] | None = None,
 ) -> None:
-    """Draw a sheet with scores of seeds and profiles for each task, and probabilities of improvement over all tasks. If
-    there is a single task, ``other_scores`` (axis label -> scores) have further panels in the first row."""
+    """Draw a sheet with the scores of seeds and the performance profiles of each task, and the probabilities of
+    improvement over all tasks. ``colours`` are by algorithm, ``game_levels`` (reference levels) by task. The scores
+    have the label ``axis_label``. If there is a single task, ``other_scores`` (axis label -> scores) have further
+    panels in the first row."""
     algorithms = common(tasks)
     several = len(tasks) > 1
     other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
     has_improvements = len(algorithms) > 1
-    if other_scores:  # all scores in the first row
+    # lengths: number of panels in each row
+    if other_scores:  # all scores in the first row; profiles and improvements in the second
         lengths, heights = [1 + len(other_scores), 1 + has_improvements], [height, max(1.7, 0.9 * height)]
-    elif several:  # improvements over all tasks below the tasks
-        lengths = [2] * len(tasks) + [1] * has_improvements
-        heights = [height] * len(tasks) + [0.75 * height] * has_improvements
-    else:
+    elif several:  # a row with scores and profiles for each task; a last row with improvements
+        lengths, heights = [2] * len(tasks), [height] * len(tasks)
+        if has_improvements:
+            lengths, heights = [*lengths, 1], [*heights, 0.75 * height]
+    else:  # one row
         lengths, heights = [2 + has_improvements], [height]
     cells = rows(*lengths)
     widths = None if other_scores else [1.15, 1.0, 0.95][: len(cells[0])]
@@ -146,12 +153,13 @@ def draw(
             heading = f"{game_text(name)}: " if name else ""
             levels = game_levels.get(name, ())
             score_axes = list(islice(remaining_axes, 1 + len(other_scores)))
-            _draw_scores(score_axes, {axis_label: task, **other_scores}, levels, colours, with_values=not several)
+            legend: Legend = "names" if several else "values"  # values of levels in one environment only
+            _draw_scores(score_axes, {axis_label: task, **other_scores}, levels, colours, legend)
             set_title(score_axes[0], f"{heading}Score of each seed", 2.4)
             axis = next(remaining_axes)
             _draw_profiles(axis, task, colours)
             grey_levels = [level for level in levels if not level.implementation]
-            draw_levels(axis, grey_levels, colours, labels=None, axis_name="x")
+            draw_levels(axis, grey_levels, colours, legend="none", axis_name="x")
             axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
             set_title(axis, f"{heading}Seeds that score more", 2.2)
         if has_improvements:
@@ -166,15 +174,15 @@ def draw(
 
 
 def _draw_scores(
-    axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], with_values: bool
+    axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], legend: Legend
 ) -> None:
     """Draw a panel for each kind of ``scores``, with its key as the label of the x axis. The first panel names the
-    algorithms. Its reference levels are in the legend, with their values if ``with_values``."""
+    algorithms, and its reference ``levels`` are in the legend as `draw_levels` describes."""
     order = ranked(next(iter(scores.values())))
     for axis, (label, task) in zip(axes, scores.items(), strict=True):
         is_first = axis is axes[0]
         _draw_seeds(axis, task, [algorithm for algorithm in order if algorithm in task], colours)
-        draw_levels(axis, levels, colours, labels=with_values if is_first else None, axis_name="x")
+        draw_levels(axis, levels, colours, legend if is_first else "none", axis_name="x")
         axis.set(xlabel=label)
         if not is_first:
             axis.tick_params(labelleft=False)
@@ -203,12 +211,12 @@ def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     for label in ranked(task):
         fractions, bounds = profile([task[label]], levels)
         axis.plot(levels, fractions, color=colours[label], linewidth=1.4)
-        if bounds and len(task) <= BANDS:
+        if bounds and len(task) <= MAX_BANDS:
             axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
 
 
 def _draw_improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw the probability that the first of ``labels`` is better than each of the others; 0.5 is no difference."""
+    """Draw the probability that ``labels[0]`` is better than each of the other ``labels``; 0.5 is no difference."""
     best, *rivals = labels
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
     for row, other in enumerate(rivals):

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 
 def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
-    """Return statistics of the mean returns and the training steps of N agents, as data for JSON. The interquartile
-    mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and are left out of the
-    statistics of returns. ``first``, ``stays`` and ``staying`` (`speed_text`) need tests and a solved return."""
+    """Return statistics of the mean returns and the training steps of N agents, as data for JSON.
+
+    The interquartile mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and
+    are left out of the statistics of returns. If the agents were tested during training and the return that solves the
+    game is known, ``first`` and ``stays`` are the `quartiles` of the steps to the first solved test, and to the test
+    from which on all are solved. ``staying`` is the fraction of agents that solve all tests of the second half.
+    """
     from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 
     solved = config.solved_reward
@@ -65,8 +69,9 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
 
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
-    """Return lower quartile, median, upper quartile and maximum of ``tests [N]``, in training steps. ``tests`` has the
-    index of a test of each agent, among the T tests of ``curve [N, T]``. Index T, for no test, becomes None."""
+    """Return lower quartile, median, upper quartile and maximum over N agents of the training steps to a test.
+    ``tests [N]`` has the index of the test for each agent, among the T tests of ``curve [N, T]``, which are
+    ``test_every`` steps apart. Index T, for no test, becomes None."""
     indices = [float(np.quantile(tests.double().numpy(), level, method="higher")) for level in (0.25, 0.5, 0.75, 1.0)]
     return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
 
@@ -77,8 +82,8 @@ def speed_text(summary: dict[str, Any]) -> str:
     slowest agent never (97 % of agents solve all tests of the second half).``"""
 
     def steps_text(key: str) -> str:
-        median, last = ("never" if steps is None else f"{steps:,.0f}" for steps in (summary[key][1], summary[key][3]))
-        return f"median agent {median}, slowest agent {last}"
+        _, median, _, slowest = ("never" if steps is None else f"{steps:,.0f}" for steps in summary[key])
+        return f"median agent {median}, slowest agent {slowest}"
 
     share = f"{100 * summary['staying']:.0f} % of agents solve all tests of the second half"
     text = f"Steps to the first solved test: {steps_text('first')}. Steps until all later tests are solved: "
@@ -92,7 +97,7 @@ def iqm_text(summary: dict[str, Any]) -> str:
 
 
 def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
-    """Draw ``curve.png`` of a fitted model: losses on held-out and training transitions, and rates of wrong ends."""
+    """Draw ``curve.png`` of a fitted synthetic environment: losses in training and on held-out data, wrong ends."""
     (run,) = read_runs(folder / "metrics.csv")
     path = look.path(folder, "curve")
     updates = run.columns[GRADIENT_STEPS]
@@ -111,17 +116,17 @@ def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
 # -- searches for hyperparameters --------------------------------------------------------------------------------------
 
 TRIALS = "trials.json"  # in the folder of a search
-FEWEST = 10  # trials
+FEWEST = 10  # minimum number of trials with a score
 _MAX_BYTES = 30_000_000  # of `TRIALS`
 _BEST = 0.2  # fraction of the trials that count as the best
-_RESAMPLES = 100
-_PANELS = 4  # hyperparameters with a panel of scores
+_RESAMPLES = 100  # samples of the trials, for the intervals of importances
+_PANELS = 4  # maximum number of hyperparameters with a panel of scores
 
 
 def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the importance of each hyperparameter, in [0, 1] with sum 1, the largest first. ``space`` and ``trials``
-    are as in `TRIALS`. ``space`` has the ``kind`` and the ``values`` (choices, or the ends of a range) of each
-    hyperparameter. A trial has its values in ``raw`` and its score in ``best``."""
+    are as in the file `TRIALS`. ``space`` has, for each hyperparameter, its ``kind`` and its ``values``: the choices,
+    or the ends of a range. A trial has the hyperparameters' values in ``raw`` and its score in ``best``."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -134,8 +139,8 @@ def importances(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -
 
 
 def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return ``trials`` as trials of Optuna, failed ones if they have no score. Raises ValueError if a value of a trial
-    is not in the space, and other exceptions if the data are not as in `TRIALS`."""
+    """Return ``trials`` as trials of Optuna. Trials without a score become failed ones. Raises ValueError if a value of
+    a trial is not in the ``space``, and other exceptions if the data are not as in the file `TRIALS`."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
 
@@ -150,7 +155,8 @@ def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
     converted = []
     for trial in trials:
         raw = {name: trial["raw"][name] for name in dimensions}
-        score, state = (trial["best"]["score"], TrialState.COMPLETE) if trial["best"] else (None, TrialState.FAIL)
+        score = trial["best"]["score"] if trial["best"] else None
+        state = TrialState.COMPLETE if trial["best"] else TrialState.FAIL
         converted.append(create_trial(state=state, params=raw, distributions=dimensions, value=score))
     return converted
 
@@ -158,9 +164,9 @@ def _optuna_trials(space: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]
 def read_trials(
     folder: Path, setting: str, space: Mapping[str, Any] | None = None, convert: Callable[[Any], Any] = dict
 ) -> tuple[Mapping[str, Any], list[Any]]:
-    """Read `TRIALS` in ``folder``. Return the space and the trials, each as the result of ``convert``. Raises
-    SettingError about the ``setting`` if the file is damaged or a value is outside ``space``, by default the space of
-    the file."""
+    """Read the file `TRIALS` in ``folder``. Return the space of hyperparameters and the trials, each passed through
+    ``convert``. The space is ``space`` or, by default, the space in the file. Raises SettingError about the ``setting``
+    if the file is damaged or a value of a trial is outside the space."""
     problem = "is not as a search writes it"
     try:
         content = read_json(folder / TRIALS, _MAX_BYTES)
@@ -176,13 +182,13 @@ def read_trials(
 
 
 def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
-    """Draw `importance_figure` of the search in ``folder``, as ``importance.png`` there or as ``out``. Raises
-    SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
+    """Draw the `importance_figure` of a search for hyperparameters, as ``importance.png`` in its ``folder`` or ``out``.
+    Raises SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
-    count = sum(bool(trial["best"]) for trial in trials)  # trials with a score
+    num_scored = sum(bool(trial["best"]) for trial in trials)
     problem = ""
-    if count < FEWEST:
-        problem = f"{count} trials with a score; allowed: at least {FEWEST}"
+    if num_scored < FEWEST:
+        problem = f"{num_scored} trials with a score; allowed: at least {FEWEST}"
     elif all(len(entry["values"]) == 1 for entry in space.values()):
         problem = "no hyperparameter that varies"
     if problem:
@@ -197,7 +203,8 @@ def importance_figure(
     content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers_file: Path | None = None
 ) -> None:
     """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
-    have intervals over resampled trials. ``content`` is the content of `TRIALS`, from ``numbers_file``."""
+    have intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores the hash of
+    ``numbers_file``, if it is given."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
     trials = [trial for trial in content["trials"] if trial["best"]]  # with scores
     importance = importances(space, trials)  # the largest first
@@ -206,8 +213,8 @@ def importance_figure(
     bounds = {name: np.percentile([sample[name] for sample in resampled], [2.5, 97.5]) for name in importance}
     top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
-    # Panel 0 spans two rows on the left. The first row continues with panels 1 and 3, the second with 2 and 4. An empty
-    # cell (-1) makes the rows equally long.
+    # Panel 0, the importances, spans two rows on the left: [[0, 1, 3], [0, 2, 4]] for four panels of scores. An empty
+    # cell (-1) makes the rows equally long: [[0, 1, 3], [0, 2, -1]] for three.
     cells = [[0, *range(first, len(top) + 1, 2)] for first in (1, 2) if first <= len(top)]
     columns = max(map(len, cells))
     cells = [row + [-1] * (columns - len(row)) for row in cells]
@@ -239,7 +246,7 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         axis.minorticks_off()
         low, high = entry["values"]
         ticks = np.geomspace(low, high, 3)
-        rounded = [float(f"{tick:.2g}") for tick in ticks]  # text as 100, not 1e+02
+        rounded = [float(f"{tick:.2g}") for tick in ticks]  # the text of 100 would be 1e+02 with ".2g"
         axis.set(xticks=ticks, xticklabels=[f"{tick:g}" for tick in rounded])
         axis.set_xlim(ticks[0] / 1.1, ticks[-1] * 1.1)
     is_best = scores >= np.quantile(scores, 1 - _BEST)

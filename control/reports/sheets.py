@@ -44,11 +44,8 @@ PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
 RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
-_NOTE_LETTERS = 21  # per inch
-_LEGEND_LETTERS = 14
-_TITLE_LETTERS = 12
-_NOTE_LINE = 0.125  # inches
-_TITLE_LINE = 0.192
+_NOTE_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 14, 12  # letters per inch of a line
+_NOTE_LINE, _TITLE_LINE = 0.125, 0.192  # heights of a line in inches
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,10 @@ class Look:
     texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file of a figure in ``folder``, in the first of the formats."""
-        return folder / f"{stem}{'_narrow' if self.narrow else ''}.{(self.formats or ('png',))[0]}"
+        """Return the file of a figure in ``folder``: ``STEM.png``, or ``STEM_narrow.png`` for a narrow figure, with the
+        first of the formats as suffix."""
+        suffix = self.formats[0] if self.formats else "png"
+        return folder / f"{stem}{'_narrow' if self.narrow else ''}.{suffix}"
 
 
 PLAIN = Look()
@@ -77,8 +76,8 @@ def look_of(run: Any) -> Look:
 
 
 def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
-    """Return two appearances of a picture that pages show: ``look`` with SVG as a further format, and a narrow
-    one as SVG, for telephones, and PNG, for TensorBoard's cards."""
+    """Return two appearances of a picture that pages show. The first is ``look`` with SVG as a further format. The
+    second is narrow: an SVG for telephones, and a PNG for TensorBoard's small cards."""
     formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
     return replace(look, formats=formats), replace(look, formats=("svg", "png"), narrow=True)
 
@@ -145,16 +144,17 @@ Cells = list[list[int]]
 
 
 def grid(panels: int, columns: int) -> Cells:
-    """Return the cells of a number of ``panels``, filled row by row. The last row ends with empty cells."""
-    rows_of_numbers = (range(first, first + columns) for first in range(0, panels, columns))
-    return [[number if number < panels else -1 for number in row] for row in rows_of_numbers]
+    """Return the cells of a number of ``panels``, filled row by row. The last row may end with empty cells:
+    ``grid(3, 2)`` is ``[[0, 1], [2, -1]]``."""
+    numbers = [*range(panels), *[-1] * (-panels % columns)]
+    return [numbers[first : first + columns] for first in range(0, panels, columns)]
 
 
 def rows(*lengths: int) -> Cells:
     """Return the cells of rows with these numbers of panels, without rows of length 0. Panels of shorter rows span more
     cells, so that no cell is empty: ``rows(1, 2)`` is ``[[0, 0], [1, 2]]``."""
     full_lengths = [length for length in lengths if length]
-    columns = math.lcm(*full_lengths)
+    columns = math.lcm(*full_lengths)  # each panel of a row spans columns / length cells
     cells, first = [], 0
     for length in full_lengths:
         cells.append([first + column * length // columns for column in range(columns)])
@@ -163,15 +163,16 @@ def rows(*lengths: int) -> Cells:
 
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
-    """Return the lengths of rows for a number of ``panels``, as equal as possible: 4 panels give 2 and 2."""
+    """Return the lengths of rows of at most ``max_columns`` panels, as equal as possible: [3, 2] for 5 ``panels``."""
     num_rows = math.ceil(panels / max_columns)
-    return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]  # the first rows have the rest
+    return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]
 
 
 class Book:
     """Sheets of one figure, written to ``target`` in every format of ``look``. A PDF has a page for each sheet. Other
     formats have a file for each sheet, and the names of all files after the first end with the name of the sheet.
-    ``files`` lists the written files. A PNG stores the SHA-256 of the data in file ``numbers`` as text ``Numbers``."""
+    ``files`` lists the written files. If the figure is drawn from the file ``numbers``, a PNG stores the SHA-256 of
+    that file as its metadata ``Numbers``."""
 
     def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
         self.look, self.target, self.files = look, target, list[Path]()
@@ -202,7 +203,8 @@ class Book:
         self.stack.__exit__(*error)
 
     def _file(self, form: str, name: str = "") -> Path:
-        """Return the file of a sheet in one format. The spelling of the user's suffix is kept."""
+        """Return the file of a sheet in the format ``form``. ``name`` is the name of the sheet, empty for the first."""
+        # A suffix like .PNG is kept as the user wrote it.
         suffix = self.target.suffix if self.target.suffix[1:].lower() == form else f".{form}"
         stem = f"{self.target.stem}_{name}" if name else self.target.stem
         return self.target.with_name(f"{stem}{suffix}")
@@ -228,10 +230,12 @@ class Book:
         from matplotlib.figure import Figure
         from matplotlib.text import Text
 
-        if self.look.narrow:
-            heights = [size[1] * height / sum(heights or [len(cells)]) for height in heights or [1] * len(cells)]
-            height_of_panel = {number: heights[i] for i, row in enumerate(cells) for number in row if number >= 0}
-            cells, heights, widths = [[number] for number in height_of_panel], [*height_of_panel.values()], None
+        if self.look.narrow:  # one column, in which each panel is as high as its row
+            ratios = heights or [1] * len(cells)
+            panel_heights: dict[int, float] = {}
+            for row, ratio in zip(cells, ratios, strict=True):
+                panel_heights |= {number: size[1] * ratio / sum(ratios) for number in row if number >= 0}
+            cells, heights, widths = [[number] for number in panel_heights], [*panel_heights.values()], None
             size = (NARROW, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
         axis_of_panel = _panels(figure, cells, widths, heights)
@@ -245,14 +249,10 @@ class Book:
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
         renderer = FigureCanvasAgg(figure).get_renderer()
         self.metadata["svg"] |= {"Description": note}
-        _frame(
-            figure,
-            renderer,
-            axes,
-            size,
-            *((title, note) if self.look.texts else ("", "")),
-            1 + (not lone_label) if legend else math.inf,
-        )
+        if not self.look.texts:
+            title = note = ""
+        min_labels = (1 if lone_label else 2) if legend else math.inf
+        _frame(figure, renderer, axes, size, title, note, min_labels)
         for text in figure.findobj(Text):
             _make_drawable(text)
         for form in self.formats:
@@ -295,8 +295,8 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
 
 
 def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
-    """Add the axes of ``cells`` to ``figure``, and return them by number. Rows with different numbers of panels have
-    separate layouts, since their columns differ, unless a panel spans several rows."""
+    """Add the axes of ``cells`` to ``figure``, and return them by number. If rows have different numbers of panels, and
+    no panel spans several rows, each row is laid out separately: columns of different rows are not aligned."""
     lengths = [len(set(row)) for row in cells]  # panels in each row
     numbers = {number for row in cells for number in row}
     spans_rows = len(numbers) < sum(lengths)
@@ -336,10 +336,10 @@ def _frame(
 def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: float) -> tuple[Any, float]:
     """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
     None and 0 for fewer than ``min_labels`` labels."""
-    handles: dict[str, Any] = {}
+    handles: dict[str, Any] = {}  # label -> line of the first panel with this label
     for axis in axes:
-        pairs = zip(*axis.get_legend_handles_labels(), strict=True)
-        handles |= {label: handle for handle, label in pairs if label not in handles}  # the first panel with a label
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
     if len(handles) < max(1, min_labels):
         return None, 0.0
     labels = [textwrap.fill(label, int(_LEGEND_LETTERS * width)) for label in handles]
@@ -356,8 +356,8 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
 
 
 def _make_drawable(text: Any) -> None:
-    """Change matplotlib's ``text`` so that dollars are drawn as dollars, and letters that the font lacks as escapes
-    such as ``\\u65e5``."""
+    """Change matplotlib's ``text`` so that a dollar does not begin a formula, and letters that the font lacks are drawn
+    as escapes such as ``\\u65e5``."""
     from matplotlib.font_manager import findfont, get_font
 
     words = text.get_text()

@@ -33,17 +33,17 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     after training. "real" has next states and rewards from ten greedy episodes of each agent on the real environment.
     "synthetic on real" has the outputs of the synthetic environment for the states and actions of these episodes.
     """
-    # All agents have one shape, so that one program trains them. Trainings that may end early run in torch, where
-    # agents leave the program at their end.
+    # Trainings that may end early run in torch: there, agents that have finished leave the others.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
+    # Without vary_hp, all networks have one shape, so that one program trains the agents.
     loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
-    loop = loop.copy_for_kind(loop.kinds[0])
+    loop = loop.copy_for_kind(loop.kinds[0])  # only agents of the first implementation
     parameters = proxy.parameters.expand(_AGENTS, -1)
-    interaction = loop.begin(parameters, list(range(_AGENTS)))
-    trained = loop.train_to_end(interaction)
-    agent: Any = interaction.agent
+    step_loop = loop.begin(parameters, list(range(_AGENTS)))
+    trained = loop.train_to_end(step_loop)
+    agent: Any = step_loop.agent
     networks = Networks(proxy.config, loop.stages.spaces)
     if hasattr(agent, "replay_buffer"):
         train_states, train_rewards = _replayed_samples(agent, proxy, networks)
@@ -55,11 +55,11 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(trained.policy, real)
     real.close()
-    program = networks.with_weights(parameters)
-    answers = [program.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
+    synthetic = networks.with_weights(parameters)
+    answers = [synthetic.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
     answer_states = torch.stack([answer.next_state for answer in answers])
     answer_rewards = torch.stack([answer.reward for answer in answers])
-    valid = trajectory.valid
+    valid = trajectory.valid  # steps before the end of an episode
     samples = {
         "synthetic": (train_states, train_rewards),
         "real": (_next_states(trajectory)[valid], trajectory.reward[valid]),
@@ -75,13 +75,13 @@ def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> tuple[Ten
     if obs_key not in columns:  # agents of continuous actions store observation and action together
         columns[obs_key] = columns["pair"][..., : agent.spaces.obs_shape[0]]
     states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
-    if networks.scales_obs:
+    if networks.scales_obs:  # the buffers have scaled states
         states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]
     return states, rewards
 
 
 def _play(policy: Policy, environment: Environment) -> Trajectory:
-    """Play an episode in each environment of each member, with the seeds 0, 1, ..."""
+    """Return one episode in each environment of each member, from the seeds 0, 1, ..."""
     seeds = torch.arange(environment.members * environment.envs).view(environment.members, environment.envs)
     return rollout(policy, environment, seeds)
 
@@ -141,9 +141,10 @@ def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit
 
 
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
-    """Return the fractions of ``samples`` (kind -> ``[N, S + 1]``) in 60 bins, with a panel for each number of the
-    state and for the reward. Each panel has ``name``, ``edges``, and the fractions of each kind. A bandit has no next
-    state, so its states on the real environment are omitted."""
+    """Return a histogram for each number of the state and for the reward, as data for JSON. ``samples`` maps a kind of
+    samples to states and rewards ``[N, S + 1]`` (`behaviour`). A histogram has a ``name``, the ``edges`` of its 60
+    bins and, for each kind, the fraction of the samples in each bin. A bandit has no next states, so its answers to
+    real states are omitted."""
     size = samples["real"].shape[1] - 1
     panels = []
     for column, name in enumerate([*names_of(game, size), "reward"]):
@@ -181,7 +182,7 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
     """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``. Discrete actions are all actions.
     Continuous actions are values of one ``coordinate``, with the others at the middle of their ranges."""
     networks: Any = proxy.networks
-    program = networks.with_weights(proxy.parameters[None])  # one member
+    synthetic = networks.with_weights(proxy.parameters[None])  # one member
     space, count = networks.actions, len(states)
     if isinstance(space, Discrete):
         actions = torch.arange(space.n)
@@ -191,12 +192,13 @@ def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[T
         actions = torch.linspace(float(low[coordinate]), float(high[coordinate]), _ACTIONS)
         action_batch = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)  # [K, 1, N, A]
         action_batch[..., coordinate] = actions.view(-1, 1, 1)
-    return actions, torch.cat([program.step(states[None], action).reward for action in action_batch])
+    return actions, torch.cat([synthetic.step(states[None], action).reward for action in action_batch])
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Divide ``values [N]``, without 0.5 % at both ends, into bins. Return the edges ``[_REWARD_BINS + 1]`` of the bins
-    and the means ``[K, _REWARD_BINS]`` of ``reward [K, N]`` in each bin, NaN for an empty bin."""
+    """Average the rewards of N states in bins of one number of the state, ``values [N]``. ``reward [K, N]`` are the
+    rewards of K actions. Return the edges ``[_REWARD_BINS + 1]`` of the bins, which leave out 0.5 % of the values at
+    both ends, and the mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin."""
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
     edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)
     bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N]
@@ -206,9 +208,9 @@ def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
-    """Draw a bandit's mean reward of each action over each coordinate of the states of `behaviour`. Discrete actions
-    have lines, and each coordinate of continuous actions has an image. Show the nine panels in which the coordinate of
-    the state has the strongest effect on the best action."""
+    """Draw a bandit's mean reward of each action over each number of the states in ``samples`` (`behaviour`), and
+    return ``path``. Discrete actions have lines, and each coordinate of continuous actions has an image. If there are
+    more than nine panels, only the nine are shown in which the number matters most for the choice of the action."""
     states = torch.from_numpy(samples["synthetic"][:, :-1])  # the last column is the reward
     networks: Any = proxy.networks
     space = networks.actions
@@ -219,11 +221,11 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look:
         for column, name in enumerate(names_of(proxy.game, states.shape[1])):
             edges, means = in_bins(reward, states[:, column])  # means [actions, bins]
             panels.append((coordinate, name, actions, edges, means))
-            # If the coordinate matters, the rise from the first action to the last differs between bins.
+            # If the number matters, the rise of the reward from the first action to the last differs between bins.
             rise = (means[-1] - means[0])[means.isfinite().all(0)]
             effects.append(float(rise.std()) if len(rise) > 1 else 0.0)
-    strongest = sorted(range(len(panels)), key=lambda panel: -effects[panel])[:_MAX_PANELS]
-    shown_panels = [panels[panel] for panel in sorted(strongest)]
+    strongest = sorted(range(len(panels)), key=lambda index: -effects[index])[:_MAX_PANELS]
+    shown_panels = [panels[index] for index in sorted(strongest)]  # in the order of coordinates and numbers
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on"
     if not is_discrete and space.size > 1:

@@ -27,8 +27,8 @@ class Table:
     numeric: bool = True
 
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
-        """Return lines of text, with the first column aligned to the left and the others to the right. ``min_widths``
-        of the columns align a table that is printed row by row."""
+        """Return lines of text, with the first column aligned to the left and the others to the right. If a table is
+        printed row by row, ``min_widths`` of the columns align the rows."""
         columns = list(zip(*self.rows, strict=True))
         min_widths = min_widths or [0] * len(columns)
         widths = [max(width, *map(len, column)) for width, column in zip(min_widths, columns, strict=True)]
@@ -57,7 +57,7 @@ class Table:
 
 
 def _cell(text: str) -> str:
-    """Return a cell of HTML. Verdicts have a class, for their colour."""
+    """Return a cell of HTML. Verdicts have a class, ``solved`` or ``not-solved``, for their colour."""
     return f'<td class="{text.replace(" ", "-")}">{text}</td>' if text in VERDICTS else f"<td>{_html(text)}</td>"
 
 
@@ -104,8 +104,8 @@ def _finite(value: float) -> float | None:
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Return mean, IQM and the IQM's 95 % interval of the finite ``values``, one value per seed. The interval is None
-    for fewer than three."""
+    """Return number, mean, interquartile mean and its 95 % interval of the finite ``values``, one per seed. The
+    interval is None for fewer than three."""
     finite = [value for value in values if math.isfinite(value)]
     bounds = interval(finite, iqm)
     return {
@@ -126,8 +126,8 @@ def summary_text(title: str, summary: dict[str, Any]) -> str:
 
 
 def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
-    """Return the table of a group's numbers: a row for each seed and, for several, three rows of statistics.
-    ``corner`` is the first cell of the header."""
+    """Return the table of a group's numbers (`summarise`): a row for each seed and, for several seeds, the three rows
+    `AGGREGATES`. ``corner`` is the first cell of the header."""
     return_names = list(group["over_seeds"])
     units = ("generations", "steps of all agents") if of_search(return_names) else ("epochs", "env steps")
     rows = [[corner, *units, *(TAGS[tag].short for tag in return_names)]]
@@ -142,7 +142,8 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the numbers of `over_seeds` as texts, by row of `AGGREGATES`; further numbers ``best`` are in brackets."""
+    """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`. Statistics of ``best`` values, if
+    they are given, follow in brackets."""
     bounds = summary["iqm_interval"]
     if bounds:
         interval_text = f"{number_text(bounds[0])} to {number_text(bounds[1])}"
@@ -165,8 +166,8 @@ def number_text(value: float | None) -> str:
 
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -> str:
     """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, with this number of decimal ``digits``."""
-    text, *ends = (f"{float(number):.{digits}f}" for number in (value, *(bounds or ())))
-    return f"{text} [{', '.join(ends)}]" if ends else text
+    text = f"{float(value):.{digits}f}"
+    return f"{text} [{', '.join(f'{float(bound):.{digits}f}' for bound in bounds)}]" if bounds else text
 
 
 def seeds_text(counts: Sequence[int]) -> str:

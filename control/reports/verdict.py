@@ -1,7 +1,7 @@
-"""The verdict about fresh agents: the returns of random play, the best constant action and a teacher on the real
-environment, and two sentences that compare the agents with these baselines.
+"""The verdict about fresh agents: two sentences that compare their returns on the real environment with the returns of
+baselines: random play, the best constant action and a teacher.
 
-The episodes of these baselines are not counted as steps of a search. Their number is in the result.
+Episodes of the baselines are not counted as steps of a search. The number of their steps is in the result.
 """
 
 import contextlib
@@ -33,15 +33,15 @@ Act = Callable[[Tensor], Tensor]
 
 SCORES = "scores.json"  # in the run folder of a search
 EPISODES, CHOICE_EPISODES = 32, 8  # episodes of each baseline, and of each constant action when the best is chosen
-MOST_STEPS = 50_000  # real steps after which no further episodes begin
-MOST_CONSTANTS = 9  # constant actions that are tried
+MOST_STEPS = 50_000  # number of real steps after which no further episodes begin
+MOST_CONSTANTS = 9  # maximum number of constant actions that are tried
 _WAY = "of the way from random play to the teacher"
 
 
 @dataclass(frozen=True)
 class Score:
-    """Statistics of N returns: their ``mean``, its standard ``error``, their ``iqm`` and its 95 % interval ``bounds``
-    (None for fewer than three). The mean is NaN for no returns."""
+    """Statistics of N returns: their number ``count``, their ``mean`` and its standard ``error``, their interquartile
+    mean ``iqm`` and its 95 % interval ``bounds`` (None for fewer than three). The mean is NaN for no returns."""
 
     mean: float
     error: float
@@ -68,8 +68,8 @@ class Score:
         return self.mean - other.mean > max(2 * math.hypot(self.error, other.error), rounding)
 
     def failure_to_exceed(self, other: "Score") -> str:
-        """Return how these returns, which do not exceed the others, compare with them: "no better than", or "not
-        clearly better than" if only the mean is higher."""
+        """Return words for a comparison in which these returns do not exceed the others: "not clearly better than" if
+        their mean is higher, otherwise "no better than"."""
         return "not clearly better than" if self.mean > other.mean else "no better than"
 
     def __str__(self) -> str:
@@ -91,40 +91,45 @@ class Baselines:
     @functools.lru_cache(8)
     def measure(cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None) -> "Baselines":
         """Play `EPISODES` episodes of each baseline, or fewer after `MOST_STEPS` steps. All baselines play the same
-        episodes, which ``seed`` determines. Other episodes choose the best constant action (`constant_actions`).
-        ``limit`` replaces the environment's time limit; an environment without one gets `LONG`. Equal arguments give
-        the result of the first call."""
+        episodes, which ``seed`` determines. The best constant action is chosen before, in other episodes. ``limit``
+        replaces the environment's time limit; an environment without one gets `LONG`. Results are cached, so equal
+        arguments play only once."""
         spaces = spaces_of(game, limit)
         limit = limit if spaces.max_episode_steps else LONG
         streams = Streams([derive_seed(seed, "random play")])
         constants = constant_actions(spaces.actions)
-        policies: dict[str, Act] = {"": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
+        policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
         policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
         max_steps = len(policies) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
-        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))
+        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))  # episodes at once
         real_steps = 0
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
 
-            def play(names: list[str], count: int, most_steps: int) -> dict[str, list[float]]:
-                """Return the returns of about ``count`` episodes of each policy, or of fewer after ``most_steps``."""
+            def play(names: list[str], count: int, max_real_steps: int) -> dict[str, list[float]]:
+                """Return the returns of at least ``count`` episodes of each policy in ``names``. After
+                ``max_real_steps`` steps of all policies, no further episodes begin."""
                 nonlocal real_steps
                 starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
                 returns: dict[str, list[float]] = {name: [] for name in names}
-                while len(returns[names[0]]) < count and (real_steps < most_steps or not returns[names[0]]):
+                num_episodes = 0  # of each policy
+                while num_episodes == 0 or (num_episodes < count and real_steps < max_real_steps):
                     seeds = starts.episode_seeds(envs)
                     for name in names:
                         episodes = rollout(FunctionPolicy(policies[name]), real, seeds, keep=False)
                         real_steps += int(episodes.lengths.sum())
                         returns[name] += episodes.returns[0].tolist()
+                    num_episodes += envs
                 return returns
 
             choice = play(list(constants), CHOICE_EPISODES, MOST_STEPS // 2)
             best = max(choice, key=lambda name: sum(choice[name]))
+            baselines = ["random", best]
             if teacher is not None:
                 policies["teacher"] = teacher
-            returns = play(["", best, *(["teacher"] if teacher else [])], EPISODES, MOST_STEPS)
+                baselines.append("teacher")
+            returns = play(baselines, EPISODES, MOST_STEPS)
         scores = {name: Score.of(values) for name, values in returns.items()}
-        return cls(scores[""], scores[best], best, scores.get("teacher"), real_steps)
+        return cls(scores["random"], scores[best], best, scores.get("teacher"), real_steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
         """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`."""
@@ -135,9 +140,9 @@ class Baselines:
 class Verdict(Baselines):
     """A comparison of fresh ``agents`` on the real environment with the baselines.
 
-    Agents that reach the return ``goal``, such as the environment's largest return, need not exceed the best constant
-    action. ``progress`` has the fitness in a search's first generation, and the fitness of its winner. ``advice`` names
-    changes to try after a failure.
+    Agents whose mean return reaches ``goal``, such as the environment's largest return, need not exceed the best
+    constant action. ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
+    ``advice`` names changes to try after a failure.
     """
 
     agents: Score
@@ -175,7 +180,7 @@ class Verdict(Baselines):
     @property
     def numbers(self) -> str:
         """The mean returns of the agents and of all baselines or, after a search without progress, its fitness."""
-        if self.progress is not None and self._failure_of_returns == "" != self.failure:
+        if self.progress is not None and self.failure and not self._failure_of_returns:
             first, winner = self.progress
             return f"fitness: winner {winner}, first generation {first}; mean return of the agents: {self.agents}"
         return f"mean returns: agents {self.agents}, {self._baseline_numbers}"
@@ -188,15 +193,17 @@ class Verdict(Baselines):
     @property
     def failure(self) -> str:
         """The reason why the agents fail, "" if they pass."""
-        if self._failure_of_returns or self.progress is None or self.progress[1].exceeds(self.progress[0]):
+        if self._failure_of_returns or self.progress is None:
             return self._failure_of_returns
         first, winner = self.progress
+        if winner.exceeds(first):
+            return ""
         comparison = f"the winner is {winner.failure_to_exceed(first)} the first generation"
         return f"agents are better than random play, but the search gained nothing: {comparison}"
 
     @property
     def _failure_of_returns(self) -> str:
-        """The reason for which the returns of the agents fail, "" if they pass."""
+        """The reason why the agents fail by their returns alone, "" if they pass."""
         agents, random, constant, teacher = self.agents, self.random, self.constant, self.teacher
         if not agents.count:
             return "the weights of all agents are no longer finite"
@@ -233,26 +240,32 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))
-    shares = {name: f"{100 * it.share:.0f} %" for name, it in verdicts.items() if name not in failures}
-    agents, percents = "agents", ", ".join(f"{share} ({name})" for name, share in shares.items())
-    if not failures and len({*shares.values()}) == 1:  # all kinds agree
+    # The kinds that pass: their share of the way from random play to the teacher.
+    shares = {name: f"{100 * verdict.share:.0f} %" for name, verdict in verdicts.items() if not verdict.failure}
+    clauses = []
+    if not failures and len(set(shares.values())) == 1:  # all kinds have the same share
         count = f"{first_verdict.agents.count} {'each ' if len(shares) > 1 else ''}of {', '.join(shares)}"
-        agents, percents = f"new agents that trained only on the bandit ({count})", next(iter(shares.values()))
-    clauses = [f"{agents} come {percents} {_WAY}"] if shares else []
+        (share,) = set(shares.values())
+        clauses.append(f"new agents that trained only on the bandit ({count}) come {share} {_WAY}")
+    elif shares:
+        clauses.append(f"agents come {', '.join(f'{share} ({name})' for name, share in shares.items())} {_WAY}")
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
     if shares and first_verdict.doubt:
         clauses.append(first_verdict.doubt)
-    returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
-    if len(means := {str(verdict.agents) for verdict in verdicts.values()}) == 1 and len(verdicts) > 1:
-        returns = f"agents {means.pop()}"
+    means = {name: str(verdict.agents) for name, verdict in verdicts.items()}
+    if len(means) > 1 and len(set(means.values())) == 1:
+        returns = f"agents {first_verdict.agents}"
+    else:
+        returns = ", ".join(f"{name} {mean}" for name, mean in means.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
-    return {"passed": passed, "sentence": sentence, "kinds": {name: it.as_dict() for name, it in verdicts.items()}}
+    kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
+    return {"passed": passed, "sentence": sentence, "kinds": kinds}
 
 
 def _two_sentences(result: str, advice: str, numbers: str = "") -> str:
-    """Return sentences from the clause ``result``, an ``advice`` what to try, and ``numbers``. Empty parts are left
-    out."""
+    """Return two sentences: the clause ``result`` with an ``advice`` to try something, and the clause ``numbers``.
+    Empty parts are left out."""
     texts = [f"{result}: try {advice}" if advice else result, numbers]
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)
 
@@ -265,18 +278,24 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
-    """Return at most `MOST_CONSTANTS` actions by their names. Discrete actions are evenly spaced. Continuous actions
-    have the lowest, middle and highest values, in all combinations for one or two dimensions, else jointly."""
+    """Return at most `MOST_CONSTANTS` actions by their names. Discrete actions are evenly spaced. Dimensions of a
+    continuous action have their lowest, middle or highest value: all combinations of these if there are one or two
+    dimensions, otherwise the same of the three for all."""
     if isinstance(actions, Discrete):
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}
     low, high = np.array(actions.low), np.array(actions.high)
-    levels = [0.0, 0.5, 1.0]
-    joint = [(level,) * actions.size for level in levels]
-    combinations = list(itertools.product(levels, repeat=actions.size)) if actions.size <= 2 else joint
-    values = [low + (high - low) * np.array(combination) for combination in combinations]
-    names = [" ".join(f"{number:g}" for number in (value if len(set(value)) > 1 else value[:1])) for value in values]
-    return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(names, values, strict=True)}
+    levels = [0.0, 0.5, 1.0]  # from the lowest value to the highest
+    if actions.size <= 2:
+        combinations = list(itertools.product(levels, repeat=actions.size))
+    else:
+        combinations = [(level,) * actions.size for level in levels]
+    constants = {}
+    for combination in combinations:
+        action = low + (high - low) * np.array(combination)
+        numbers = action if len(set(action)) > 1 else action[:1]  # equal numbers are named once
+        constants[" ".join(f"{number:g}" for number in numbers)] = torch.tensor(action, dtype=torch.float32)
+    return constants
 
 
 def _repeated(action: Tensor, obs: Tensor) -> Tensor:

@@ -239,7 +239,7 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
     for name, runs in panel.runs.items():
         seed_curves = curves(runs, panel.tag, window, frequency)
         draw_curves(axis, seed_curves.steps, seed_curves.values, colours[name], name, with_iqm=False)
-    draw_levels(axis, _levels(REFERENCES.get(panel.game, {})), {}, labels=False)
+    draw_levels(axis, _levels(REFERENCES.get(panel.game, {})), {}, legend="names")
     scale(axis)
     axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
@@ -274,7 +274,7 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
                     axis,
                     _levels(panel["references"]),
                     {},
-                    labels=None if axis is not axes[2 * i] else True,
+                    legend="none" if axis is not axes[2 * i] else "values",
                     axis_name="x",
                 )
                 set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {words}", 2.9)

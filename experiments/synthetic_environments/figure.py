@@ -47,7 +47,7 @@ def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
         steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
         axis.plot(steps / 1e6, returns, color=COLOUR[kind], linestyle=style, linewidth=1.3)
         axis.plot([], [], color=INK, linestyle=style, label=f"search seed {seed}")
-    draw_levels(axis, _level(game), {}, labels=False)
+    draw_levels(axis, _level(game), {}, legend="names")
     set_title(axis, title, 2.1)
     axis.set(xlabel="synthetic steps (millions)", ylabel="return on the real environment")
 
@@ -63,7 +63,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
     axis.plot([], [], "D", color=INK, markersize=4, label="interquartile mean")
     axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
     set_row_labels(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in game_reports])
-    draw_levels(axis, _level(game), {}, labels=False, axis_name="x")
+    draw_levels(axis, _level(game), {}, legend="names", axis_name="x")
     set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.7)
     axis.set_xlabel("real return")
 
@@ -80,7 +80,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -
     axis.plot([], [], "D", color=INK, markersize=4, label="mean of the seeds")
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
     set_row_labels(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
-    draw_levels(axis, _level("cartpole"), {}, labels=False, axis_name="x")
+    draw_levels(axis, _level("cartpole"), {}, legend="names", axis_name="x")
     steps = next(iter(results.values()))["steps"]
     set_title(axis, f"CartPole: SB3 after {steps:,} steps", width)
     axis.set_xlabel("real return")

@@ -151,7 +151,7 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
             axis.set_xscale("log", base=2)
             axis.set_ylim(0, 520)
             axis.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
-            draw_levels(axis, [Level(475.0, "solved", "")], {}, labels=False)
+            draw_levels(axis, [Level(475.0, "solved", "")], {}, legend="names")
             axis.set(xlabel=f"{name.replace('_', ' ')}, times that of CartPole", ylabel="return (of 500)")
     print("\n".join(map(str, book.files)))
 

@@ -209,7 +209,7 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
                 axis.tick_params(axis="x", length=0)
                 axis.grid(False, axis="x")
             threshold = solved_return(game)
-            draw_levels(left_axis, [] if threshold is None else [Level(threshold, "solved", "")], {}, labels=False)
+            draw_levels(left_axis, [] if threshold is None else [Level(threshold, "solved", "")], {}, legend="names")
             set_title(left_axis, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
             left_axis.set_ylabel("return")
             steps = int(gathered(row_of[row_names[0]], "DDQN", "steps").mean())
