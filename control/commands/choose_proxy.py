@@ -94,11 +94,13 @@ def conclude(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterato
 
 
 def _draw_winner(module: ProxyModule, path: Path) -> Path:
-    """Draw the winner, which is the proxy in the file ``path``, and show the picture on the board. Return its path."""
+    """Draw the winner, which is the proxy in the file ``path``, and add the pictures to TensorBoard. Return the path of
+    the first one."""
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture: Path = reports.picture(files.load(path), path.parent, module.settings)
-    show_image(module, path.parent, "proxy", picture)
+    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
+        show_image(module, path.parent, f"winner/{file.stem}", file)
     return picture
 
 

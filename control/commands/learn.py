@@ -425,7 +425,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
         late = float(curve[:, -max(1, curve.shape[1] // 4) :].mean())
         arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
-        arms[reward_name]["curve"] = curve.mean(0).tolist()
+        arms[reward_name]["curves"] = curve.tolist()
         if watch is not None:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     text, gain = _race_text(name, count, solved, steps, arms)

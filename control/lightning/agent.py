@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from os import PathLike
 from typing import Any, Self
 
@@ -20,6 +21,9 @@ from models.state import require
 from models.streams import Streams
 
 
+_PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a mean over several
+
+
 class AgentModule(RunModule):
     """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment, with the ``loop`` of its
     family.
@@ -36,8 +40,9 @@ class AgentModule(RunModule):
         self.validate_every = settings.schedule.eval_every
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
-        self.legend = "left: with film" * settings.run.record
         self._ends_part = False  # whether the epoch ends one of ``evaluations`` equal parts of the run
+        self._recent_returns = deque[float](maxlen=_PRINTED_EPOCHS)  # of epochs in which episodes ended
+        self._latest_loss: dict[str, float] = {}  # by its tag; empty before the first update
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]
@@ -84,6 +89,11 @@ class AgentModule(RunModule):
         self.row = self.loop.epoch()
         rate = (int(self.loop.env_steps.sum()) - start_steps) / (time.perf_counter() - start)
         self.row[tags.SPEED] = torch.full((len(self.seeds),), rate)
+        means = self.means()
+        if tags.TRAINING in means:
+            self._recent_returns.append(means[tags.TRAINING])
+        if self.loop.loss_tag in means:
+            self._latest_loss = {self.loop.loss_tag: means[self.loop.loss_tag]}
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
         if tags.LEARNING_RATE in self.row:
@@ -183,7 +193,8 @@ class AgentModule(RunModule):
         return samples
 
     def columns(self) -> dict[str, str]:
-        """Return the steps, mean returns of training and evaluation, the loss, and the number of diverged seeds."""
+        """Return the steps, mean returns of training (of the latest epochs with episodes, or the running mean) and of
+        evaluations, the loss of the latest update, and the number of diverged seeds."""
         formats = {self._return_tag: ("return", ".1f"), tags.REWARD_RATE: ("reward rate", ".4f")}
         formats |= {
             tags.GREEDY: ("greedy", ".1f"),
@@ -192,7 +203,9 @@ class AgentModule(RunModule):
         }
         if tags.REWARD_RATE in self.row:
             del formats[tags.GREEDY]
-        means, num_diverged = self.means(), int((~self.loop.finite_members).sum())
+        means, num_diverged = self._latest_loss | self.means(), int((~self.loop.finite_members).sum())
+        if self._recent_returns:
+            means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
         # These columns exist from the first row on, although evaluations and updates may begin later.
         fixed_columns = {"return", "loss", *(self.loop.evaluation_modes if tags.REWARD_RATE not in self.row else ())}

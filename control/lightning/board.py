@@ -115,10 +115,7 @@ def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
 
 
 def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
-    """Add a picture or a GIF of the finished run in ``folder`` to TensorBoard, in its narrow form if there is one,
-    because cards are small. Other files are left out."""
-    narrow = path.with_name(f"{path.stem}_narrow.png")
-    path = narrow if narrow.exists() else path
+    """Add a picture or a GIF of the finished run in ``folder`` to TensorBoard. Other files are left out."""
     if module.settings.run.logger != "tensorboard" or path.suffix not in (".gif", ".png") or not path.exists():
         return
     with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:

@@ -78,9 +78,9 @@ def look_of(run: Any) -> Look:
 
 def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
     """Return two appearances of a picture that pages show: ``look`` with SVG as a further format, and a narrow
-    one as SVG, for telephones, and PNG, for TensorBoard's cards."""
+    SVG for telephones."""
     formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
-    return replace(look, formats=formats), replace(look, formats=("svg", "png"), narrow=True)
+    return replace(look, formats=formats), replace(look, formats=("svg",), narrow=True)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
