@@ -20,7 +20,6 @@ from control.storage import checkpoints
 from models.state import require
 from models.streams import Streams
 
-
 _PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a mean over several
 
 
