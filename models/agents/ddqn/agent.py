@@ -105,8 +105,8 @@ class Agent(OffPolicyAgent):
 
     @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics ``{tag: [M]}`` of the current weights on the minibatch of the latest update. They are NaN for
-        members that do not learn yet."""
+        """Return statistics ``{tag: [M]}`` of the current weights on the minibatch of the latest update. They are NaN
+        for members that do not learn yet."""
         batch = self.latest_minibatch()
         if batch is None:
             statistics = [torch.full((self.members,), torch.nan)] * 3
