@@ -14,6 +14,7 @@ Watch = Callable[..., object]
 """A function that receives the fraction of the work that is done, from 0 to 1. The functions of `progress` and
 `watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
 
+_HEADER_ROWS = 22  # of a table: a screen of 24 lines has a header
 LINE_SECONDS = 5.0  # between lines without a terminal
 BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
 
@@ -47,19 +48,24 @@ class Lines:
 
 
 class RowTable:
-    """Aligns rows that are printed one by one. The header is repeated only before a row with a new column, or with a
-    text that is wider than its column."""
+    """Aligns rows that are printed one by one. The header is repeated before a row with a new column or with a text
+    that is wider than its column, and after `_HEADER_ROWS` rows, so that a screen has one."""
 
     def __init__(self) -> None:
         self.widths: dict[str, int] = {}
+        self._rows = 0  # since the last header
 
     def text(self, row: Mapping[str, str]) -> str:
         """Return ``row`` (column -> text) as a line, below the header if a column is new. Missing cells are empty."""
         lines = []
-        if not row.keys() <= self.widths.keys() or any(len(text) > self.widths[name] for name, text in row.items()):
+        is_new = not row.keys() <= self.widths.keys()
+        if is_new or any(len(text) > self.widths[name] for name, text in row.items()):
             self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}
+            self._rows = 0
+        if self._rows % _HEADER_ROWS == 0:
             header = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
             lines.append(paint(header, "dim", sys.stdout))
+        self._rows += 1
         return "\n".join([*lines, " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())])
 
 

@@ -95,11 +95,12 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
 
 
 def _draw_winner(module: ProxyModule, path: Path) -> Path:
-    """Draw the winner, the proxy in the file ``path``, show the picture in TensorBoard and return its path."""
+    """Draw the winner, the proxy in the file ``path``, and add the pictures to TensorBoard. Return the first path."""
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture: Path = reports.picture(files.load(path), path.parent, module.settings)
-    show_image(module, path.parent, "proxy", picture)
+    for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
+        show_image(module, path.parent, f"winner/{file.stem}", file)
     return picture
 
 

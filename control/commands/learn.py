@@ -436,7 +436,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         num_late_tests = max(1, curve.shape[1] // 4)
         late = float(curve[:, -num_late_tests:].mean())
         arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
-        arms[reward_name]["curve"] = curve.mean(0).tolist()
+        arms[reward_name]["curves"] = curve.tolist()
         if watch is not None:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
     text, gain = _race_text(name, count, solved, steps, arms)

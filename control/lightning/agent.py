@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 from os import PathLike
 from typing import Any, Self
 
@@ -18,6 +19,8 @@ from control.reports import tags
 from control.storage import checkpoints
 from models.state import require
 from models.streams import Streams
+
+_PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a mean over several
 
 
 class AgentModule(RunModule):
@@ -37,8 +40,9 @@ class AgentModule(RunModule):
         # A short run has five evaluations at least, unless the user chose their interval.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
-        self.legend = "left: with film" if settings.run.record else ""
         self._ends_part = False  # whether the epoch ends one of ``evaluations`` equal parts of the run
+        self._recent_returns = deque[float](maxlen=_PRINTED_EPOCHS)  # of epochs in which episodes ended
+        self._latest_loss: dict[str, float] = {}  # by its tag; empty before the first update
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: str | PathLike[str], **changes: Any) -> Self:  # type: ignore[override]
@@ -89,6 +93,11 @@ class AgentModule(RunModule):
         self.row = self.loop.epoch()
         rate = (int(self.loop.env_steps.sum()) - steps_before) / (time.perf_counter() - start)
         self.row[tags.SPEED] = torch.full((len(self.seeds),), rate)
+        means = self.means()
+        if tags.TRAINING in means:
+            self._recent_returns.append(means[tags.TRAINING])
+        if self.loop.loss_tag in means:
+            self._latest_loss = {self.loop.loss_tag: means[self.loop.loss_tag]}
         self.epoch, self.env_steps = self.loop.epochs, self.loop.env_steps
         self.gradient_steps = self.loop.gradient_steps
         if tags.LEARNING_RATE in self.row:  # the mean over members, for `LearningRateMonitor`
@@ -192,7 +201,8 @@ class AgentModule(RunModule):
         return samples
 
     def columns(self) -> dict[str, str]:
-        """Return the steps, mean returns of training and evaluation, the loss, and the number of diverged seeds."""
+        """Return the steps, mean returns of training (of the latest epochs with episodes, or the running mean) and of
+        evaluations, the loss of the latest update, and the number of diverged seeds."""
         fixed_columns = {"return", "loss"}  # from the first row on, although evaluations and updates may begin later
         return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
         formats = {return_tag: ("return", ".1f")}
@@ -202,7 +212,9 @@ class AgentModule(RunModule):
             formats[tags.GREEDY] = ("greedy", ".1f")
             fixed_columns |= {*self.loop.evaluation_modes}  # "greedy", "sampled" or both
         formats |= {tags.SAMPLED: ("sampled", ".1f"), self.loop.loss_tag: ("loss", ".3g")}
-        means = self.means()
+        means = self._latest_loss | self.means()
+        if self._recent_returns:
+            means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
         for tag, (name, spec) in formats.items():
             if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9:

@@ -117,8 +117,6 @@ def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
 def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
     """Add the picture or GIF ``path`` of the finished run in ``folder`` to TensorBoard. Do nothing for other files, and
     if the run has no TensorBoard."""
-    narrow = path.with_name(f"{path.stem}_narrow.png")
-    path = narrow if narrow.exists() else path  # TensorBoard shows images on small cards
     if module.settings.run.logger != "tensorboard" or path.suffix not in (".gif", ".png") or not path.exists():
         return
     with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:

@@ -316,7 +316,7 @@ class ProxyModule(RunModule):
         seconds = _DRAWING_SECONDS * (self.outcome is not None)
         seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
         episode_length = None if outcome is None else float(outcome.lengths.double().mean())
-        return self.seconds_of(num_agents) + film_seconds(run, episode_length)
+        return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
 
     def close(self) -> None:
         self.workers.close()

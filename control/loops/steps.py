@@ -155,7 +155,10 @@ class StepLoop:
             "finite": returns.isfinite(),
             "updates": self.agent.updates(steps, updated),
         }
-        results |= self.agent.metrics() | self.agent.status()
+        # Agents that learn from long rollouts keep the statistics of their last update. They count in its epoch alone.
+        has_updates = results["updates"] > 0
+        results |= {tag: values.where(has_updates, torch.nan) for tag, values in self.agent.metrics().items()}
+        results |= self.agent.status()
         return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
@@ -315,7 +318,7 @@ class StepGroups(Loop):
         seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
         self._check_members(metrics["loss"], learned=metrics["updated"] > 0)
         row = {
-            self.loss_tag: metrics["loss"],
+            self.loss_tag: metrics["loss"].where(metrics["updates"] > 0, torch.nan),
             "rollout/return_mean": metrics["return"],
             "rollout/length_mean": metrics["length"],
             "train/gradient_steps": self.updates,

@@ -7,7 +7,6 @@ made from the teacher's policy), `exam` (fresh agents train on it), `reward`, an
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +64,26 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
     with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
-        colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in rows]
         means = [row["mean"] for row in rows.values()]
         errors = [2 * row["error"] for row in rows.values()]
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
-        axes[0].scatter(means, range(len(rows)), c=colours, zorder=3)
+        learned = {i for i, name in enumerate(rows) if name.endswith(" on the bandit")}
+        for indices, colour, label in (
+            (learned, COLOURS[0], "left: agents that trained on the bandit"),
+            ({*range(len(rows))} - learned, GREY, None),
+        ):
+            axes[0].scatter([means[i] for i in indices], list(indices), color=colour, label=label, zorder=3)
         set_row_labels(axes[0], list(rows))
         axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
         axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
-            labels = {"learned": "learned reward", "task": "task's reward"}
+            labels = {"learned": "right: learned reward", "task": "right: task's reward"}
             for (arm, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
-                curve = race["arms"][arm]["curve"]
-                steps = race["test_every"] * np.arange(1, len(curve) + 1) / 1000
-                axes[1].plot(steps, curve, color=colour, label=label)
-            goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+                curves = np.array(race["arms"][arm]["curves"])  # [N, T]
+                steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
+                axes[1].plot(steps, np.median(curves, 0), color=colour, label=label)
+                axes[1].plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
+            goal_label = f"right: {100 * GOOD_FRACTION:.0f} % of the way to the teacher"
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
-            count = race.get("agents", "the")  # files of earlier versions lack it
-            axes[1].set(xlabel="thousand steps on the task", title=f"{race['agent']}: mean return of {count} agents")
+            title = f"{race['agent']}: median of {race['agents']} agents"
+            axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)

@@ -76,10 +76,10 @@ def look_of(run: Any) -> Look:
 
 
 def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
-    """Return two appearances of a picture that pages show. The first is ``look`` with SVG as a further format. The
-    second is narrow: an SVG for telephones, and a PNG for TensorBoard's small cards."""
+    """Return two appearances of a picture that pages show: ``look`` with SVG as a further format, and a narrow
+    SVG for telephones."""
     formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
-    return replace(look, formats=formats), replace(look, formats=("svg", "png"), narrow=True)
+    return replace(look, formats=formats), replace(look, formats=("svg",), narrow=True)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
