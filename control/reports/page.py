@@ -244,6 +244,22 @@ class Subject:
             return None
         return float(values.max()), int(epochs[values.argmax()])
 
+    @cached_property
+    def confirmed_best(self) -> tuple[float, int] | None:
+        """Score of the agent in best.ckpt, the mean of its two evaluations, and its epoch. None without such a file,
+        and for searches, several runs, and agents that are chosen by their returns in training."""
+        file = self.folders[0].file("checkpoints", "best.ckpt")
+        if self.is_search or len(self.group.runs) > 1 or self.tag != tags.GREEDY or not file:
+            return None
+        from control.storage import checkpoints  # imports torch, which other pages do not need
+
+        if tags.RUNNING_MEAN in self.summary["over_seeds"]:
+            return None
+        with contextlib.suppress(UserError):
+            run_state = checkpoints.load(file).run_state
+            return float(run_state["best"]), int(run_state["epoch"])
+        return None  # the file is damaged
+
     @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: one, or the smallest and the largest."""

@@ -29,14 +29,16 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 class Arm:
     """Curves and scores of a group of runs with ``seeds`` seeds and the ``names`` of environment, experiment and
     implementation (`Group`). ``curves`` maps a tag to G steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps
-    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in
-    the legend. ``game`` is the environment if the figure has several, otherwise empty."""
+    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``points`` has the steps
+    and values of a single run as it logged them. ``label`` is the name in the legend. ``game`` is the environment if
+    the figure has several, otherwise empty."""
 
     label: str
     names: tuple[str, ...]
     seeds: int
     curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
+    points: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     game: str = ""
 
     @property
@@ -130,6 +132,8 @@ def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]
         for tag in names:
             steps, seed_curves = curves.on_grid(group.runs, tag)
             arm.curves[tag] = (steps, seed_curves)
+            if len(group.runs) == 1:
+                arm.points[tag] = group.runs[0].points(tag, "env_steps")
             if TAGS[tag].kind == "return":
                 last = np.array([run.last(tag) for run in group.runs])
                 arm.scores[tag] = last[np.isfinite(last)]
@@ -345,6 +349,8 @@ def _draw_page(
                     steps, seed_curves = arm.curves[panel.tag]
                     with_seeds = len(panel.arms) == 1
                     curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds)
+                    if with_seeds and panel.tag in arm.points:
+                        axis.plot(*arm.points[panel.tag], color=colours[arm.label], linewidth=0.5, alpha=0.4)
                 panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if several_games else panel.title
                 sheets.set_title(axis, panel_title, 6.2 / len(row))
                 is_return = TAGS[panel.tag].kind == "return"
@@ -376,6 +382,8 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
     seeds = [arm.seeds for panel in panels for arm in panel.arms]
     notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
     notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
+    if any(len(panel.arms) == 1 and panel.arms[0].points for panel in panels):
+        notes.append("thin, in panels of one run: as logged")
     if any(TAGS[panel.tag].kind == "return" for panel in panels):
         games = dict.fromkeys(panel.game for panel in panels)
         notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
