@@ -226,11 +226,12 @@ def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tens
 
 
 def can_compile(environment: Environment) -> bool:
-    """Return whether compiled functions can compute the environment's steps and rewards."""
+    """Return whether compiled functions can compute the environment's steps and rewards. They cannot for some learned
+    rewards: if the network phi reads the environment's info or needs symexp, or if phi is a Python function."""
     if isinstance(environment, RewardedEnvironment):
         mode, phi = environment.mode, environment.phi
-        has_other_phi = mode.state and not isinstance(phi, Phi)  # a function in place of a reward network
-        if mode.info or has_other_phi or _needs_symexp(phi):
+        phi_is_function = mode.state and not isinstance(phi, Phi)
+        if mode.info or phi_is_function or _needs_symexp(phi):
             return False
     return _kind(real_environment(environment)) is not None
 

@@ -275,15 +275,16 @@ def write_next_values(ac, work, m):
 def update_critics(ac, work, m):
     """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the sum of the
     critics' mean squared errors before the step. ``work.td_target [B]`` must hold the values of the next states, and is
-    replaced by the targets ``reward + discount * value``. The observations of the minibatch remain in both critics'
-    inputs."""
+    replaced by the targets ``reward + discount * value``. The discount is the agent's, and 0 after a
+    termination.
+    The observations of the minibatch remain in both critics' inputs."""
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target = next_obs_at + ac.obs_size, work.td_target
     for column in range(len(td_target)):
-        # The compiler rounds the target differently if ``next_value`` is read after the table.
+        # Read the next value before the table. In another order, the compiler rounds the target differently.
         row, next_value = work.minibatch[column], td_target[column]
-        reward, discount = ac.table[row, m, reward_at], ac.table[row, m, reward_at + 1]
-        td_target[column] = reward + ac.discount * discount * next_value
+        reward, continues = ac.table[row, m, reward_at], ac.table[row, m, reward_at + 1]  # 0 after a termination, or 1
+        td_target[column] = reward + ac.discount * continues * next_value
         for i in range(next_obs_at):  # obs and action
             work.critic1.acts[0, i, column] = ac.table[row, m, i]
             work.critic2.acts[0, i, column] = ac.table[row, m, i]

@@ -102,11 +102,11 @@ def _update_moments(
 @functools.cache
 def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Return two tables of Adam's bias corrections by step count, computed in float64: 1 / (1 - beta1**count), and the
-    square root of 1 - beta2**count. Both are 1 at count 0. The tables end at the first count at which both are 1 in
-    float32, so the last entries also hold for all later counts."""
+    square root of 1 - beta2**count. Both are 1 at count 0. The tables end at a count at which both are 1 in float32,
+    so the last entries also hold for all later counts."""
     beta1, beta2 = betas
     factor1, root_correction2, count = [1.0], [1.0], 0
-    while count == 0 or max(betas) ** count > 2e-8:  # less than half a unit in the last place of 1
+    while count == 0 or max(betas) ** count > 2e-8:  # 1 ± 2e-8 is 1 in float32
         count += 1
         factor1.append(1 / (1 - beta1**count))
         root_correction2.append((1 - beta2**count) ** 0.5)

@@ -143,11 +143,11 @@ class ReplayBuffer:
         self._member_indices = self._member_indices[: self.members]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of all filled rows, and the write position."""
+        """Return copies of all filled rows, and the position of the next write."""
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load rows and write position. Raises StateError if they do not fit columns, members or capacity."""
+        """Restore the result of `state_dict`. Raises StateError if it does not fit columns, members or capacity."""
         rows, position = state["rows"], state["position"]
         size = len(next(iter(rows.values())))  # number of saved rows
         saved_shapes = {name: (tuple(column.shape), column.dtype) for name, column in rows.items()}

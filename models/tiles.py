@@ -140,8 +140,8 @@ def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, 
     ``z``. In a member's parameters ``params [D]``, the layer's weights begin at position ``weight`` and its biases at
     ``bias``. The weights of adjacent inputs are ``in_stride`` apart, and of adjacent outputs ``out_stride``.
 
-    Rows are computed four at a time. One or two rows at the end are computed as two. If three rows or one are left, the
-    last row is computed twice."""
+    Rows are computed four at a time, and the last one or two rows as a pair. To fill a four or a pair, the last row is
+    computed twice."""
     row1 = 0
     while row1 < num_out:
         if num_out - row1 > 2:  # at least three rows are left
@@ -224,8 +224,8 @@ def input_gradient(y_grads, x_grads, x, params, weight, num_out, out_stride, in_
 
 @inlined
 def slope_gradient(grads, preacts, first, end, leak):
-    """Return the part of the gradient of prelu's slope ``leak`` that rows ``first`` to ``end`` - 1 add to it. Also
-    multiply these rows of ``grads [features, columns]`` by prelu's derivative at ``preacts``, in place."""
+    """Return what rows ``first`` to ``end`` - 1 contribute to the gradient of prelu's slope ``leak``. Also multiply
+    these rows of ``grads [features, columns]`` by prelu's derivative at ``preacts``, in place."""
     slope_grad = splat(ZERO)
     for row in range(first, end):
         for column in range(0, grads.shape[1], LANES):

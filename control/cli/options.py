@@ -70,8 +70,9 @@ def command_flags() -> dict[str, Flag]:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting, with the defaults that follow from the preset and similar settings in
-    ``values`` (setting -> value). Settings such as the preset, on which defaults depend, keep their usual default."""
+    """Return name -> `Flag` for every setting. Some settings, such as ``preset`` and ``proxy``, decide the defaults of
+    others: those in ``values`` (setting -> value) are used. They keep their usual defaults themselves, except for
+    ``agent``, whose default is the preset's."""
     choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in choosing if name in values}
     all_flags = flags(implementation, game, choices) | choosing

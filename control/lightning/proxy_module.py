@@ -309,10 +309,13 @@ class ProxyModule(RunModule):
         return seconds * _DRAWN_FACTOR if drawn else seconds
 
     def seconds_after(self) -> float:
-        """Estimate the seconds to evaluate the best means again, to evaluate the winner, to draw and to film it."""
+        """Estimate the seconds of the work after the search: evaluate the best means in the archive again, choose one
+        as the winner, and evaluate, draw and film it."""
         run, outcome = self.settings.run, self.outcome
         num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
-        num_means = min(self.archive.size, num_tested) + int(not self.has_solved())  # also the last mean
+        num_means = min(self.archive.size, num_tested)
+        if not self.has_solved():
+            num_means += 1  # the last mean is a candidate too
         seconds = _DRAWING_SECONDS * (self.outcome is not None)
         seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
         episode_length = None if outcome is None else float(outcome.lengths.double().mean())

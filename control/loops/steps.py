@@ -282,11 +282,12 @@ class StepGroups(Loop):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
+        # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
-        self.steps = -(-schedule.steps_per_epoch // self.envs)  # steps of all environments per epoch
+        self.steps = -(-schedule.steps_per_epoch // self.envs)  # per epoch, of each environment, rounded up
         self.budget = epochs * self.steps * self.envs
         self.updates = torch.zeros(len(seeds), dtype=torch.int64)
-        self.acting_streams = Streams.from_name(seeds, "latents of evaluations")
+        self.acting_streams = Streams.from_name(seeds, "latents of evaluations")  # for policies that sample
 
     def warm_up(self) -> None:
         """Warn if the run ends before the first update."""

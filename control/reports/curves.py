@@ -285,8 +285,9 @@ _MIN_VALUES = 10  # an axis of fewer values includes all
 
 
 def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | None = None) -> None:
-    """Set the labels of a panel of curves, format its steps, and limit its y axis to most of the ``values``. With
-    ``log`` the y axis is logarithmic if all values are positive and spread over a factor of 30."""
+    """Set the labels of a panel of curves, write its steps with k and M, and cut off the lowest outliers among its
+    ``values`` (`clip_below`). With ``log`` the y axis is logarithmic if all values are positive and spread over a
+    factor of 30."""
     axis.set(xlabel=steps_label(tag), ylabel=ylabel)
     scale(axis, log)
     if values is not None:
@@ -399,7 +400,8 @@ def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
 
 
 def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
-    """Draw obtained over commanded returns, ``coloured`` by epoch, and the diagonal of perfect obedience."""
+    """Draw the obtained return (y) over the commanded return (x) of each epoch, ``coloured`` by epoch, and the diagonal
+    on which they are equal."""
     names = (COMMAND, TRAINING, "epoch")
     commands, returns, epochs = (np.concatenate([run.columns[name] for run in runs]) for name in names)
     colours: dict[str, Any] = {"c": epochs, "cmap": "viridis"} if coloured else {}

@@ -275,7 +275,8 @@ def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: M
 
 
 def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
-    """Return a colour for each label. Labels in one environment have different colours as long as there are enough."""
+    """Return a colour for each label. Two labels in the same environment get different colours, unless there are more
+    labels than colours."""
     colours: dict[str, str] = {}
     for label, preferred in zip(labels, cycle(sheets.COLOURS), strict=False):
         games = {arm.game for arm in arms if arm.label == label}

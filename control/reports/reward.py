@@ -147,8 +147,8 @@ class Invariance(NamedTuple):
 
 
 def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
-    """Compare the best policies of a map under the real reward and under the learned reward of the network ``phi``.
-    Value iteration finds them. With ``zero_at_end``, the output of phi for terminal states counts as 0."""
+    """Find the best policies of a map by value iteration, under the real reward and under the learned reward of the
+    network ``phi``, and compare them. With ``zero_at_end``, the output of phi for terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
     next_cells = dynamics.next_cell.view(cells, moves)
@@ -165,7 +165,7 @@ def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     path, agree = [start], 0
     while True:
         cell = path[-1]
-        agree += bool(real_best[cell][learned_best[cell]].all())
+        agree += bool((real_best[cell] | ~learned_best[cell]).all())
         move = int(learned_best[cell].int().argmax())  # the best move with the smallest index
         next_cell = int(next_cells[cell, move])
         if terminated[cell, move] or next_cell in path:

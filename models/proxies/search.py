@@ -1,5 +1,8 @@
 """Settings that all searches for proxies have: of the search itself, and of the choice of its winner.
 
+A proxy is what agents train on in place of the real environment: a learned environment, or the real one with a learned
+reward.
+
 Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig, ...)``. Imports no torch.
 `models.proxies.synthetic.config` lists the sources [F] and [L].
 """
@@ -214,8 +217,8 @@ class SearchConfig:
 
     def at(self, generation: int) -> "SearchConfig":
         """Return the settings of a generation, counted from 1, with the ``test_limit`` of this generation. After
-        ``second_phase`` generations, settings whose names begin with ``second_`` replace others: ``second_steps``
-        replaces ``inner_steps``."""
+        ``second_phase`` generations, settings whose names begin with ``second_`` replace others, unless they are None:
+        ``second_steps`` replaces ``inner_steps``."""
         config = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
         if self.second_phase is None or generation <= self.second_phase:
             return config

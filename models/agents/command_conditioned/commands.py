@@ -121,10 +121,10 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return for each command of a member, by its name for users, the numbers ``[7]`` of `GreedyNetwork.command`:
-        its first value (the mean), how it is counted down (`count_down`), and how it is scaled (`scaled`).
+        """Return the user's name of each command -> its numbers ``[7]`` for one member, for an exported file
+        (`COMMAND_ROWS`): the mean of its first value, then the numbers by which it is counted down and scaled.
         ``overrides`` replaces commands, as in `sample`."""
-        streams = Streams([0] * len(self.mean))  # without effect on the mean
+        streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         falls = self.fall_per_step, self.fall_per_reward
         rows = [start, *falls, self.smallest, self.largest, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
@@ -206,8 +206,9 @@ class Commands(nn.Module):
         return torch.tensor(horizons, dtype=torch.float32)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
-        """Update mean, spread and scale of the advantage command by the ``advantages [n]`` of all steps in the memory
-        of each member. The mean is the largest advantage, as published, or a quantile of the advantages."""
+        """Update mean, spread and scale of the advantage command. ``advantages`` has a tensor ``[n]`` for each member,
+        with the advantages of the n steps in its memory. The mean command is the largest of them, as published by
+        Kumar et al. 2019, or a quantile."""
         config = self.config
         for m, advantage in enumerate(advantages):
             std = advantage.std(correction=0)
@@ -217,7 +218,7 @@ class Commands(nn.Module):
                 position = max(1, round(config.advantage_quantile * len(advantage)))  # 1: the smallest advantage
                 self.mean[m] = advantage.kthvalue(position).values
             self.spread[m] = config.advantage_spread * std
-            # `update_scale` computes SCALED_LIMIT / reach, which is 2 / std.
+            # With this reach, the automatic scale, SCALED_LIMIT / reach, is 2 / std.
             self.advantage_reach[m] = 0.5 * SCALED_LIMIT * std.clamp_min(1e-3)
         self.update_scale()
 

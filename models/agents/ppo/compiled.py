@@ -352,7 +352,8 @@ def _policy_loss(agent, work, m, count, row_weight):
     the actor's outputs to the last layer of ``work.actor.grads``, 0 in the other columns. Write its gradient with
     respect to the logarithms of standard deviations to ``work.grad``. Replace logits in ``work.actor.acts`` by
     log-probabilities. Add means over the minibatch to ``work.statistics``."""
-    params, last, action_at = agent.flat_parameters[m], len(agent.actor.sizes) - 1, 2 * agent.obs_size
+    params, last = agent.flat_parameters[m], len(agent.actor.sizes) - 1
+    action_at = 2 * agent.obs_size  # a row of the rollout: obs, next_obs, action, ...
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
     low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
     entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
