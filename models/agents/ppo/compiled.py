@@ -298,7 +298,7 @@ def _write_advantages(agent, work, m):
 
 @compiled
 def _explained_variance(work):
-    """Return 1 - Var[value target - value] / Var[value target] over the rollout (`Agent._rollout_batch`)."""
+    """Return 1 - Var[value target - value] / Var[value target] over the rollout (`Agent.rollout_batch`)."""
     num_rows, mean, mean_error = np.float32(len(work.value)), np.float32(0), np.float32(0)
     for row in range(len(work.value)):
         mean += work.returns[row]
@@ -418,7 +418,7 @@ def _value_loss(agent, work, count, row_weight):
 
 @compiled
 def _clip_and_step(agent, work, m, update_number, lr_factor):
-    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_norm`), then make step ``update_number`` of
+    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_gradients`), then make step ``update_number`` of
     `LockstepAdam` (counted from 1) for member ``m``. Update weights and moments in ``agent`` in place. ``lr_factor``
     multiplies the learning rate."""
     grad = work.grad
