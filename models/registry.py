@@ -92,8 +92,7 @@ def parse_agents(names: str) -> list[str]:
 
 def families_of(name: str, agent: str) -> list[str]:
     """Return the folder names of the families whose settings a run of implementation ``name`` has, without repetition.
-    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN"), which train on the
-    proxy."""
+    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN"), which train on it."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
     family_specs = [family(implementation) for implementation in (name, *inner_names)]
     return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))

@@ -420,8 +420,8 @@ def _value_loss(agent, work, count, row_weight):
 
 @compiled
 def _clip_and_step(agent, work, m, update_number, lr_factor):
-    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_norm`). Then make step ``update_number`` (from 1)
-    of `LockstepAdam` on weights and moments of member ``m``, with the learning rate times ``lr_factor``."""
+    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_gradients`). Then make step ``update_number``
+    (from 1) of `LockstepAdam` on weights and moments of member ``m``, with the learning rate times ``lr_factor``."""
     grad = work.grad
     if agent.max_norm >= 0:
         square_sum = np.float32(0)
