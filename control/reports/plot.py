@@ -1,5 +1,5 @@
 """Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An arm
-is what figures show of a group of runs: its curves and scores (`Arm`)."""
+(`Arm`) has the curves and scores of a group of runs."""
 
 import contextlib
 import os
