@@ -67,8 +67,8 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. Evaluate it if it ends one of ``evaluations`` equal parts of the run, and regular
-        evaluations, every `check_val_every_n_epoch` epochs, are so far fewer than the ended parts."""
+        """Train an epoch. The run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated,
+        unless there were as many regular evaluations (every `check_val_every_n_epoch` epochs) as parts have ended."""
         parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
         parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early

@@ -1,6 +1,7 @@
 """Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An arm
-is what figures show of a group of runs: its curves and scores (`Arm`)."""
+(`Arm`) has the curves and scores of a group of runs."""
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -91,11 +92,12 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     if out is None or out.is_dir() or not out.suffix:
         out = _default_file(out or folder, arms, look)
     target = sheets.figure_file(out, look=look)
-    numbers_path = target.with_suffix(".json")
-    if not redrawn and numbers_path.is_file() and not _is_plot_json(numbers_path):
-        line = f"plot_out is '{target}', whose numbers would replace {numbers_path.name}, a file of something else"
-        raise SettingError(f"{line}; allowed: another name", "plot_out")
-    sheets.check_writable("plot_out", *([target] if redrawn else [target, numbers_path]))
+    numbers_path = redrawn or target.with_suffix(".json")
+    if redrawn:
+        sheets.check_writable("plot_out", target)
+    else:
+        _check_numbers_path(numbers_path, target)
+        sheets.check_writable("plot_out", target, numbers_path)
     tag, tasks = _tasks(arms)
     if not tasks and not any(arm.curves for arm in arms):
         raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
@@ -108,7 +110,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, 
     print(text)
     with sheets.Book(target, look, redrawn) as book:
         _draw(book, arms, heading, tag, tasks)
-    if redrawn is None:
+    if not redrawn:
         sheets.write_numbers(numbers_path, numbers)
     print()
     for path in book.files:
@@ -177,12 +179,14 @@ def _redrawn_arm(label: str, group: dict[str, Any], title: str) -> Arm:
     return Arm(label, names, len(group["seeds"]), arm_curves, arm_scores)
 
 
-def _is_plot_json(path: Path) -> bool:
-    """Return whether a file is a JSON of `plot`."""
-    try:
-        return {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys()
-    except (OSError, ValueError, AttributeError):
-        return False
+def _check_numbers_path(path: Path, figure: Path) -> None:
+    """Raise SettingError if the numbers of ``figure`` would replace a file ``path`` that `plot` did not write."""
+    is_replaceable = not path.is_file()
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        is_replaceable = is_replaceable or {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys()
+    if not is_replaceable:
+        line = f"plot_out is '{figure}', whose numbers would replace {path.name}, a file of something else"
+        raise SettingError(f"{line}; allowed: another name", "plot_out")
 
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:

@@ -81,8 +81,8 @@ def comparison_text(compared: Mapping[str, Any], score: str) -> str:
     for name, task in compared["profiles"].items():
         heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
         table = [["score", *(f"{level:.4g}" for level in task["levels"])]]
-        for label, above in task["above"].items():
-            table.append([label, *(f"{share:.2f}" for share in above["estimate"])])
+        for label, shares in task["above"].items():
+            table.append([label, *(f"{share:.2f}" for share in shares["estimate"])])
         lines += ["", heading, *Table(table).lines()]
     if not compared["improvement"]:
         return "\n".join(lines)

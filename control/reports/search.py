@@ -33,8 +33,8 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
     The interquartile mean has a 95 % bootstrap interval. Agents with weights that are not finite count as failed, and
     are left out of the statistics of returns. If the agents were tested during training and the return that solves the
-    game is known, ``first`` and ``stays`` are the `quartiles` of the steps to the first solved test, and to the test
-    from which on all are solved. ``staying`` is the fraction of agents that solve all tests of the second half.
+    game is known, ``first`` has the `quartiles` of the steps to the first solved test, and ``stays`` of the steps until
+    all later tests are solved. ``staying`` is the fraction of agents that solve all tests of the second half.
     """
     from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 
@@ -204,7 +204,7 @@ def importance_figure(
 ) -> None:
     """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
     have intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores the hash of
-    ``numbers_file``, if it is given."""
+    ``numbers_file``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
     trials = [trial for trial in content["trials"] if trial["best"]]  # with scores
     importance = importances(space, trials)  # the largest first

@@ -142,8 +142,8 @@ def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`. Statistics of ``best`` values, if
-    they are given, follow in brackets."""
+    """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`. Statistics of the seeds' ``best``
+    values follow in brackets."""
     bounds = summary["iqm_interval"]
     if bounds:
         interval_text = f"{number_text(bounds[0])} to {number_text(bounds[1])}"
