@@ -368,6 +368,8 @@ def test_wrapper_error_messages(path: Path, telling: str) -> None:
             assert "\n" not in str(caught.value) and str(path) in str(caught.value)
     with pytest.raises(ProxyError, match="mdp of cartpole; allowed: a learned reward$"):
         RewardWrapper(gym.make("CartPole-v1"), other, 0.9)
+    with pytest.raises(TypeError, match="allowed: one environment, or RewardVectorWrapper$"):
+        RewardWrapper(gym.make_vec("CartPole-v1", num_envs=2), other, 0.9)  # type: ignore[arg-type]
     for make in (gym.make, gym.make_vec):
         with pytest.raises(ProxyError, match="is a learned reward; allowed: understudy.RewardWrapper for it$"):
             make("understudy/Synthetic-v0", proxy=path)

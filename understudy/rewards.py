@@ -162,10 +162,12 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
     ``proxy`` is a file, the run folder of a search, the name of a shipped reward, or a `Proxy`. A potential needs the
     ``discount`` of the agent; None means the discount of the agents in the search. Raises ProxyError if the proxy
-    cannot be loaded or does not fit the environment.
+    cannot be loaded or does not fit the environment, and TypeError for a vector environment.
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
+        if isinstance(env, gym.vector.VectorEnv):
+            raise TypeError("RewardWrapper has a vector environment; allowed: one environment, or RewardVectorWrapper")
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
         gym.Wrapper.__init__(self, env)
         self._learned_reward = _load_reward(proxy, discount, env.observation_space, env.unwrapped.spec)

@@ -324,12 +324,14 @@ def _train_and_test(
 
 
 @contextlib.contextmanager
-def _progress_with_estimate(module: ProxyModule, text: str, agents: int, drawn: bool = False) -> Iterator[Watch | None]:
+def _progress_with_estimate(
+    module: ProxyModule, text: str, agents: int, sample_all: bool = False
+) -> Iterator[Watch | None]:
     """Context manager that prints ``text`` with the estimated time to train and test ``agents`` agents, and yields a
-    function to show the progress. If ``text`` is empty, prints nothing and yields None. ``drawn`` is for
+    function to show the progress. If ``text`` is empty, prints nothing and yields None. ``sample_all`` is for
     `ProxyModule.seconds_of`."""
     if text:
-        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, drawn))})")
+        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, sample_all))})")
     with progress("agents trained and tested", bool(text)) as watch:
         yield watch
 

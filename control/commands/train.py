@@ -335,7 +335,10 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
         time_text += f", {afterwards} in {time_in_words(seconds_after)}"
     plural = "" if module.epoch == 1 else "s"
     epochs = f"{module.epoch} {module.unit}{plural}"
-    steps = f"{module.steps_a_seed():,} {module.steps_kind} steps"
+    num_steps, kind = module.steps_a_seed(), module.steps_kind
+    if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
+        num_steps, kind = module.real_steps, "real"
+    steps = f"{num_steps:,} {kind} steps"
     if len(module.seeds) > 1:
         mean_of = "a mean of " if len(set(module.env_steps.tolist())) > 1 else ""
         total = int(module.env_steps.sum())

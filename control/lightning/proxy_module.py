@@ -37,7 +37,7 @@ from models.settings import SettingError
 from models.streams import Streams
 from understudy.kinds import KINDS
 
-_DRAWN_FACTOR = 3  # time of an agent with drawn hyperparameters, such as two layers, by the time of another one
+_SAMPLING_FACTOR = 3  # time of an agent with all hyperparameters sampled, such as two layers, by the time of another
 _DRAWING_SECONDS = 6.0  # of the pictures of a winner
 
 
@@ -299,14 +299,14 @@ class ProxyModule(RunModule):
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
 
-    def seconds_of(self, agents: int, drawn: bool = False) -> float:
-        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. Agents
-        are slower if all of their hyperparameters are ``drawn``."""
+    def seconds_of(self, agents: int, sample_all: bool = False) -> float:
+        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. They
+        are slower if ``sample_all``, with all hyperparameters sampled."""
         if self.outcome is None:
             return 0.0
         seconds_per_agent = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
         seconds = seconds_per_agent * agents * self.config.steps_in_use / self.config.inner_steps
-        return seconds * _DRAWN_FACTOR if drawn else seconds
+        return seconds * _SAMPLING_FACTOR if sample_all else seconds
 
     def seconds_after(self) -> float:
         """Estimate the seconds of the work after the search: evaluate the best means in the archive again, choose one

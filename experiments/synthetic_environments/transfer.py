@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = script_flags(__doc__)
     flags.add_argument("--json", type=Path)
     flags.add_argument("--steps", type=int, default=10_000)
-    flags.add_argument("--seeds", type=int, default=3)
+    flags.add_argument("--seeds", type=int, default=5)
     flags.add_argument("--episodes", type=int, default=10)
     flags.add_argument("--real_id", default="CartPole-v1", help="the real environment, by its Gymnasium id")
     flags.add_argument("--on", nargs="+", choices=[*PROXIES, "real"], default=[*PROXIES, "real"])
