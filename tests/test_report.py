@@ -15,6 +15,7 @@ from PIL import Image
 import trainer
 from control.films.encoding import mp4
 from control.reports.tables import solved_text
+from control.storage import checkpoints
 from control.storage.versions import FILE, read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
@@ -162,9 +163,12 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     page = Page(folder / "report.html")
     check_page(page)
     assert "UDRL on cartpole" in page.text and page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,")
-    (result,) = re.findall(
-        r"(\d+\.\d) evaluation return, greedy actions, at the end .*? Not solved at the end: 475", page.text
+    best_agent = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
+    lead = (
+        f"{best_agent['best']:.1f} return of the best agent (best.ckpt, after epoch {best_agent['epoch']}; mean of two"
     )
+    assert f"{lead} evaluations) Not solved: 475 or more is solved At the end of training" in page.text
+    (result,) = re.findall(r"At the end of training: (\d+\.\d) \(mean of the last tenth", page.text)
     assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
     assert "Film final: UDRL, seed 25, one episode, return 9" in page.text and "Interrupted" not in page.text
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]

@@ -246,15 +246,16 @@ class Subject:
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
-        """Score of the agent in best.ckpt, the mean of its two evaluations, and its epoch. None without such a file,
+        """Score of the agent in best.ckpt, a mean of two evaluations if they vary, and its epoch. None without the file,
         and for searches, several runs, and agents that are chosen by their returns in training."""
-        file = self.folders[0].file("checkpoints", "best.ckpt")
-        if self.is_search or len(self.group.runs) > 1 or self.tag != tags.GREEDY or not file:
+        folder = self.folders[0]
+        file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
+        if len(self.group.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
+            return None
+        if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
             return None
         from control.storage import checkpoints  # imports torch, which other pages do not need
 
-        if tags.RUNNING_MEAN in self.summary["over_seeds"]:
-            return None
         with contextlib.suppress(UserError):
             run_state = checkpoints.load(file).run_state
             return float(run_state["best"]), int(run_state["epoch"])
