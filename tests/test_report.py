@@ -163,11 +163,9 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     page = Page(folder / "report.html")
     check_page(page)
     assert "UDRL on cartpole" in page.text and page.all("video")[0]["poster"].startswith("data:image/jpeg;base64,")
-    best_agent = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
-    lead = (
-        f"{best_agent['best']:.1f} return of the best agent (best.ckpt, after epoch {best_agent['epoch']}; mean of two"
-    )
-    assert f"{lead} evaluations) Not solved: 475 or more is solved At the end of training" in page.text
+    best = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
+    lead = f"{best['best']:.1f} evaluation return of the best agent (best.ckpt, after epoch {best['epoch']})"
+    assert f"{lead} Not solved : 475 or more is solved At the end of training" in page.text
     (result,) = re.findall(r"At the end of training: (\d+\.\d) \(mean of the last tenth", page.text)
     assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
     assert "Film final: UDRL, seed 25, one episode, return 9" in page.text and "Interrupted" not in page.text

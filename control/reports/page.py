@@ -246,8 +246,8 @@ class Subject:
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
-        """Score of the agent in best.ckpt, a mean of two evaluations if they vary, and its epoch. None without the file,
-        and for searches, several runs, and agents that are chosen by their returns in training."""
+        """Score of the agent in best.ckpt, a mean of two evaluations if they vary, and its epoch. None without this
+        file, and for searches, several runs, and agents that are chosen by their returns in training."""
         folder = self.folders[0]
         file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
         if len(self.group.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
