@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from control.cli.errors import lines, show
+from control.cli.errors import show, user_messages
 from control.cli.settings import from_dict
 from control.reports.runs import Run, find_groups
 from control.reports.sheets import FORMATS, PLAIN, THEMES, Look, check_writable, figure_file
@@ -80,7 +80,7 @@ def run_script(action: Callable[[], None]) -> int:
     try:
         action()
     except Exception as error:
-        if not (messages := lines(error)):
+        if not (messages := user_messages(error)):
             raise
         for line in messages:
             show(line)
