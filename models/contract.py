@@ -181,6 +181,7 @@ class StepAgent(Agent):
     acts_on_stale: bool = False  # whether the agent also acts on an episode's last observation, after its end
     envs: int = 1
     updates_per_step: int = 1  # gradient steps after each step, once a member learns; `updates` counts them
+    learns_from_rollouts: ClassVar[bool] = False  # with many steps between updates, and the same `metrics` until then
     budget: int = 1  # steps of a member in the whole run, on which schedules depend; set by the loop before the first
     episodes: Tensor  # [M] int64, number of finished episodes
 

@@ -167,7 +167,7 @@ def test_epsilon_greedy_frequencies(decay: float) -> None:
     agent.episodes = torch.tensor([0, 3])
     action_means = torch.stack([agent.act(one_hot_obs(0, 0))[:, 0] for _ in range(2000)]).float().mean(0)
     assert action_means.tolist() == pytest.approx([0.4, 0.4 if decay == 1 else 0.1], abs=0.04)
-    assert agent.status()["train/epsilon"].tolist() == pytest.approx([0.8, 0.8 if decay == 1 else 0.2])
+    assert agent.metrics()["train/epsilon"].tolist() == pytest.approx([0.8, 0.8 if decay == 1 else 0.2])
 
 
 def test_varied_hyperparameters() -> None:

@@ -155,10 +155,11 @@ class StepLoop:
             "finite": returns.isfinite(),
             "updates": self.agent.updates(steps, updated),
         }
-        # Agents that learn from long rollouts keep the statistics of their last update. They count in its epoch alone.
-        has_updates = results["updates"] > 0
-        results |= {tag: values.where(has_updates, torch.nan) for tag, values in self.agent.metrics().items()}
-        results |= self.agent.status()
+        metrics = self.agent.metrics()
+        if self.agent.learns_from_rollouts:  # their statistics do not change between updates: log each only once
+            has_updates = results["updates"] > 0  # [M]
+            metrics = {tag: values.where(has_updates, torch.nan) for tag, values in metrics.items()}
+        results |= metrics | self.agent.status()
         return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:

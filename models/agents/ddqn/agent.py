@@ -107,8 +107,8 @@ class Agent(OffPolicyAgent):
 
     @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics ``{tag: [M]}`` of the current weights on the minibatch of the latest update. They are NaN
-        for members that do not learn yet."""
+        """Return ``{tag: [M]}``: epsilon, and statistics of the current weights on the minibatch of the latest update.
+        Statistics are NaN for members that do not learn yet."""
         batch = self.latest_minibatch()
         if batch is None:
             statistics = [torch.full((self.members,), torch.nan)] * 3
@@ -119,10 +119,7 @@ class Agent(OffPolicyAgent):
             grad_norm = norms([self.optimizer.take_gradient()])
             statistics = [q.detach().mean(1), explained_variance(q.detach(), target), grad_norm]
         names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
-        return self.mask_non_learners(dict(zip(names, statistics, strict=True)))
-
-    def status(self) -> dict[str, Tensor]:
-        return {"train/epsilon": self.epsilon()} | super().status()
+        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(dict(zip(names, statistics, strict=True)))
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""

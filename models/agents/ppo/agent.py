@@ -72,6 +72,7 @@ class Agent(InnerAgent):
     action_kinds = (Discrete, Continuous)
     takes_images = True
     main_loss = "total_loss"
+    learns_from_rollouts = True
     per_member = ("seeds", "member_configs", *_STATE, "_skipped_updates")
     saved = (*_STATE, "steps")
     groups = staticmethod(groups)

@@ -282,10 +282,10 @@ class Agent(InnerAgent):
         self._prepare()
 
     def metrics(self) -> dict[str, Tensor]:
-        return {"train/q_mean": self.flat_parameters.detach().mean(1)}
+        return {"train/epsilon": self.epsilon(), "train/q_mean": self.flat_parameters.detach().mean(1)}
 
     def status(self) -> dict[str, Tensor]:
-        return {"train/epsilon": self.epsilon(), "train/learning_rate": rates(self.member_configs)}
+        return {"train/learning_rate": rates(self.member_configs)}
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, S] -> [M, B, A]``."""
