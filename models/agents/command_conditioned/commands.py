@@ -156,8 +156,8 @@ class Commands(nn.Module):
 
         UDRL: they are the mean return, the standard deviation of returns and the mean length of the ``last_few`` best
         episodes in memory (paper, section 2.2). RCP-R: mean and spread are the maximum and the standard deviation of
-        ``new_returns``, the horizon is the mean length of the 5 best new episodes. RCP-A: the horizon is the same, and
-        `update_from_advantages` sets mean and spread.
+        ``new_returns``, the horizon is the mean length of the 5 best new episodes. With recorded episodes alone, all of
+        them count as new. RCP-A: the horizon is the same, and `update_from_advantages` sets mean and spread.
         """
         config = self.config
         for m in range(len(lengths)):
@@ -167,10 +167,13 @@ class Commands(nn.Module):
                 mean, spread = scores.mean(), scores.std(correction=0)
                 horizon = sum(map(len, best)) / len(best)
             else:
-                scores = new_returns[m]
+                scores, episode_lengths = new_returns[m], lengths[m]
+                if config.is_offline:  # a recording is read in parts
+                    scores = torch.stack([episode.extras["return"] for episode in memory.episodes[m]])
+                    episode_lengths = torch.tensor([len(episode) for episode in memory.episodes[m]])
                 mean, spread = scores.max(), scores.std(correction=0)
                 best_rows = scores.topk(min(5, len(scores))).indices
-                horizon = float(lengths[m][best_rows].float().mean())
+                horizon = float(episode_lengths[best_rows].float().mean())
             if config.desire_mu_minus_std:
                 mean = mean - spread
             self.horizon[m] = float(round(horizon))
