@@ -98,6 +98,18 @@ def test_members_learn_alone_as_in_company(case: str) -> None:
         assert alone.equal(beside)
 
 
+def test_the_command_of_rcp_comes_from_all_episodes() -> None:
+    """Not only from the last part of those that are read at a time."""
+    written = record("command/random-v0", "cartpole")
+    config = tiny("RCP-R", dataset="minari:command/random-v0", desire_horizon=True)
+    commands = loop_of("RCP-R", "cartpole", 1, 2, config).agent.commands
+    lengths = written.lengths[0].double()
+    returns = (1 - 0.99**lengths) / (1 - 0.99)  # a step of CartPole has a reward of 1
+    assert commands.mean.tolist() == pytest.approx([float(returns.max())] * 2)
+    assert commands.spread.tolist() == pytest.approx([float(returns.std(correction=0))] * 2)
+    assert commands.horizon.tolist() == [round(float(lengths.topk(5).values.mean()))] * 2
+
+
 def test_a_resumed_run_needs_no_dataset(tmp_path: Path) -> None:
     record("resumed/random-v0", "cartpole")
 
@@ -203,3 +215,9 @@ def test_ids_that_no_new_dataset_can_have(name: str) -> None:
     (get_dataset_path("taken/random-v0") / "data").mkdir(parents=True, exist_ok=True)
     with pytest.raises(SettingError, match="^save_dataset is "):
         recordings.check_new(name)
+
+
+def test_the_folder_of_datasets_can_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))  # a dataset has a folder of this name
+    get_dataset_path()
+    recordings.check_new("lander/ppo-v0")

@@ -1,6 +1,7 @@
 """Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
 videos."""
 
+import bisect
 import functools
 import math
 import signal
@@ -41,8 +42,9 @@ class Progress(Callback):
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._row_steps, self._row_time = 0, 0.0  # environment steps and time of the latest printed row
-        # The time left is estimated from the progress and the time since this start.
-        self._start_fraction, self._start_time = 0.0, 0.0
+        # Finished fractions and times at the start, after which the speed counts, and at the ends of later epochs. The
+        # time left is estimated from the second half of this progress, because epochs may become longer or shorter.
+        self._fractions, self._times = [0.0], [0.0]
         self._fraction_at_epoch_start, self._time_at_epoch_start = 0.0, 0.0
         # Without a bar, every few seconds: lines about a long epoch, rows of epochs that the module does not report.
         self._epoch_lines, self._run_lines = Lines(), Lines()
@@ -53,7 +55,7 @@ class Progress(Callback):
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
         self._row_steps, self._row_time = int(module.env_steps.sum()), time.perf_counter()
-        self._start_fraction, self._start_time = module.finished_fraction(), self._row_time
+        self._restart_estimate(module.finished_fraction(), self._row_time)
         if sys.stderr.isatty():
             self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
@@ -68,7 +70,7 @@ class Progress(Callback):
         self._fraction_at_epoch_start, self._time_at_epoch_start = module.finished_fraction(), time.perf_counter()
         self._no_updates = not is_first and module.gradient_steps == 0
         if is_first:  # do not count the time before the first epoch
-            self._start_time = self._time_at_epoch_start
+            self._restart_estimate(self._fraction_at_epoch_start, self._time_at_epoch_start)
         self._epoch_lines.begin()
         module.watch = lambda fraction: self._show(module, fraction, number)
         module.watch(0.0)
@@ -86,7 +88,7 @@ class Progress(Callback):
                     size = 1 / module.epochs  # of this epoch, as a fraction of the training
                 else:  # only steps are limited: the mean of the earlier epochs of this process, 0 in the first epoch
                     num_earlier = max(1, number - 1 - module.epochs_before)
-                    size = (self._fraction_at_epoch_start - self._start_fraction) / num_earlier
+                    size = (self._fraction_at_epoch_start - self._fractions[0]) / num_earlier
                 fraction = min(1.0, self._fraction_at_epoch_start + fraction * size)
                 self.bar.bar_format = BAR.format(self._time_left(module, fraction))
             self.bar.desc, self.bar.n = label, fraction
@@ -95,7 +97,9 @@ class Progress(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
         if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
-            self._start_fraction, self._start_time = self._fraction_at_epoch_start, self._time_at_epoch_start
+            self._restart_estimate(self._fraction_at_epoch_start, self._time_at_epoch_start)
+        self._fractions.append(module.finished_fraction())
+        self._times.append(time.perf_counter())
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
             self._run_lines.begin()
             self._print_row(module, module.columns())
@@ -119,12 +123,18 @@ class Progress(Callback):
     def _time_left(self, module: RunModule, fraction: float) -> str:
         """Return the time left if a ``fraction`` of the training is finished, including the work after the last epoch.
         Returns "?", as tqdm does, before the first update, because epochs without updates are several times faster."""
-        seconds, progress = time.perf_counter() - self._start_time, fraction - self._start_fraction
+        middle = (self._fractions[0] + fraction) / 2
+        index = max(0, bisect.bisect_right(self._fractions, middle) - 1)  # of the latest epoch in the first half
+        seconds, progress = time.perf_counter() - self._times[index], fraction - self._fractions[index]
         if progress <= 0 or (isinstance(module, AgentModule) and not module.gradient_steps and fraction < 1):
             return "?"
         remaining_fraction = 0.0 if module.stop_reason() else 1 - fraction
         seconds_left = seconds / progress * remaining_fraction
         return str(tqdm.format_interval(seconds_left + module.seconds_after()))
+
+    def _restart_estimate(self, fraction: float, now: float) -> None:
+        """Estimate the time left from the progress after the finished ``fraction`` and the time ``now``."""
+        self._fractions, self._times = [fraction], [now]
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:

@@ -136,7 +136,7 @@ def check_new(name: str) -> None:
         path = get_dataset_path(name)
         if path.exists():
             problem = ", which exists; allowed: a new id"
-        elif any((parent / "data").exists() for parent in path.parents):
+        elif any((parent / "data").exists() for parent in path.parents[: name.count("/")]):  # in the folder of datasets
             problem = ", inside another dataset; allowed: an id beside it"
     except (TypeError, ValueError):
         problem = "; allowed: an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a "

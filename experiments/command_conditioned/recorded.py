@@ -1,12 +1,13 @@
 """Offline learning by d3rlpy (2.8) on a recorded dataset, to compare UDRL and RCP with: behaviour cloning of all
-episodes and of the best tenth, CQL, and a decision transformer.
+episodes and of the best tenth, CQL (discrete actions), TD3+BC (continuous actions), and a decision transformer.
 
     pip install d3rlpy
     python experiments/command_conditioned/recorded.py FOLDER --gamename LunarLander-v3 --json exp_dir/recorded.json
 
-FOLDER is a dataset of Minari, as `--save_dataset` writes it. Actions are discrete. Each agent is trained on about as
-many steps of minibatches as UDRL in 40 epochs, 3 million, and then plays ten episodes with greedy actions. Results are
-added to the JSON file, and those in it are not measured again.
+FOLDER is a dataset of Minari, as `--save_dataset` writes it. Each agent is trained on about `--samples` steps of
+minibatches, 3 million like UDRL in 40 epochs, and then plays ten episodes with greedy actions. The decision transformer
+is commanded the best return of the dataset, and then returns over the whole range of the dataset. Results are added to
+the JSON file, and those in it are not measured again.
 """
 
 import argparse
@@ -20,12 +21,17 @@ import d3rlpy
 import gymnasium
 import minari
 import numpy as np
+import scipy.stats
 import torch
 
-AGENTS = ("BC", "BC of the best tenth", "CQL", "decision transformer")
-SAMPLES = 3_000_000  # steps of minibatches
+BC, BEST_TENTH, CQL, TD3_BC, TRANSFORMER = "BC", "BC of the best tenth", "CQL", "TD3+BC", "decision transformer"
+AGENTS = (BC, BEST_TENTH, CQL, TD3_BC, TRANSFORMER)
 BATCH = 256
-CONTEXT, DT_BATCH = 20, 64  # of the decision transformer's paper, as 3 layers, 1 head and 128 units are
+CONTEXT, DT_BATCH, DT_UNITS = 20, 64, 128  # of the decision transformer's paper, as 3 layers and 1 head are
+TARGETS, TARGET_EPISODES = 7, 3  # commanded returns of the decision transformer, and episodes of each
+LARGEST_INPUT = 5.0  # of the decision transformer's returns
+
+Policy = Callable[[Any, float], Any]  # maps an observation and the reward before it to an action
 
 
 def read(folder: str, best_share: float = 1.0) -> d3rlpy.dataset.MDPDataset:
@@ -35,47 +41,59 @@ def read(folder: str, best_share: float = 1.0) -> d3rlpy.dataset.MDPDataset:
     episodes = episodes[: max(1, round(best_share * len(episodes)))]
     return d3rlpy.dataset.MDPDataset(
         observations=np.concatenate([episode.observations[:-1] for episode in episodes]).astype(np.float32),
-        actions=np.concatenate([episode.actions for episode in episodes])[:, None],
+        actions=np.concatenate([episode.actions.reshape(len(episode.actions), -1) for episode in episodes]),
         rewards=np.concatenate([episode.rewards for episode in episodes])[:, None].astype(np.float32),
         terminals=np.concatenate([episode.terminations for episode in episodes]).astype(np.float32),
         timeouts=np.concatenate([episode.truncations for episode in episodes]).astype(np.float32),
     )
 
 
-def train(agent: str, folder: str, seed: int) -> Callable[[], Callable[[Any, float], int]]:
-    """Train an agent, and return a function that begins an episode. It returns a policy, a function of an observation
-    and the reward before it."""
+def train(agent: str, folder: str, seed: int, samples: int) -> tuple[Callable[[float | None], Policy], Any]:
+    """Train an agent. Return a function that begins an episode, and the lowest and highest return of the dataset. The
+    function maps a commanded return, or None for the highest one, to a policy."""
     d3rlpy.seed(seed)
-    dataset = read(folder, 0.1 if agent == "BC of the best tenth" else 1.0)
+    dataset = read(folder, 0.1 if agent == BEST_TENTH else 1.0)
+    returns = [float(episode.rewards.sum()) for episode in dataset.episodes]
+    space = minari.MinariDataset(Path(folder) / "data").action_space
+    is_discrete = isinstance(space, gymnasium.spaces.Discrete)
+    bounds = {} if is_discrete else {"action_scaler": d3rlpy.preprocessing.MinMaxActionScaler(space.low, space.high)}
+    scalers = bounds | {"observation_scaler": d3rlpy.preprocessing.StandardObservationScaler()}
     options = {"show_progress": False, "logger_adapter": d3rlpy.logging.NoopAdapterFactory(), "n_steps_per_epoch": 1000}
-    if agent == "decision transformer":
-        scale = d3rlpy.preprocessing.MultiplyRewardScaler(0.01)
-        transformer = d3rlpy.algos.DiscreteDecisionTransformerConfig(
-            batch_size=DT_BATCH, context_size=CONTEXT, num_layers=3, num_heads=1, reward_scaler=scale, max_timestep=1001
-        ).create(device="cpu")
-        transformer.fit(dataset, n_steps=SAMPLES // (DT_BATCH * CONTEXT), **options)
-        target = max(episode.rewards.sum() for episode in dataset.episodes)
+    if agent == TRANSFORMER:
+        form = "DiscreteDecisionTransformerConfig" if is_discrete else "DecisionTransformerConfig"
+        scale = d3rlpy.preprocessing.MultiplyRewardScaler(LARGEST_INPUT / max(map(abs, returns)))
+        transformer = getattr(d3rlpy.algos, form)(
+            batch_size=DT_BATCH, context_size=CONTEXT, num_layers=3, num_heads=1, max_timestep=1001,
+            reward_scaler=scale, encoder_factory=d3rlpy.models.VectorEncoderFactory([DT_UNITS]), **scalers,
+        ).create(device="cpu")  # fmt: skip
+        transformer.fit(dataset, n_steps=samples // (DT_BATCH * CONTEXT), **options)
 
-        def begin_commanded() -> Callable[[Any, float], int]:
+        def begin_commanded(target: float | None) -> Policy:
+            sampler = "Greedy" if is_discrete else "Identity"
             return transformer.as_stateful_wrapper(  # type: ignore[no-any-return]
-                target_return=float(target), action_sampler=d3rlpy.algos.GreedyTransformerActionSampler()
+                target_return=max(returns) if target is None else target,
+                action_sampler=getattr(d3rlpy.algos, f"{sampler}TransformerActionSampler")(),
             ).predict
 
-        return begin_commanded
-    if agent == "CQL":
+        return begin_commanded, (min(returns), max(returns))
+    if agent == CQL:
         config = d3rlpy.algos.DiscreteCQLConfig(batch_size=BATCH, learning_rate=3e-4, target_update_interval=1000)
+    elif agent == TD3_BC:
+        config = d3rlpy.algos.TD3PlusBCConfig(batch_size=BATCH, **scalers)
     else:
-        config = d3rlpy.algos.DiscreteBCConfig(batch_size=BATCH)
+        config = getattr(d3rlpy.algos, "DiscreteBCConfig" if is_discrete else "BCConfig")(batch_size=BATCH, **bounds)
     learner = config.create(device="cpu")
-    learner.fit(dataset, n_steps=SAMPLES // BATCH, **options)
-    return lambda: lambda obs, reward: int(learner.predict(obs[None])[0])
+    learner.fit(dataset, n_steps=samples // BATCH, **options)
+    return lambda target: lambda obs, reward: learner.predict(obs[None])[0], (min(returns), max(returns))
 
 
-def play(begin: Callable[[], Callable[[Any, float], int]], gamename: str, episodes: int = 10) -> float:
-    """Return the mean return of ``episodes`` with seeds from 0."""
+def play(
+    begin: Callable[[float | None], Policy], gamename: str, target: float | None = None, episodes: int = 10
+) -> Any:
+    """Return the returns ``[episodes]`` of episodes with seeds from 0, with the commanded return ``target``."""
     env, returns = gymnasium.make(gamename), []
     for seed in range(episodes):
-        policy, reward, done = begin(), 0.0, False
+        policy, reward, done = begin(target), 0.0, False
         obs, _ = env.reset(seed=seed)
         rewards = []
         while not done:
@@ -84,29 +102,46 @@ def play(begin: Callable[[], Callable[[Any, float], int]], gamename: str, episod
             rewards.append(reward)
             done = terminated or truncated
         returns.append(sum(rewards))
-    return float(np.mean(returns))
+    return np.array(returns)
+
+
+def obedience(begin: Callable[[float | None], Policy], gamename: str, lowest: float, highest: float) -> dict[str, Any]:
+    """Return slope and rank correlation of obtained over commanded returns between ``lowest`` and ``highest``, the
+    means over episodes, as `--obedience` does inside the range."""
+    targets = np.linspace(lowest, highest, TARGETS)
+    obtained = np.stack([play(begin, gamename, float(target), TARGET_EPISODES) for target in targets])
+    pairs = [(np.polyfit(targets, row, 1)[0], scipy.stats.spearmanr(targets, row)[0]) for row in obtained.T]
+    slope, correlation = np.nan_to_num(pairs).mean(0)  # equal returns have no correlation
+    rounded = {"slope": round(float(slope), 2), "rank_correlation": round(float(correlation), 2)}
+    return rounded | {"commanded": targets.round(1).tolist(), "obtained": obtained.mean(1).round(1).tolist()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", help="folder of a dataset of Minari")
     parser.add_argument("--gamename", default="LunarLander-v3")
-    parser.add_argument("--agents", nargs="+", default=AGENTS, choices=AGENTS)
+    parser.add_argument("--agents", nargs="+", default=[BC, BEST_TENTH, CQL, TRANSFORMER], choices=AGENTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1001, 1002, 1003])
+    parser.add_argument("--samples", type=int, default=3_000_000, help="steps of minibatches")
     parser.add_argument("--json", type=Path, default=Path("exp_dir/recorded.json"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = json.loads(options.json.read_text()) if options.json.exists() else {}
-    name = Path(options.folder).resolve().name
+    name = "/".join(Path(options.folder).resolve().parts[-2:])
     for agent in options.agents:
         for seed in options.seeds:
             row = results.setdefault(name, {}).setdefault(agent, {})
             if str(seed) in row:
                 continue
             start = time.process_time()
-            begin = train(agent, options.folder, seed)
+            begin, seen = train(agent, options.folder, seed, options.samples)
             seconds = time.process_time() - start
-            row[str(seed)] = {"return": round(play(begin, options.gamename), 1), "cpu_seconds": round(seconds)}
+            row[str(seed)] = {
+                "return": round(float(play(begin, options.gamename).mean()), 1),
+                "cpu_seconds": round(seconds),
+            }
+            if agent == TRANSFORMER:
+                row[str(seed)] |= obedience(begin, options.gamename, *seen)
             print(name, agent, seed, row[str(seed)], flush=True)
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(results, indent=1) + "\n")

@@ -165,7 +165,8 @@ class Commands(nn.Module):
         UDRL: mean and spread are the mean and the standard deviation of the returns of the ``last_few`` best episodes
         in memory, and the horizon is the mean length of these episodes (paper, section 2.2). RCP-R: mean and spread are
         the maximum and the standard deviation of ``new_returns``, and the horizon is the mean length of the 5 best new
-        episodes. RCP-A: the horizon is the same, but `update_from_advantages` sets mean and spread.
+        episodes. With recorded episodes alone, all of them count as new. RCP-A: the horizon is the same, but
+        `update_from_advantages` sets mean and spread.
         """
         config = self.config
         for m in range(len(lengths)):
@@ -175,10 +176,13 @@ class Commands(nn.Module):
                 mean, spread = scores.mean(), scores.std(correction=0)
                 horizon = sum(map(len, best)) / len(best)
             else:
-                scores = new_returns[m]
+                scores, episode_lengths = new_returns[m], lengths[m]
+                if config.is_offline:  # a recording is read in parts
+                    scores = torch.stack([episode.extras["return"] for episode in memory.episodes[m]])
+                    episode_lengths = torch.tensor([len(episode) for episode in memory.episodes[m]])
                 mean, spread = scores.max(), scores.std(correction=0)
                 best_rows = scores.topk(min(5, len(scores))).indices
-                horizon = float(lengths[m][best_rows].float().mean())
+                horizon = float(episode_lengths[best_rows].float().mean())
             if config.desire_mu_minus_std:
                 mean = mean - spread
             self.horizon[m] = float(round(horizon))
