@@ -144,8 +144,12 @@ def _signature(app, what, name, thing, options, signature, returns):
 
 
 def unbroken(body: str) -> str:
-    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value. Each line of code is
-    an element. If it wraps, it continues two columns to the right of its start."""
+    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, and whose tables do
+    not break intervals such as [1, 2]. Each line of code is an element. If it wraps, it continues two columns to the
+    right of its start."""
+    interval = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
+    cell = re.compile(r"<td>.*?</td>", re.S)
+    body = cell.sub(lambda it: interval.sub(lambda text: text[0].replace(" ", "\N{NO-BREAK SPACE}"), it[0]), body)
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
