@@ -455,15 +455,15 @@ def _race_text(name: str, count: int, solved: float, steps: int, arms: Mapping[s
         f"after {median:,.0f} steps" if median < math.inf else f"in no test of {steps:,} steps"
         for median in (learned_steps, baseline_steps)
     )
-    agents = f"the median of {count} {name} agents" if count > 1 else f"one {name} agent"
-    text = f"{agents} comes {100 * GOOD_FRACTION:.0f} % of the way to the teacher"
-    text = f"{text} ({number_text(solved)}) {learned_text}, with the task's reward {baseline_text}"
+    agents = f"half of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
+    text = f"{agents} {100 * GOOD_FRACTION:.0f} % of the way to the teacher ({number_text(solved)})"
+    text = f"{text} {learned_text} with the learned reward, and {baseline_text} with the task's"
     gain = learned_steps < baseline_steps
     if not gain:
         text = f"no gain: {text}"
     elif baseline_steps < math.inf:
         text = f"{text}: {baseline_steps / learned_steps:.1f} times sooner"
-    late = f"mean of the last quarter {number_text(learned['late'])}, with the task's {number_text(baseline['late'])}"
+    late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"
     return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})", gain
 
 

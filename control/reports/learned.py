@@ -69,7 +69,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
         learned = {i for i, name in enumerate(rows) if name.endswith(" on the bandit")}
         for indices, colour, label in (
-            (learned, COLOURS[0], "left: agents that trained on the bandit"),
+            (learned, COLOURS[0], "left: trained on the bandit"),
             ({*range(len(rows))} - learned, GREY, None),
         ):
             axes[0].scatter([means[i] for i in indices], list(indices), color=colour, label=label, zorder=3)
@@ -85,5 +85,5 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
                 axes[1].plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
             goal_label = f"right: {100 * GOOD_FRACTION:.0f} % of the way to the teacher"
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
-            title = f"{race['agent']}: median of {race['agents']} agents"
+            title = f"{race['agent']}, {race['agents']} agents: the median is thick"
             axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)
