@@ -217,8 +217,9 @@ class AgentModule(RunModule):
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
         for tag, (name, spec) in formats.items():
-            if name == "loss" and 1e3 <= abs(means.get(tag, 0)) < 1e9:
-                spec = ",.0f"  # without an exponent
+            if name == "loss":  # at most 8 letters, unless it is huge
+                magnitude = abs(means.get(tag, 0))
+                spec = ".1e" if 0 < magnitude < 1e-3 else ",.0f" if 1e3 <= magnitude < 1e6 else spec
             if tag in means:
                 columns[name] = f"{means[tag]:{spec}}"
             elif name in fixed_columns:
