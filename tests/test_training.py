@@ -30,7 +30,7 @@ from helpers import flags, lasting, learned, loop_of, on_policy, run_folder, spo
 from models.settings import UserError
 from test_envs import Scripted
 
-EVALUATED = {"eval/return_greedy", "time/eval"}
+EVALUATED = {"eval/return_greedy", "eval/length_greedy", "time/eval"}
 COMMON = EVALUATED | {
     "epoch", "env_steps", "seed", "train/gradient_steps", "train/learning_rate", "rollout/return_mean",
     "rollout/length_mean", "time/steps_per_second",

@@ -73,6 +73,7 @@ _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluatio
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # evaluations of the teacher during its training, and their episodes
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
+_SOONER = 0.8  # fraction of the steps with the task's reward within which a learned reward makes agents learn sooner
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher or the clone
 # After a failure of agents that train on a good clone.
@@ -134,7 +135,7 @@ class Learned:
     @property
     def sentence(self) -> str:
         """The verdict and other results as sentences, empty if there was neither an exam nor a race."""
-        return conclusion(self.results)
+        return " ".join(conclusion(self.results))
 
     def _repr_png_(self) -> bytes | None:
         """Return the figure, or None without an exam; Jupyter calls this."""
@@ -236,7 +237,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     write_page(task.folder, task.game, task.results, _command_text(task))
     results = {name: task.results[name] for name in names if name in task.results}
-    if verbose and (sentence := conclusion(results)):
+    if verbose and (sentence := " ".join(conclusion(results))):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
     return not failures
 
@@ -431,7 +432,9 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))
         curve = outcome.curve  # [N, T]
         real_steps += int(outcome.steps.sum())
-        solved_at = first_solved_test(curve, solved)  # [N], index of a test
+        # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
+        lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
+        solved_at = first_solved_test(lasting, solved)  # [N], index of a test
         _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
         num_late_tests = max(1, curve.shape[1] // 4)
         late = float(curve[:, -num_late_tests:].mean())
@@ -455,12 +458,14 @@ def _race_text(name: str, count: int, solved: float, steps: int, arms: Mapping[s
         f"after {median:,.0f} steps" if median < math.inf else f"in no test of {steps:,} steps"
         for median in (learned_steps, baseline_steps)
     )
-    agents = f"half of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
+    agents = f"{count // 2 + 1} of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
     text = f"{agents} {100 * GOOD_FRACTION:.0f} % of the way to the teacher ({number_text(solved)})"
     text = f"{text} {learned_text} with the learned reward, and {baseline_text} with the task's"
-    gain = learned_steps < baseline_steps
+    # A smaller difference may be chance, and a reward that is quick at first may be worse in the end.
+    is_sooner = learned_steps < baseline_steps and learned_steps <= _SOONER * baseline_steps
+    gain = is_sooner and learned["late"] >= min(solved, baseline["late"])
     if not gain:
-        text = f"no gain: {text}"
+        text = f"no clear gain: {text}"
     elif baseline_steps < math.inf:
         text = f"{text}: {baseline_steps / learned_steps:.1f} times sooner"
     late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"

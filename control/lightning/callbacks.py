@@ -150,6 +150,10 @@ def _number_text(module: RunModule, number: int) -> str:
     return f"{number}/{module.epochs}" if module.epochs is not None else str(number)
 
 
+# Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
+_ONLY_IN_CSV = {"search/synthetic_steps", "search/steps_per_agent", "time/generation"}
+
+
 class RunLog(Callback):
     """Writes each epoch's row, one line per member, to metrics.csv and, if ``tensorboard``, to TensorBoard (x axis: the
     member's environment steps). Each of several members has a TensorBoard folder ``seed_N`` in the run's folder."""
@@ -177,7 +181,8 @@ class RunLog(Callback):
             counters = {"epoch": module.epoch, "env_steps": steps[member], "seed": seed}
             rows.append(counters | {GRADIENT_STEPS: module.gradient_steps} | values)
             if self.boards:  # here, epoch and steps are scalars like the values
-                scalars = {EPOCH: module.epoch, ENV_STEPS: steps[member]} | values
+                scalars = {EPOCH: module.epoch, ENV_STEPS: steps[member]}
+                scalars |= {tag: value for tag, value in values.items() if tag not in _ONLY_IN_CSV}
                 if isinstance(module, AgentModule):
                     scalars[GRADIENT_STEPS] = module.gradient_steps
                 self.boards[member].add_scalars(scalars, steps[member])

@@ -116,9 +116,12 @@ class Loop(ABC):
 
     def measure(self) -> dict[str, Tensor]:
         """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
-        episodes in the settings. Return the mean returns, ``{tag: [M]}``."""
+        episodes in the settings. Return the mean returns, and the mean length of greedy episodes, ``{tag: [M]}``."""
         evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
-        return {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
+        row = {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
+        if "greedy" in evaluations:
+            row["eval/length_greedy"] = evaluations["greedy"].lengths.float().mean(1)
+        return row
 
     def second_score(self) -> Tensor:
         """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from

@@ -352,10 +352,10 @@ class StepGroups(Loop):
         return Episodes(**self._in_member_order(results))
 
     def measure(self) -> dict[str, Tensor]:
-        """Evaluate with greedy actions. Return the mean returns and, in an environment without episodes, the mean
-        reward of a step, ``{tag: [M]}``."""
+        """Evaluate with greedy actions. Return the mean returns and lengths of episodes and, in an environment without
+        episodes, the mean reward of a step, ``{tag: [M]}``."""
         episodes = self._evaluate_mode("greedy")
-        row = {self.score_tag: episodes.returns.mean(1)}
+        row = {self.score_tag: episodes.returns.mean(1), "eval/length_greedy": episodes.lengths.float().mean(1)}
         if self.schedule.continuing:
             row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
         return row

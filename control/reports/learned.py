@@ -39,19 +39,19 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     return folder / PAGE
 
 
-def conclusion(results: Mapping[str, Any]) -> str:
+def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
     that has one, the mean return of the exam's agents that trained on the task itself, and whether agents of the race
     learned sooner with the learned reward. It is empty without all of these."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
-    sentences = verdicts[-1:]
+    sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     for name, score in results.get("exam", {}).get("real", {}).items():
         mean, count = number_text(score["mean"]), score["count"]
         sentences.append(f"{name} that trained as long on the task itself: {mean} ({count} agents).")
     if race := results.get("race"):
-        gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no gain"
+        gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
@@ -63,27 +63,24 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=False) as axes:
         means = [row["mean"] for row in rows.values()]
         errors = [2 * row["error"] for row in rows.values()]
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
-        learned = {i for i, name in enumerate(rows) if name.endswith(" on the bandit")}
-        for indices, colour, label in (
-            (learned, COLOURS[0], "left: trained on the bandit"),
-            ({*range(len(rows))} - learned, GREY, None),
-        ):
-            axes[0].scatter([means[i] for i in indices], list(indices), color=colour, label=label, zorder=3)
+        colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in rows]
+        axes[0].scatter(means, range(len(rows)), c=colours, zorder=3)
         set_row_labels(axes[0], list(rows))
         axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
         axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
         if race:
-            labels = {"learned": "right: learned reward", "task": "right: task's reward"}
+            labels = {"learned": "learned reward", "task": "task's reward"}
             for (arm, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
                 curves = np.array(race["arms"][arm]["curves"])  # [N, T]
                 steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
                 axes[1].plot(steps, np.median(curves, 0), color=colour, label=label)
                 axes[1].plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
-            goal_label = f"right: {100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+            goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
             title = f"{race['agent']}, {race['agents']} agents: the median is thick"
             axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)
+            axes[1].legend(loc="lower right")

@@ -70,6 +70,8 @@ TAGS = {
             "Mean return of evaluation episodes whose actions are sampled from the policy.", "return", "sampled"),
         Tag(GREEDY, "Evaluation return, greedy actions",
             "Mean return of evaluation episodes with the policy's best actions.", "return", "greedy"),
+        Tag("eval/length_greedy", "Evaluation length, greedy actions",
+            "Mean length of evaluation episodes with the policy's best actions."),
         Tag(REWARD_RATE, "Reward per step in evaluation, greedy actions",
             "Reward per step of evaluations, for environments without episodes.", "return", "reward rate", (GREEDY,)),
         Tag(FITNESS, "Fitness by agents of perturbed proxies",
