@@ -194,7 +194,8 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
         svg = base64.b64decode(content).decode()
         assert kind == "data:image/svg+xml;base64" and "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
     scores = json.loads((folder / "scores.json").read_text())
-    assert f"{scores['report']['mean']:.1f} held-out return Not solved : 475 or more" in page.text
+    lead = f"{scores['report']['mean']:.1f} held-out return (mean of 3 fresh agents that trained on the winner)"
+    assert f"{lead} Not solved : 475 or more" in page.text and "last tenth" not in page.text
     assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}' in page.source
     assert " share solved training steps 3 19.2 " in page.text and " 0 % " in page.text
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text

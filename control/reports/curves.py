@@ -273,7 +273,7 @@ def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
         texts.append("dashed: interquartile mean")
     if max(seeds) >= MIN_RUNS and with_seeds:
         texts.append("thin, in panels of one group: each seed")
-    if min(seeds) < MIN_RUNS:
+    if min(seeds) < MIN_RUNS and max(seeds) > 1:
         texts.append("fewer than three seeds have no interval: a line each")
     return texts
 

@@ -20,6 +20,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -28,6 +29,7 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import Flag, flags_for_values
 from control.cli.parse import parse
+from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
@@ -71,6 +73,7 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
+_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
@@ -262,6 +265,15 @@ class Subject:
         return None  # the file is damaged
 
     @property
+    def duration(self) -> str:
+        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
+        if len(self.group.runs) > 1:
+            return ""
+        columns = self.group.runs[0].columns
+        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
+        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
+
+    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: one, or the smallest and the largest."""
         steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
@@ -411,6 +423,8 @@ def _results(subjects: Sequence[Subject]) -> Table:
         if len(seeds) == 1:
             iqm, interval = subject.spread_over_agents
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
+        if subject.confirmed_best:
+            best = [subject.confirmed_best[0]]
         rows.append({
             "runs": subject.label,
             mean_column: mean,
