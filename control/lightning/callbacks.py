@@ -25,7 +25,7 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, SYNTHETIC_STEPS
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
@@ -45,7 +45,6 @@ class Progress(Callback):
         # Finished fractions and times at the start, after which the speed counts, and at the ends of later epochs. The
         # time left is estimated from the second half of this progress, because epochs may become longer or shorter.
         self._fractions, self._times = [0.0], [0.0]
-        self._fraction_at_epoch_start, self._time_at_epoch_start = 0.0, 0.0
         # Without a bar, every few seconds: lines about a long epoch, rows of epochs that the module does not report.
         self._epoch_lines, self._run_lines = Lines(), Lines()
         self._table = RowTable()
@@ -63,14 +62,13 @@ class Progress(Callback):
         module.watch = lambda fraction: self._show(module, fraction, number=0)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Store the time and progress at the start of the epoch, and whether no update has been made so far. Let the
-        module report its progress within the epoch (``module.watch``)."""
+        """Store whether no update has been made so far, and restart the clock in the first epoch. Let the module report
+        its progress within the epoch (``module.watch``)."""
         number = trainer.current_epoch + 1
         is_first = number == module.epochs_before + 1  # of this process
-        self._fraction_at_epoch_start, self._time_at_epoch_start = module.finished_fraction(), time.perf_counter()
         self._no_updates = not is_first and module.gradient_steps == 0
         if is_first:  # do not count the time before the first epoch
-            self._restart_estimate(self._fraction_at_epoch_start, self._time_at_epoch_start)
+            self._restart_estimate(module.finished_fraction(), time.perf_counter())
         self._epoch_lines.begin()
         module.watch = lambda fraction: self._show(module, fraction, number)
         module.watch(0.0)
@@ -88,8 +86,8 @@ class Progress(Callback):
                     size = 1 / module.epochs  # of this epoch, as a fraction of the training
                 else:  # only steps are limited: the mean of the earlier epochs of this process, 0 in the first epoch
                     num_earlier = max(1, number - 1 - module.epochs_before)
-                    size = (self._fraction_at_epoch_start - self._fractions[0]) / num_earlier
-                fraction = min(1.0, self._fraction_at_epoch_start + fraction * size)
+                    size = (self._fractions[-1] - self._fractions[0]) / num_earlier
+                fraction = min(1.0, self._fractions[-1] + fraction * size)
                 self.bar.bar_format = BAR.format(self._time_left(module, fraction))
             self.bar.desc, self.bar.n = label, fraction
             self.bar.refresh()
@@ -97,7 +95,7 @@ class Progress(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
         if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
-            self._restart_estimate(self._fraction_at_epoch_start, self._time_at_epoch_start)
+            self._restart_estimate(self._fractions[-1], self._times[-1])
         self._fractions.append(module.finished_fraction())
         self._times.append(time.perf_counter())
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
@@ -151,7 +149,7 @@ def _number_text(module: RunModule, number: int) -> str:
 
 
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
-_ONLY_IN_CSV = {"search/synthetic_steps", "search/steps_per_agent", "time/generation"}
+_ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
 
 class RunLog(Callback):

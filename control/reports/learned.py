@@ -63,7 +63,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
     cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, legend=False) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
         means = [row["mean"] for row in rows.values()]
         errors = [2 * row["error"] for row in rows.values()]
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
@@ -75,12 +75,12 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
         if race:
             labels = {"learned": "learned reward", "task": "task's reward"}
             for (arm, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
-                curves = np.array(race["arms"][arm]["curves"])  # [N, T]
+                result = race["arms"][arm]
+                curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
                 steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
                 axes[1].plot(steps, np.median(curves, 0), color=colour, label=label)
                 axes[1].plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
             goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
-            title = f"{race['agent']}, {race['agents']} agents: the median is thick"
+            title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
             axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)
-            axes[1].legend(loc="lower right")

@@ -1,7 +1,7 @@
 """Settings that all searches for proxies have: of the search itself, and of the choice of its winner.
 
-A proxy is what agents train on in place of the real environment: a learned environment, or the real one with a learned
-reward.
+A proxy replaces the real environment in the training of agents. It is a learned environment, or the real one with a
+learned reward.
 
 Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig, ...)``. Imports no torch.
 `models.proxies.synthetic.config` lists the sources [F] and [L].
