@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,7 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 project = "Understudy"
 author = "the Understudy authors"
 copyright = author
-version = release = re.findall(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[0]
+metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+version = release = metadata["version"]
+repository = metadata.get("urls", {}).get("Repository", "")  # its address on GitHub, once it has one
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 root_doc = "docs/index"
@@ -57,12 +60,16 @@ html_copy_source = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b6e8a", "color-brand-content": "#0b6e8a"},
     "dark_css_variables": {"color-brand-primary": "#5cc3de", "color-brand-content": "#5cc3de"},
+    "source_repository": repository,  # links to the source of each page
+    "source_branch": "main",
+    "source_directory": "",
 }
 
 FIGURE_WIDTH = 1400  # pixels of PNGs by `control.reports.sheets`
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
+_NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 
 
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
@@ -73,9 +80,23 @@ def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
     return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
 
 
+def with_badges(text: str, folder: Path, repository: str) -> str:
+    """A Markdown page whose links to notebooks are followed by a badge that opens the notebook on Colab. ``repository``
+    is an address on GitHub; if it is empty, there are no badges."""
+
+    def with_badge(link: re.Match[str]) -> str:
+        notebook = (folder / link[1]).resolve().relative_to(ROOT)
+        address = repository.replace("https://github.com/", "https://colab.research.google.com/github/")
+        badge = "![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)"
+        return f"{link[0]} [{badge}]({address}/blob/main/{notebook})"
+
+    return _NOTEBOOK.sub(with_badge, text) if repository else text
+
+
 def as_on_the_site(text: str, folder: Path) -> str:
     """A Markdown page as the site needs it: pictures are figures, a link to a folder is its name, and what is only for
     readers of the repository is left out."""
+    text = with_badges(text, folder, repository)
     text = re.sub(r"<!-- repository -->.*?<!-- /repository -->\n\n", "", text, flags=re.DOTALL)
     text = _PICTURE.sub(
         lambda it: _figure(it[3], it[2], "only-light", folder) + "\n" + _figure(it[1], it[2], "only-dark", folder), text

@@ -41,6 +41,14 @@ See [peers](../benchmarks/peers), [speed](benchmarks.md) and [a site](https://ex
     assert "<img" not in text and "See peers, [speed](benchmarks.md) and [a site](https://example.org)." in text
 
 
+def test_notebooks_open_on_colab_once_the_repository_has_an_address(conf: ModuleType) -> None:
+    link, folder = "[A notebook](../your_task.ipynb)", ROOT / "docs/how_to"
+    assert conf.with_badges(link, folder, "") == link
+    text = conf.with_badges(link, folder, "https://github.com/them/it")
+    address = "https://colab.research.google.com/github/them/it/blob/main/docs/your_task.ipynb"
+    assert text.startswith(f"{link} [![Open in Colab]") and text.endswith(f"({address})")
+
+
 def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
     for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("experiments/**/*.md")):
         text = conf.as_on_the_site(page.read_text(), page.parent)
