@@ -6,7 +6,6 @@ The page refers to no other file. `page.html.j2` is its template.
 import base64
 import contextlib
 import io
-import json
 import math
 import os
 import re
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +33,9 @@ from control.cli.words import as_word, command_line
 from control.films.encoding import poster
 from control.reports import tags
 from control.reports.curves import solved_return
-from control.reports.plot import distinct_labels, plot
-from control.reports.runs import Group, find_groups, note_group_versions, short_path
-from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Look, check_writable
+from control.reports.plot import distinct_labels, draw, figure_of
+from control.reports.runs import Group, find_groups, short_path
+from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Book, Look, check_writable
 from control.reports.tables import (
     Table,
     aggregates,
@@ -302,7 +300,6 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     a folder, by default the common folder of the runs. Returns the exit code 0. Raises SettingError if there are no
     runs or the page cannot be written."""
     groups = find_groups(run_dirs, "report")
-    note_group_versions(groups, run_dirs, "report")
     labels, _ = distinct_labels([group.names for group in groups])
     subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
     solved_returns = {subject.solved for subject in subjects}
@@ -353,7 +350,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         comparison=_comparison(subjects),
         results=_results(subjects),
         unfinished=[text for subject in subjects for text in subject.unfinished],
-        figures=_figures(subjects, run_dirs),
+        figures=_figures(subjects),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
         learned=list(_search_results(subjects)),
@@ -443,37 +440,31 @@ def _results(subjects: Sequence[Subject]) -> Table:
     return Table(table_rows, "Results" if has_one_seed else "Results over seeds")
 
 
-def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
+def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]:
     """Return the figures of `--plot`, if any: for each a list of a wide and a narrow SVG, a caption, and a note."""
-    groups = [subject.group for subject in subjects]
-    drawings: list[tuple[str, list[str]]] = []  # kind of figure, and its two SVGs
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        wide, narrow = Path(folder, "wide"), Path(folder, "narrow")
-        try:
-            for place in (wide, narrow):
-                look = Look(formats=("svg",), narrow=place == narrow, texts=False)
-                plot(run_dirs, place / "plot.svg", look, groups)
-        except SettingError:  # nothing to draw
-            return []
-        for kind in _FIGURES:
-            for path in sorted(wide.glob("*.svg")):
-                if _kind(path) == kind:
-                    drawings.append((kind, [(place / path.name).read_text("utf-8") for place in (wide, narrow)]))
-        numbers = json.loads((wide / "plot.json").read_text(encoding="utf-8"))
-    compared_groups = numbers.get("compared", {}).get("groups", [])
+    figure = figure_of([subject.group for subject in subjects])
+    if not any(arm.curves for arm in figure.arms):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        books = []
+        for name in ("wide", "narrow"):
+            look = Look(formats=("svg",), narrow=name == "narrow", texts=False)
+            with Book(Path(folder, f"{name}.svg"), look) as book:
+                draw(book, figure)
+            books.append(book)
+        drawings = [
+            [path.read_text("utf-8") for path in paths] for paths in zip(books[0].files, books[1].files, strict=True)
+        ]
+    compared = dict.fromkeys(label for task in figure.tasks.values() for label in task)
     figures = []
-    for number, (kind, svgs) in enumerate(drawings):
-        caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
+    for number, ((name, note), svgs) in enumerate(zip(books[0].sheets, drawings, strict=True)):
+        kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
+        caption = f"{_FIGURES[kind]}: {_enumeration([*compared]) if kind == 'scores' else _title(subjects)}."
         alt = f"{caption} The tables below have the numbers."
-        note = re.search("<dc:description>(.*?)</dc:description>", svgs[0], flags=re.DOTALL)
         inline = [_inline(svg, f"{letter}{number}", alt) for letter, svg in zip("fn", svgs, strict=True)]
-        figures.append((inline, caption, unescape(note[1]) if note else ""))
-    return figures
-
-
-def _kind(path: Path) -> str:
-    """Return the key in `_FIGURES` of a figure of `--plot`, such as "losses" for ``plot_losses2.svg``."""
-    return path.stem.removeprefix("plot").strip("_0123456789")
+        figures.append((kind, (inline, caption, note)))
+    order = list(_FIGURES)
+    return [content for _, content in sorted(figures, key=lambda item: order.index(item[0]))]
 
 
 def _recoloured(svg: str) -> str:

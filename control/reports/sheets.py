@@ -52,7 +52,7 @@ _NOTE_LINE, _TITLE_LINE = 0.125, 0.192  # heights of a line in inches
 class Look:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
     logarithmic axis of returns. A ``narrow`` figure, for telephones, has all panels in one column. A figure without
-    ``texts`` has no title, and its note is only in the metadata of an SVG."""
+    ``texts`` has no title and no note."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -104,11 +104,12 @@ def write_numbers(path: Path, numbers: Any) -> None:
     atomic_write_text(path, text + "\n")
 
 
-def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Path:
-    """Return the file of a figure: ``out``, or `plot.png` in it if it is a folder. If ``look`` has formats without the
-    suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in `FORMATS`."""
+def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
+    """Return the file of a figure: ``out``, or ``STEM.png`` in it if it is a folder. If ``look`` has formats without
+    the suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in
+    `FORMATS`."""
     if out.is_dir() or not (out.suffix or out.is_file()):
-        out = out / "plot.png"
+        out = out / f"{stem}.png"
     file_format = out.suffix.removeprefix(".").lower()
     if file_format not in FORMATS:
         allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
@@ -180,7 +181,7 @@ class Book:
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
         self.pages: Any = None  # the open PDF
-        self.has_sheets = False  # if True, names of files end with names of sheets
+        self.sheets: list[tuple[str, str]] = []  # names and notes
 
     def __enter__(self) -> "Book":
         """Set matplotlib's parameters and, for PDF, open the file."""
@@ -248,7 +249,7 @@ class Book:
                 axis.yaxis.label.set_visible(True)
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
         renderer = FigureCanvasAgg(figure).get_renderer()
-        self.metadata["svg"] |= {"Description": note}
+        self.sheets.append((name, note))
         if not self.look.texts:
             title = note = ""
         min_labels = (1 if lone_label else 2) if legend else math.inf
@@ -259,11 +260,10 @@ class Book:
             if form == "pdf":
                 self.pages.savefig(figure)
                 continue
-            path = self._file(form, name if self.has_sheets else "")
+            path = self._file(form, name if len(self.sheets) > 1 else "")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=form, metadata=self.metadata[form])
             self.files.append(path)
-        self.has_sheets = True
 
 
 @contextlib.contextmanager
