@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from control.reports.runs import Array, Run, logged, read_runs, return_tags
+from control.reports.runs import Array, Run, logged, names_and_version, read_runs, return_tags
 from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, balanced, rows, set_title, sheet
 from control.reports.statistics import MIN_RUNS, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
@@ -133,17 +133,8 @@ def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
 
 
 def sources(reference_levels: Sequence[Level]) -> str:
-    """Return the sources of levels for a note, such as ``solved: Gymnasium's reward_threshold; RCP-R and RCP-A,
-    published: Kumar et al. 2019``."""
-    names_by_source: dict[str, dict[str, None]] = {}  # ordered sets of names
-    for level in reference_levels:
-        names_by_source.setdefault(level.source, {})[level.name] = None
-    texts = []
-    for source, names in names_by_source.items():
-        *other_names, last_name = names
-        short_names = [name.partition(",")[0] for name in other_names]  # "published" follows the last name
-        texts.append(f"{' and '.join([*short_names, last_name])}: {source}")
-    return "; ".join(texts)
+    """Return the sources of levels for a note, such as ``solved: Gymnasium's reward_threshold``."""
+    return "; ".join(dict.fromkeys(f"{level.name}: {level.source}" for level in reference_levels))
 
 
 _STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))  # dashes of matplotlib
@@ -349,8 +340,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     runs = read_runs(run_dir / "metrics.csv")
     if not runs:
         raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
-    parts = run_dir.resolve().parts  # .../GAME/EXPERIMENT/IMPLEMENTATION/seed_S/version_V, or a copied folder
-    names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
+    names, _ = names_and_version(runs[0].source.resolve())
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
     returns, losses = return_tags(runs), logged(runs, tags("loss"))
     has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))

@@ -308,7 +308,12 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     folders = [folder for subject in subjects for folder in subject.folders]
     if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
         raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
-    target = _target(out, subjects, sorted({str(folder.path) for folder in folders}))
+    run_folders = sorted({str(folder.path) for folder in folders})
+    target = out or Path(os.path.commonpath(run_folders))
+    if target.is_dir() or not (target.suffix or target.is_file()):
+        target /= _default_name(subjects, len(run_folders))
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
     for folder in folders:
@@ -318,21 +323,15 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     return 0
 
 
-def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
-    """Return the file to write: ``out``, or a file in this folder (by default the common folder of ``made_from``) with
-    a name from environments and implementations. Raises SettingError for another suffix than .html."""
-    if out is not None and not out.is_dir() and (out.suffix or out.is_file()):
-        if out.suffix.lower() not in (".html", ".htm"):
-            raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
-        return out
-    folder = out or Path(os.path.commonpath(made_from))
+def _default_name(subjects: Sequence[Subject], num_folders: int) -> str:
+    """Return the name of the page's file: ``report.html``, with environments and implementations for several runs."""
     words = ["report"]
-    if len(made_from) > 1:
+    if num_folders > 1:
         games = dict.fromkeys(subject.group.names[0] for subject in subjects)
         last_names = dict.fromkeys(subject.group.names[-1] for subject in subjects)  # mostly implementations
         names = [*games, *last_names]
         words += names if len(names) <= 6 else [f"{len(subjects)}_groups"]
-    return folder / f"{safe_name('_'.join(words))[:80]}.html"
+    return f"{safe_name('_'.join(words))[:80]}.html"
 
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
@@ -595,23 +594,29 @@ def render(template: str, **values: Any) -> str:
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
-        "data_url": lambda path: _data_url(path.suffix, _themed(path) if path.suffix == ".svg" else path.read_bytes()),
+        "data_url": _data_url_of_file,
+        "highlight": _highlighted,
         "number": number_text,
-        "solved_text": solved_text,
         "poster": lambda path: _data_url(".jpg", poster(path)),
-        # Commands for a shell, with each flag in a span, so that lines break only between flags.
-        "highlight": lambda commands: Markup(
-            re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
-        ),
+        "solved_text": solved_text,
+        "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
     }
     environment.globals["cycles"] = CYCLES
     return environment.get_template(template).render(**values)
 
 
-def _themed(path: Path) -> bytes:
-    """Return the SVG in a file with the page's colours. As an image on the page it cannot run scripts."""
+def _highlighted(commands: Sequence[str]) -> Markup:
+    """Return commands for a shell as HTML, with each flag in a span, so that lines break only between flags."""
+    return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
+
+
+def _data_url_of_file(path: Path) -> str:
+    """Return a file as a URL. An SVG gets the page's colours. As an image on the page it cannot run scripts."""
+    if path.suffix != ".svg":
+        return _data_url(path.suffix, path.read_bytes())
     style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
-    return _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1).encode()
+    svg = _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1)
+    return _data_url(path.suffix, svg.encode())
 
 
 def _data_url(suffix: str, content: bytes) -> str:

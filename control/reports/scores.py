@@ -107,7 +107,7 @@ def draw(
         lengths, heights = [2 + bool(estimates)], [height]
     cells = rows(*lengths)
     widths = None if other_scores else [1.15, 1.0, 0.95][: len(cells[0])]
-    options: Any = {"title": title, "note": note, "widths": widths, "heights": heights, "lone_label": True}
+    options: Any = {"title": title, "note": note, "widths": widths, "heights": heights, "min_labels": 1}
     with book.sheet(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():

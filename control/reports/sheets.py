@@ -205,10 +205,8 @@ class Book:
 
     def _file(self, form: str, name: str = "") -> Path:
         """Return the file of a sheet in the format ``form``. ``name`` is the name of the sheet, empty for the first."""
-        # A suffix like .PNG is kept as the user wrote it.
-        suffix = self.target.suffix if self.target.suffix[1:].lower() == form else f".{form}"
         stem = f"{self.target.stem}_{name}" if name else self.target.stem
-        return self.target.with_name(f"{stem}{suffix}")
+        return self.target.with_name(f"{stem}.{form}")
 
     @contextlib.contextmanager
     def sheet(
@@ -221,12 +219,11 @@ class Book:
         note: str = "",
         widths: Sequence[float] | None = None,
         heights: Sequence[float] | None = None,
-        legend: bool = True,
-        lone_label: bool = False,
+        min_labels: int = 2,
     ) -> Iterator[list[Any]]:
         """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
-        hidden if they have no data. One ``legend`` serves all panels. A single label needs ``lone_label``."""
+        hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
@@ -252,7 +249,6 @@ class Book:
         self.sheets.append((name, note))
         if not self.look.texts:
             title = note = ""
-        min_labels = (1 if lone_label else 2) if legend else math.inf
         _frame(figure, renderer, axes, size, title, note, min_labels)
         for text in figure.findobj(Text):
             _make_drawable(text)
@@ -311,7 +307,7 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
 
 
 def _frame(
-    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: float
+    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
 ) -> None:
     """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
     in inches. The legend is omitted for fewer labels than ``min_labels``."""
@@ -333,14 +329,14 @@ def _frame(
         figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
-def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: float) -> tuple[Any, float]:
+def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: int) -> tuple[Any, float]:
     """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
     None and 0 for fewer than ``min_labels`` labels."""
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if len(handles) < max(1, min_labels):
+    if len(handles) < min_labels:
         return None, 0.0
     labels = [textwrap.fill(label, int(_LEGEND_LETTERS * width)) for label in handles]
     position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
