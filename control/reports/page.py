@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,7 +26,6 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import Flag, flags_for_values
 from control.cli.parse import parse
-from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
@@ -71,7 +69,6 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
@@ -220,30 +217,9 @@ class Subject:
         return solved_return(self.group.names[0]) if has_game else None
 
     @property
-    def spread_over_agents(self) -> list[str]:
-        """Interquartile mean over a search's held-out agents, and its interval; dashes for other runs."""
-        held_out = self.folders[0].scores if self.is_search else {}
-        numbers = [held_out.get(name) for name in ("iqm", "iqm_low", "iqm_high")]
-        if not all(isinstance(number, int | float) for number in numbers):
-            return ["-", "-"]
-        iqm, low, high = map(number_text, numbers)
-        return [iqm, f"{low} to {high}"]
-
-    @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
         return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
-
-    @property
-    def best(self) -> tuple[float, int] | None:
-        """Best return of a single run of an agent, and its epoch. None if it is not higher than the result, and for
-        searches and several runs."""
-        if self.is_search or len(self.group.runs) > 1:
-            return None
-        epochs, values = self.group.runs[0].points(self.tag)
-        if not len(values) or values.max() <= self.result["mean"]:
-            return None
-        return float(values.max()), int(epochs[values.argmax()])
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
@@ -261,15 +237,6 @@ class Subject:
             run_state = checkpoints.load(file).run_state
             return float(run_state["best"]), int(run_state["epoch"])
         return None  # the file is damaged
-
-    @property
-    def duration(self) -> str:
-        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
-        if len(self.group.runs) > 1:
-            return ""
-        columns = self.group.runs[0].columns
-        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
 
     @property
     def steps(self) -> str:
@@ -344,9 +311,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         subjects=subjects,
         title=_title(subjects),
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
-        steps=_steps(subjects),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
-        comparison=_comparison(subjects),
         results=_results(subjects),
         unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects),
@@ -378,34 +343,6 @@ def _title(subjects: Sequence[Subject]) -> str:
     return title
 
 
-def _steps(subjects: Sequence[Subject]) -> str:
-    """Return the largest number of steps of a seed as text, separately for agents and searches."""
-    units = {False: "environment steps of a seed", True: "steps of all agents of a search together, on proxies"}
-    texts = []
-    for is_search, unit in units.items():
-        summaries = [subject.summary["seeds"] for subject in subjects if subject.is_search == is_search]
-        steps = [seed["env_steps"] for seeds in summaries for seed in seeds.values()]
-        if steps:
-            texts.append(f"up to {max(steps):,} {unit}")
-    return " and ".join(texts)
-
-
-def _comparison(subjects: Sequence[Subject]) -> str:
-    """Return the results of two to four groups of agents in one environment as a sentence, with their steps. Empty for
-    other groups."""
-    quantities = {(subject.group.names[0], subject.tag) for subject in subjects}
-    has_searches = any(subject.is_search for subject in subjects)
-    if not 1 < len(subjects) < 5 or len(quantities) > 1 or not subjects[0].tag or has_searches:
-        return ""
-    texts = [f"{item.label} {number_text(item.result['mean'])} after {item.steps} steps" for item in subjects]
-    text = f"{tags.TAGS[subjects[0].tag].title}, at the end: {', '.join(texts)}"
-    text = f"{text}; {seeds_text([len(subject.group.runs) for subject in subjects])} each."
-    steps = [seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values()]
-    if max(steps) > 1.1 * min(steps):
-        text += " The runs have different lengths, so this is no ranking."
-    return text
-
-
 def _results(subjects: Sequence[Subject]) -> Table:
     """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
     has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
@@ -417,7 +354,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
         seeds = subject.summary["seeds"]
         mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         if len(seeds) == 1:
-            iqm, interval = subject.spread_over_agents
+            iqm = interval = "-"
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
         if subject.confirmed_best:
             best = [subject.confirmed_best[0]]
@@ -555,26 +492,18 @@ def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else as_word(value, ",")
 
 
-def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
-    """Return the table of the versions of programs, with a column for each group, and whether some runs lack them. A
-    run has several entries (``{program: version}``) if it was resumed with other versions."""
-    columns: dict[str, list[dict[str, str]]] = {}  # entries of all runs of a group
-    is_incomplete = False
-    for subject in subjects:
-        columns[subject.label] = []
-        for folder in subject.folders:
-            entries = read_versions(folder.path) if folder.file(FILE) else []
-            columns[subject.label] += entries
-            is_incomplete |= not entries
-    names = dict.fromkeys(name for entries in columns.values() for entry in entries for name in entry if name != "from")
-    first_entries, *other_entries = columns.values()
-    if other_entries and all(entries == first_entries for entries in other_entries):
-        columns = {"all runs": first_entries}
-    rows = []
-    for name in names:
-        values = ([entry[name] for entry in entries if name in entry] for entries in columns.values())
-        rows.append([name, *(" | ".join(dict.fromkeys(texts)) for texts in values)])
-    return Table([["", *columns], *rows], "Made with", numeric=False) if rows else None, is_incomplete
+def _versions(subjects: Sequence[Subject]) -> Table | None:
+    """Return the table of the versions of programs, None if no run has stored any. A program has several versions if
+    runs differ or were resumed with another version."""
+    run_folders = [folder for subject in subjects for folder in subject.folders]
+    versions_by_program: dict[str, dict[str, None]] = {}  # ordered sets of versions
+    for folder in run_folders:
+        for entry in read_versions(folder.path) if folder.file(FILE) else []:
+            for name, version in entry.items():
+                versions_by_program.setdefault(name, {})[version] = None
+    versions_by_program.pop("from", None)  # the first epoch of an entry
+    rows = [[name, " | ".join(found)] for name, found in versions_by_program.items()]
+    return Table([["", "version"], *rows], "Made with", numeric=False) if rows else None
 
 
 def _commands(subject: Subject) -> list[str]:
