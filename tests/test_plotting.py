@@ -329,8 +329,7 @@ def test_algorithms_with_three_seeds_are_compared(logdir: Path, figures: list[An
     curves, scores = figures
     bands = [len(axis.collections) for axis in curves.axes]
     assert bands == [2, 2, 2]
-    better = "Probability that UDRL is better, return, greedy"
-    assert titles(scores) == ["Score of each seed", "", "Seeds that score more", better]
+    assert titles(scores) == ["Score of each seed", "Seeds that score more", "Probability that UDRL is better"]
     plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
     assert "probability" not in capsys.readouterr().out and len(figures) == 3
 

@@ -149,17 +149,6 @@ class Folder:
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
-    def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
-        settings. A run that may end early because of a return counts as finished."""
-        settings = self.settings
-        if settings is None or settings.run.target_return is not None:
-            return False
-        if settings.proxy is not None and settings.proxy.quit_when_solved:
-            return False
-        reaches_steps = settings.total_steps is not None and steps >= settings.total_steps
-        return not reaches_steps and (settings.epochs is None or epochs < settings.epochs)
-
     @property
     def name(self) -> str:
         """Seed of the run as text, such as ``seed 25``."""
@@ -244,16 +233,6 @@ class Subject:
         steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
         return f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
 
-    @property
-    def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, with their epochs."""
-        texts, folders = [], {folder.path: folder for folder in self.folders}
-        for run in self.group.runs:
-            epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
-            if folders[run.source.parent].is_unfinished(epochs, steps):
-                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
-        return texts
-
     def setting(self, name: str) -> str:
         """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
         values = dict.fromkeys(folder.texts.get(name, "-") for folder in self.folders)
@@ -313,7 +292,6 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
-        unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),

@@ -393,21 +393,10 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
 
 
 def _draw_scores(book: sheets.Book, figure: Figure) -> None:
-    """Draw the sheet that compares algorithms by their scores. A sheet of a single environment also shows up to two
-    other returns."""
+    """Draw the sheet that compares algorithms by their scores."""
     sources = curves.sources([level for game in figure.tasks for level in figure.levels[game]])
     note = "; ".join(filter(None, (scores.note(figure.tasks), sources)))
     arms = [arm for game, task in figure.tasks.items() for arm in figure.arms_by_game[game] if arm.label in task]
-    other_scores = {}
-    if len(figure.tasks) == 1 and curves.episode_returns([figure.tag]):
-        common = [name for name in curves.episode_returns(TAGS) if all(name in arm.scores for arm in arms)]
-        other_names = [name for name in without_replaced(common, common) if name != figure.tag]
-        for name in other_names[:2]:
-            other_scores[_score_label(name)] = {arm.label: arm.scores[name] for arm in arms}
-    label, heading = _score_label(figure.tag), figure.heading(arms)
-    scores.draw(book, figure.tasks, figure.colours, figure.levels, label, heading, note, other_scores)
-
-
-def _score_label(tag: str) -> str:
-    """Return the label of an axis of scores."""
-    return f"return, {TAGS[tag].short}" if curves.episode_returns([tag]) else TAGS[tag].short
+    short = TAGS[figure.tag].short
+    label = f"return, {short}" if curves.episode_returns([figure.tag]) else short
+    scores.draw(book, figure.tasks, figure.colours, figure.levels, label, figure.heading(arms), note)

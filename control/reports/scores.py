@@ -4,12 +4,12 @@ It has the score of each seed, performance profiles and probabilities of improve
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import islice, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from control.reports.curves import Legend, Level, draw_levels, game_text, share_limits
+from control.reports.curves import Level, draw_levels, game_text
 from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
 from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
@@ -86,37 +86,32 @@ def draw(
     axis_label: str,
     title: str,
     note: str,
-    other_scores: Mapping[str, Task] | None = None,
 ) -> None:
     """Draw a sheet with the scores of seeds and the performance profiles of each task, and the probabilities of
     improvement over all tasks. ``colours`` are by algorithm, ``game_levels`` (reference levels) by task. The scores
-    have the label ``axis_label``. If there is a single task, ``other_scores`` (axis label -> scores) have further
-    panels in the first row."""
+    have the label ``axis_label``."""
     estimates = improvements(tasks)
     several = len(tasks) > 1
-    other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
-    # lengths: number of panels in each row
-    if other_scores:  # all scores in the first row; profiles and improvements in the second
-        lengths, heights = [1 + len(other_scores), 1 + bool(estimates)], [height, max(1.7, 0.9 * height)]
-    elif several:  # a row with scores and profiles for each task; a last row with improvements
+    if several:  # a row with scores and profiles for each task; a last row with improvements
         lengths, heights = [2] * len(tasks), [height] * len(tasks)
         if estimates:
             lengths, heights = [*lengths, 1], [*heights, 0.75 * height]
     else:  # one row
         lengths, heights = [2 + bool(estimates)], [height]
     cells = rows(*lengths)
-    widths = None if other_scores else [1.15, 1.0, 0.95][: len(cells[0])]
-    options: Any = {"title": title, "note": note, "widths": widths, "heights": heights, "min_labels": 1}
+    options: Any = {"title": title, "note": note, "heights": heights, "min_labels": 1}
+    options["widths"] = [1.15, 1.0, 0.95][: len(cells[0])]
     with book.sheet(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
             heading = f"{game_text(name)}: " if name else ""
             levels = game_levels.get(name, ())
-            score_axes = list(islice(remaining_axes, 1 + len(other_scores)))
-            legend: Legend = "names" if several else "values"  # values of levels in one environment only
-            _draw_scores(score_axes, {axis_label: task, **other_scores}, levels, colours, legend)
-            set_title(score_axes[0], f"{heading}Score of each seed", 2.4)
+            axis = next(remaining_axes)
+            _draw_scores(axis, task, colours)
+            draw_levels(axis, levels, colours, "names" if several else "values", axis_name="x")
+            axis.set(xlabel=axis_label)
+            set_title(axis, f"{heading}Score of each seed", 2.4)
             axis = next(remaining_axes)
             _draw_profiles(axis, task, colours)
             grey_levels = [level for level in levels if not level.implementation]
@@ -128,36 +123,23 @@ def draw(
             best, _ = next(iter(estimates))
             rivals = {second: estimate for (first, second), estimate in estimates.items() if first == best}
             _draw_improvements(axis, rivals, colours)
-            scope, width = "", 1.8
-            if several:
-                scope, width = f" over {len(tasks)} environments", 6.0
-            elif other_scores:
-                scope, width = f", {axis_label}", 2.5
+            scope, width = (f" over {len(tasks)} environments", 6.0) if several else ("", 1.8)
             set_title(axis, f"Probability that {best} is better{scope}", width)
 
 
-def _draw_scores(
-    axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], legend: Legend
-) -> None:
-    """Draw a panel for each kind of ``scores``, with its key as the label of the x axis. A row for each algorithm has
-    dots for the scores, a diamond and line for mean and interval, and a bar for the IQM. The first panel names the
-    algorithms, and its reference ``levels`` are in the legend as `draw_levels` describes."""
-    order = ranked(next(iter(scores.values())))
-    for axis, (axis_label, task) in zip(axes, scores.items(), strict=True):
-        for row, label in enumerate(order):
-            values, colour = np.asarray(task[label], float), colours[label]
-            dot_heights = np.full(len(values), row + 0.2)
-            axis.plot(values, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
-            axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
-            if bounds := interval(values):
-                axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
-            axis.plot(values.mean(), row - 0.16, "D", color=colour, markersize=3.6)
-        set_row_labels(axis, order)
-        axis.set(xlabel=axis_label)
-        is_first = axis is axes[0]
-        axis.tick_params(labelleft=is_first)
-        draw_levels(axis, levels, colours, legend if is_first else "none", axis_name="x")
-    share_limits(axes, "x")
+def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+    """Draw a row for each algorithm of a task: dots for the scores, a diamond and line for mean and interval, and a bar
+    for the IQM."""
+    order = ranked(task)
+    for row, label in enumerate(order):
+        values, colour = np.asarray(task[label], float), colours[label]
+        dot_heights = np.full(len(values), row + 0.2)
+        axis.plot(values, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
+        axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
+        if bounds := interval(values):
+            axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
+        axis.plot(values.mean(), row - 0.16, "D", color=colour, markersize=3.6)
+    set_row_labels(axis, order)
 
 
 def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 from control.storage.run_dir import atomic_write_text, replacing
 from models.settings import SettingError
 
-# On a new machine matplotlib prints that it searches for fonts.
+# On a new machine matplotlib prints that it searches for fonts. Letters that the font lacks are drawn as boxes.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", "Glyph .* missing from font")
 
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
@@ -251,7 +253,7 @@ class Book:
             title = note = ""
         _frame(figure, renderer, axes, size, title, note, min_labels)
         for text in figure.findobj(Text):
-            _make_drawable(text)
+            _write_dollars(text)
         for form in self.formats:
             if form == "pdf":
                 self.pages.savefig(figure)
@@ -343,7 +345,7 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
     for columns in range(len(handles), 0, -1):
         legend = figure.legend([*handles.values()], labels, ncols=columns, **position)
         for text in legend.get_texts():
-            _make_drawable(text)
+            _write_dollars(text)
         extent = legend.get_window_extent(renderer)
         if extent.width <= 0.98 * width * figure.dpi or columns == 1:
             break
@@ -351,19 +353,9 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
     return legend, extent.height / figure.dpi
 
 
-def _make_drawable(text: Any) -> None:
-    """Change matplotlib's ``text`` so that a dollar does not begin a formula, and letters that the font lacks are drawn
-    as escapes such as ``\\u65e5``."""
-    from matplotlib.font_manager import findfont, get_font
-
-    words = text.get_text()
-    if not words:  # most labels of ticks, which are written when they are drawn
-        return
-    text.set_parse_math("$" not in words)
-    available = get_font(findfont(text.get_fontproperties())).get_charmap()
-    missing = {letter for letter in words if ord(letter) not in available and letter != "\n"}
-    escapes = {ord(letter): letter.encode("unicode_escape").decode() for letter in missing}
-    text.set_text(words.translate(escapes))
+def _write_dollars(text: Any) -> None:
+    """Draw a dollar in matplotlib's ``text`` as it is: it does not begin a formula."""
+    text.set_parse_math("$" not in text.get_text())
 
 
 def _parameters(theme: str) -> Any:
