@@ -150,6 +150,8 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
 @pytest.mark.draws
 def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
+    assert "the best agent, greedy: one episode, return 9" in capsys.readouterr().out
+    assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif", "final.txt"}
     assert trainer.main(["--report", str(folder)]) == 0
     page = Page(folder / "report.html")
     check_page(page)
