@@ -399,7 +399,7 @@ def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    set_title(axis, TAGS[COMMAND].title, WIDTH / 3.2)
+    set_title(axis, "Obtained against commanded return", WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")
     if coloured:
         bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
