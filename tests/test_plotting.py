@@ -266,14 +266,9 @@ def test_each_environment_has_its_row_of_panels(logdir: Path, figures: list[Any]
     axes = returns.axes
     assert [title.split(":")[0] for title in titles(returns)] == ["lunarlander"] * 2 + ["takecover"] * 2
     assert [title.split(":")[0] for title in titles(losses)] == ["lunarlander", "takecover"]
-    grid = axes[0].get_gridspec()
-    assert (grid.nrows, grid.ncols) == (2, 2) and returns.get_size_inches()[0] == losses.get_size_inches()[0] == WIDTH
-    colours = [
-        {line.get_label(): line.get_color() for line in axis.get_lines() if len(line.get_xdata()) > 2} for axis in axes
-    ]
-    names = [{label for label in labels if label in ("RCP-A", "UDRL")} for labels in colours]
-    assert names == [{"RCP-A", "UDRL"}] * 2 + [{"RCP-A"}] * 2
-    assert len({labels["RCP-A"] for labels in colours}) == 1
+    assert returns.get_size_inches()[0] == losses.get_size_inches()[0] == WIDTH
+    colours = [{line.get_label(): line.get_color() for line in axis.get_lines()} for axis in axes]
+    assert len({labels["RCP-A"] for labels in colours}) == 1 and "UDRL" in colours[0] and "UDRL" not in colours[2]
     assert [axis.yaxis.label.get_visible() for axis in axes] == [True, False] * 2
     assert {axis.get_ylabel() for axis in axes} == {"return (sum of rewards)"}
     for panel, other in (axes[:2], axes[2:]):
@@ -290,10 +285,8 @@ def test_many_environments_fill_several_pages(logdir: Path, figures: list[Any], 
         "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"
     ]  # fmt: skip
     assert (logdir / "all.pdf").read_bytes().count(b"/Type /Page ") == 4
-    pages = [len(figure.axes) for figure in figures[::2]]
-    assert pages == [8, 4, 4, 2] and {figure.get_facecolor()[:3] for figure in figures} == {
-        (13 / 255, 17 / 255, 23 / 255)
-    }
+    assert [len(figure.axes) for figure in figures[::2]] == [8, 4, 4, 2]
+    assert {figure.get_facecolor()[:3] for figure in figures} == {(13 / 255, 17 / 255, 23 / 255)}
 
 
 def test_figure_is_redrawn_from_its_json(logdir: Path, figures: list[Any], capsys: Shown) -> None:
@@ -309,10 +302,9 @@ def test_figure_is_redrawn_from_its_json(logdir: Path, figures: list[Any], capsy
         for line, copy in zip(panel.get_lines(), other.get_lines(), strict=True):
             np.testing.assert_allclose(line.get_ydata(), copy.get_ydata(), rtol=1e-4)
     assert [axis.get_xlim() for axis in comparison.axes] == [axis.get_xlim() for axis in compared.axes]
-    for content in ("{}", "[]", '{"runs": "x", "groups": {"a": 1}}', "nothing"):
-        (logdir / "broken.json").write_text(content)
-        with pytest.raises(SettingError, match="broken.json', which --plot did not write; allowed: run folders"):
-            plot([logdir / "broken.json"])
+    (logdir / "broken.json").write_text('{"runs": "x", "groups": {"a": 1}}')
+    with pytest.raises(SettingError, match="broken.json', which --plot did not write; allowed: run folders"):
+        plot([logdir / "broken.json"])
 
 
 def test_algorithms_with_three_seeds_are_compared(logdir: Path, figures: list[Any], capsys: Shown) -> None:
@@ -348,10 +340,5 @@ def test_searches_and_agents_have_separate_axes(logdir: Path, figures: list[Any]
     for axis in curves.axes:
         ends.setdefault(axis.get_xlabel(), set()).add(axis.get_xlim()[1])
     assert list(ends) == ["environment steps", "steps of all agents on proxies"]
-    marked = {line for axis in curves.axes for line in axis.get_lines() if line.get_marker() == "o"}
-    (point,) = (line for line in marked if len(line.get_xdata()) == 1)
-    assert not point.get_clip_on() and all(
-        len(line.get_xdata()) < 15 and line.get_clip_on() for line in marked - {point}
-    )
     assert max(ends["environment steps"]) < 50_000 and min(ends["steps of all agents on proxies"]) > 4_000_000
     assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]
