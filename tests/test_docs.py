@@ -122,6 +122,8 @@ def scaled(command: str) -> str:
     if "parity.py" in command:  # the others compare later steps
         limits = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
         return f"{command} --fixture untrained {limits}"
+    if re.search(r"--eval_agent \w+-", command) and "--real_steps" not in command:  # a shipped proxy
+        return f"{command} --num_agents 3 --no_real_baseline --time_limit 40"
     for word, limits in (
         ("rules.py", "--episodes 1"), ("plain_q_learning.py", "--agents 1 --steps 20"),
         ("baseline.py", "--batches 2 --episodes 1 --critic_episodes 5"),
@@ -136,12 +138,6 @@ def scaled(command: str) -> str:
         ("tuning.py", "--agents 1 --settings 2 --real_steps 200"),
         ("benchmarks/", "--quick"),
         ("--real_steps 50000", "--num_agents 1 --real_steps 50"),
-        ("--agent DDQN,PPO,DuelingDDQN --num_agents", "--num_agents 3 --no_real_baseline"),
-        ("--eval_agent cartpole-", "--num_agents 1 --no_real_baseline"),
-        ("--eval_agent cliff-", "--num_agents 1 --no_real_baseline"),
-        ("-potential --agent TD3", "--num_agents 1 --no_real_baseline --time_limit 40"),
-        ("-bandit --agent TD3", "--num_agents 1 --no_real_baseline"),
-        ("-bandit --agent PPO --num_agents", "--num_agents 2 --no_real_baseline"),
         ("--eval_agent", "--num_eval_episodes 1 --time_limit 20"),
         ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
     ):  # fmt: skip

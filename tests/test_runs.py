@@ -88,13 +88,6 @@ def test_infinite_weights_end_the_run(logdir: Path, capsys: Shown) -> None:
     assert error.endswith("a smaller lr may help\n")
 
 
-def test_evaluation_without_commands(capsys: Shown, finished: Finished) -> None:
-    folder, _ = finished(implementation="AAC")
-    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "3"]) == 0
-    output = capsys.readouterr().out
-    assert "AAC on cartpole" in output and "greedy" in output and "sampled" in output and "command" not in output
-
-
 # -- agents that learn between steps -----------------------------------------------------------------------------------
 
 

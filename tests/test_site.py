@@ -57,14 +57,6 @@ def test_every_picture_of_the_pages_is_understood(conf: ModuleType) -> None:
             assert (page.parent / name).is_file(), f"{page.name} shows {name}"
 
 
-def test_signatures_are_readable(conf: ModuleType) -> None:
-    array = "~numpy._typing._array_like._Buffer | ~numpy._typing._array_like._SupportsArray[~numpy.dtype[~typing.Any]]"
-    array += " | complex | bytes | str | ~numpy._typing._nested_sequence._NestedSequence[complex | bytes | str]"
-    assert conf.readable(f"(obs: {array}, seed: int = 25)") == "(obs: ArrayLike, seed: int = 25)"
-    numbers = "~numpy.ndarray[tuple[~typing.Any, ...], ~numpy.dtype[~numpy.float64]]"
-    assert conf.readable(f"dict[str, {numbers}]") == "dict[str, ndarray]"
-
-
 def test_flags_remain_whole(conf: ModuleType) -> None:
     space = '<span class="w"> </span>'
     flags = (f"--lr{space}1e-3", f'--seed{space}<span class="m">0</span>', "--record")

@@ -33,30 +33,20 @@ def letter_height(width: int) -> int:
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """Return the picture with ``lines`` of text below. A line is a sequence of texts in cells of equal width, so that
     texts keep their places. Letters are ``height`` pixels high, or less for long texts. The first line is brighter."""
-    line_height, margin = round(1.6 * height), height // 2
-    width = frame.shape[1]
-    caption = np.full((line_height * len(lines) + margin, width, 3), _BACKGROUND, np.uint8)
-    for row, texts in enumerate(lines):
-        cell_width = (width - 2 * margin) // max(1, len(texts))
-        top = margin // 2 + line_height * row
-        colour = _WHITE if row == 0 else _GREY
-        for column, text in enumerate(texts):
-            left = margin + column * cell_width
-            cell = _cell(text, height, cell_width, line_height, colour)
-            caption[top : top + line_height, left : left + cell_width] = cell[:, : width - left]  # cut at the border
-    return np.concatenate([frame, caption])
-
-
-@functools.lru_cache(256)
-def _cell(text: str, height: int, cell_width: int, line_height: int, colour: tuple[int, int, int]) -> Frame:
-    """Return a picture ``[line_height, cell_width, 3]`` of ``text`` in letters of ``height`` pixels. Cached, because
-    most cells are equal in successive frames."""
     from PIL import Image, ImageDraw
 
-    cell = Image.new("RGB", (cell_width, line_height), _BACKGROUND)
-    fitting_text, font = _fit_text(text, height, cell_width - height // 2)
-    ImageDraw.Draw(cell).text((0, line_height // 2), fitting_text, colour, font, anchor="lm")  # left, middle
-    return np.asarray(cell)
+    line_height, margin = round(1.6 * height), height // 2
+    width = frame.shape[1]
+    caption = Image.new("RGB", (width, line_height * len(lines) + margin), _BACKGROUND)
+    draw = ImageDraw.Draw(caption)
+    for row, texts in enumerate(lines):
+        cell_width = (width - 2 * margin) // max(1, len(texts))
+        middle = margin // 2 + line_height * row + line_height // 2
+        colour = _WHITE if row == 0 else _GREY
+        for column, text in enumerate(texts):
+            fitting_text, font = _fit_text(text, height, cell_width - height // 2)
+            draw.text((margin + column * cell_width, middle), fitting_text, colour, font, anchor="lm")  # left, middle
+    return np.concatenate([frame, np.asarray(caption)])
 
 
 def side_by_side(frames: Sequence[Frame]) -> Frame:

@@ -137,22 +137,22 @@ def record(
     """
     with contextlib.ExitStack() as stack:
         stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
-        frame_rate = stages[0].frames_per_second
-        with mp4(path, frame_rate) as add_frame:
-            for number, seed in enumerate(seeds):
-                heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
+        frame_rate = stages[0].environment.frames_per_second
+        add_frame = stack.enter_context(mp4(path, frame_rate))
+        for number, seed in enumerate(seeds):
+            heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
+            for stage in stages:
+                stage.start(seed, heading)
+            add_frame(side_by_side([stage.picture() for stage in stages]))
+            pause_frames_left = max(1, round(_PAUSE_SECONDS * frame_rate))  # counts down once all agents are done
+            while pause_frames_left:
+                if all(stage.done for stage in stages):
+                    pause_frames_left -= 1
                 for stage in stages:
-                    stage.start(seed, heading)
+                    stage.advance()
                 add_frame(side_by_side([stage.picture() for stage in stages]))
-                pause_frames_left = max(1, round(_PAUSE_SECONDS * frame_rate))  # counts down once all agents are done
-                while pause_frames_left:
-                    if all(stage.done for stage in stages):
-                        pause_frames_left -= 1
-                    for stage in stages:
-                        stage.advance()
-                    add_frame(side_by_side([stage.picture() for stage in stages]))
-                    if watch is not None:
-                        watch((number + min(stage.finished_fraction for stage in stages)) / len(seeds))
+                if watch is not None:
+                    watch((number + min(stage.finished_fraction for stage in stages)) / len(seeds))
     if with_gif:
         gif(path)
     return [stage.returns for stage in stages]
@@ -177,17 +177,14 @@ class _Stage:
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
-        self._limit = time_limit
         self.returns: list[float] = []  # of all episodes; the last is the current one
         self.policy = actor.begin()
         members = self.policy.members
         # Any: only a rendered environment has `frame` and `frames_per_second`.
-        environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)
-        stack.callback(environment.close)
-        self.environment = environment
-        self.frames_per_second: float = environment.frames_per_second
-        self._is_filmed = torch.zeros(members, 1, dtype=torch.bool)  # True for the first row
-        self._is_filmed[0] = True
+        self.environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)
+        stack.callback(self.environment.close)
+        self._max_steps = time_limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
+        self._is_filmed = torch.arange(members)[:, None] == 0  # [M, 1], True for the first row
 
     def start(self, seed: int, heading: str) -> None:
         """Start an episode from ``seed``. ``heading`` is the first text below the picture."""
@@ -217,8 +214,7 @@ class _Stage:
     @property
     def finished_fraction(self) -> float:
         """The finished fraction of the current episode, assuming that it lasts until the time limit."""
-        limit = self._limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
-        return 1.0 if self.done else min(1.0, self._steps / limit)
+        return 1.0 if self.done else min(1.0, self._steps / self._max_steps)
 
     def picture(self) -> Frame:
         """Return the current picture with its text below."""

@@ -29,7 +29,6 @@ class Board:
     or 0. Entries of later steps, from a process that died, are purged."""
 
     def __init__(self, folder: Path, steps: int):
-        self.folder = folder
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
@@ -40,12 +39,11 @@ class Board:
         for tag, value in values.items():
             if math.isnan(value):
                 continue
-            if tag in TAGS and tag not in self._described:  # the first value of a tag carries its description
-                self._described.add(tag)
-                metadata = SummaryMetadata(summary_description=TAGS[tag].text)
-                _add_value(self.writer, Summary.Value(tag=tag, simple_value=value, metadata=metadata), steps)
-            else:
-                self.writer.add_scalar(tag, value, steps)  # without a description
+            is_new = tag in TAGS and tag not in self._described
+            self._described.add(tag)
+            # The first value of a tag carries its description.
+            metadata = SummaryMetadata(summary_description=TAGS[tag].text) if is_new else None
+            _add_value(self.writer, Summary.Value(tag=tag, simple_value=value, metadata=metadata), steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
@@ -58,15 +56,11 @@ class Board:
         for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
             label = f"**{name}**" if name in highlighted else name
             lines.append(f"| {label} | `{as_word(values[name], ',')}` |")
-        table = "\n".join(lines)
-        self.writer.add_text(
-            "settings", f"Settings in bold are also on the page HPARAMS, implementation as algo.\n\n{table}", steps
-        )
+        heading = "Settings in bold are also on the page HPARAMS, implementation as algo.\n\n"
+        self.writer.add_text("settings", heading + "\n".join(lines), steps)
         # HPARAMS shows the first five names in alphabetical order. As "algo", the implementation is among them.
         highlighted = {"algo": highlighted.pop("implementation"), **highlighted}
-        plain = {
-            name: value if isinstance(value, int | float | str) else str(value) for name, value in highlighted.items()
-        }
+        plain = {name: value if isinstance(value, int | float) else str(value) for name, value in highlighted.items()}
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
         _, start_summary, _ = hparams(plain, {})
         self.writer._get_file_writer().add_summary(start_summary, steps)
@@ -75,7 +69,7 @@ class Board:
         """Add a histogram of the finite ``numbers``. If there are more than `_MOST_NUMBERS`, only every second, third,
         ... number is used. Integers have a bar for each integer."""
         values = numbers.detach().reshape(-1)
-        interval = -(-len(values) // _MOST_NUMBERS)  # rounded up
+        interval = math.ceil(len(values) / _MOST_NUMBERS)
         values = values[::interval].cpu().double()
         values = values[values.isfinite()]
         if not len(values):

@@ -7,13 +7,13 @@ import contextlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from control.reports.runs import Array, Run, logged, read_runs, return_tags
+from control.reports.runs import Array, Run, logged, names_and_version, read_runs, return_tags
 from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, balanced, rows, set_title, sheet
 from control.reports.statistics import MIN_RUNS, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
@@ -54,15 +54,15 @@ def steps_label(*names: str) -> str:
 def quantity(tag: str, package: str = "") -> tuple[str, str]:
     """Return the title of a tag's panel and the label of its y axis. ``package`` is the folder of the agent that
     logged the tag, such as "ppo": one tag means different losses for different agents."""
-    entry = TAGS[tag]
-    if entry.kind == "loss":
-        title, unit = LOSSES.get((tag, package), (entry.title, ""))
-        if "baseline" in entry.title.lower():  # listed as a loss, but it is a mean return
-            return title, RETURN_LABEL
-        return title, f"loss ({unit})" if unit else "loss"
+    title = TAGS[tag].title
     if tag == REWARD_RATE:
-        return entry.title, "reward per step"
-    return entry.title, "fitness (return)" if tag == FITNESS else RETURN_LABEL
+        return title, "reward per step"
+    if tag == FITNESS:
+        return title, "fitness (return)"
+    if TAGS[tag].kind == "return" or tag == "train/baseline":  # drawn beside losses, but it is a mean return
+        return title, RETURN_LABEL
+    title, unit = LOSSES.get((tag, package), (title, ""))
+    return title, f"loss ({unit})" if unit else "loss"
 
 
 def package_of(names: Iterable[str]) -> str:
@@ -133,17 +133,8 @@ def levels(game: str, names: Iterable[str] = ()) -> list[Level]:
 
 
 def sources(reference_levels: Sequence[Level]) -> str:
-    """Return the sources of levels for a note, such as ``solved: Gymnasium's reward_threshold; RCP-R and RCP-A,
-    published: Kumar et al. 2019``."""
-    names_by_source: dict[str, dict[str, None]] = {}  # ordered sets of names
-    for level in reference_levels:
-        names_by_source.setdefault(level.source, {})[level.name] = None
-    texts = []
-    for source, names in names_by_source.items():
-        *other_names, last_name = names
-        short_names = [name.partition(",")[0] for name in other_names]  # "published" follows the last name
-        texts.append(f"{' and '.join([*short_names, last_name])}: {source}")
-    return "; ".join(texts)
+    """Return the sources of levels for a note, such as ``solved: Gymnasium's reward_threshold``."""
+    return "; ".join(dict.fromkeys(f"{level.name}: {level.source}" for level in reference_levels))
 
 
 _STYLES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))  # dashes of matplotlib
@@ -269,10 +260,10 @@ def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
     texts = []
     if max(seeds) >= MIN_RUNS:
         texts.append("line: mean over seeds; band: its 95 % bootstrap interval")
-    if max(seeds) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
-        texts.append("dashed: interquartile mean")
-    if max(seeds) >= MIN_RUNS and with_seeds:
-        texts.append("thin, in panels of one group: each seed")
+        if max(seeds) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
+            texts.append("dashed: interquartile mean")
+        if with_seeds:
+            texts.append("thin, in panels of one group: each seed")
     if min(seeds) < MIN_RUNS and max(seeds) > 1:
         texts.append("fewer than three seeds have no interval: a line each")
     return texts
@@ -299,8 +290,7 @@ def scale(axis: Any, log: bool = False) -> None:
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    line_values = [np.asarray(line.get_ydata()) for line in axis.lines if len(line.get_ydata())]
-    values = np.concatenate(line_values) if line_values else np.empty(0)
+    values = np.concatenate([np.empty(0), *(line.get_ydata() for line in axis.lines)])
     if log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
         axis.set_yscale("log")
 
@@ -349,19 +339,18 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     runs = read_runs(run_dir / "metrics.csv")
     if not runs:
         raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
-    parts = run_dir.resolve().parts  # .../GAME/EXPERIMENT/IMPLEMENTATION/seed_S/version_V, or a copied folder
-    names = parts[-5:-2] if parts[-1].startswith("version_") else parts[-1:]
+    names, _ = names_and_version(runs[0].source.resolve())
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
     returns, losses = return_tags(runs), logged(runs, tags("loss"))
     has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
     reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
     row_lengths = balanced(len(losses) + has_commands)
     epochs = max(len(run.columns["epoch"]) for run in runs)
+    lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
     if epochs == 1:
-        lines_note = "dots: mean over seeds" if len(runs) > 1 else "dots: as logged"
-    else:
-        lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
-        lines_note += ", mean over seeds" if len(runs) > 1 else ""
+        lines_note = "dots: as logged"
+    if len(runs) > 1:
+        lines_note += ", mean over seeds"
     note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
     path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
     with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
@@ -384,11 +373,9 @@ def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references
         _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
     axis.set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
     _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
-    logged_values = [run.points(tag)[1] for run in runs for tag in returns]
-    values = np.concatenate(logged_values) if logged_values else np.empty(0)
+    values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in returns)])
     finish_panel(axis, returns[0] if returns else "", label, log, values)
-    # Without their implementations, levels need no colours.
-    draw_levels(axis, [Level(level.value, level.name, level.source) for level in references], {})
+    draw_levels(axis, [replace(level, implementation="") for level in references], {})  # grey
     note_hidden(axis, values)
 
 
@@ -409,7 +396,7 @@ def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    set_title(axis, TAGS[COMMAND].title, WIDTH / 3.2)
+    set_title(axis, "Obtained against commanded return", WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")
     if coloured:
         bar = axis.figure.colorbar(dots, ax=axis, label="epoch")

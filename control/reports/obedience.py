@@ -199,24 +199,21 @@ def sweep(
     return torch.stack(returns, dim=1).double().numpy()
 
 
-def return_range(checkpoint: Checkpoint, seeds: Sequence[int], discount: float) -> tuple[list[float], list[float]]:
+def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[float], list[float]]:
     """Return two lists, the smallest and the largest training return of each seed up to the checkpoint. Raises
     SettingError if the run's metrics.csv is missing or lacks these returns."""
     columns = read_metrics(run_folder_of(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
-    tag_pairs = [(SMALLEST_SEEN, LARGEST_SEEN)]
-    if discount == 1:  # these tags are sums of rewards, and so are commands without a discount
-        tag_pairs.append(("rollout/return_min", "rollout/return_max"))
-    logged_pair = next((pair for pair in tag_pairs if metrics.keys() >= {*pair}), None)
-    problem = "has no metrics.csv that says which returns its training has seen"
-    if logged_pair is not None:
-        is_past = metrics["epoch"] <= checkpoint.run_state["epoch"]
+    low, high = [], []
+    if metrics.keys() >= {SMALLEST_SEEN, LARGEST_SEEN}:
+        is_past = (metrics["epoch"] <= checkpoint.run_state["epoch"]) & np.isfinite(metrics[SMALLEST_SEEN])
         rows_of_seeds = [is_past & (metrics["seed"] == seed) for seed in seeds]
-        low, high = ([metrics[tag][rows] for rows in rows_of_seeds] for tag in logged_pair)
-        if all(np.isfinite(values).any() for values in low):
-            return [float(np.nanmin(values)) for values in low], [float(np.nanmax(values)) for values in high]
-        problem = "is of a run that had not played yet"
-    raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")
+        low = [float(metrics[SMALLEST_SEEN][rows].min(initial=np.inf)) for rows in rows_of_seeds]
+        high = [float(metrics[LARGEST_SEEN][rows].max(initial=-np.inf)) for rows in rows_of_seeds]
+    if not low or max(low) == np.inf:  # a seed has not played yet
+        problem = "has no metrics.csv that says which returns its training has seen"
+        raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")
+    return low, high
 
 
 def report(
@@ -230,7 +227,7 @@ def report(
     """Run a `sweep` for each of ``modes`` (``greedy``, ``sampled``), print a table for each, and write figure and
     numbers beside the checkpoint. ``episodes``, ``seed`` and ``fixed_command`` are as in `sweep`."""
     run, config = checkpoint.settings.run, loop.agent.config
-    low, high = return_range(checkpoint, loop.seeds, config.return_discount)
+    low, high = return_range(checkpoint, loop.seeds)
     commands = command_grid(low, high)
     seeds = ", ".join(map(str, loop.seeds))
     numbers: dict[str, Any] = {

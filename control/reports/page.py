@@ -6,7 +6,6 @@ The page refers to no other file. `page.html.j2` is its template.
 import base64
 import contextlib
 import io
-import json
 import math
 import os
 import re
@@ -16,11 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -29,15 +26,14 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import Flag, flags_for_values
 from control.cli.parse import parse
-from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
 from control.reports import tags
 from control.reports.curves import solved_return
-from control.reports.plot import distinct_labels, plot
-from control.reports.runs import Group, find_groups, note_group_versions, short_path
-from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Look, check_writable
+from control.reports.plot import distinct_labels, draw, figure_of
+from control.reports.runs import Group, find_groups, short_path
+from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Book, Look, check_writable
 from control.reports.tables import (
     Table,
     aggregates,
@@ -73,7 +69,6 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
@@ -154,17 +149,6 @@ class Folder:
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
-    def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
-        settings. A run that may end early because of a return counts as finished."""
-        settings = self.settings
-        if settings is None or settings.run.target_return is not None:
-            return False
-        if settings.proxy is not None and settings.proxy.quit_when_solved:
-            return False
-        reaches_steps = settings.total_steps is not None and steps >= settings.total_steps
-        return not reaches_steps and (settings.epochs is None or epochs < settings.epochs)
-
     @property
     def name(self) -> str:
         """Seed of the run as text, such as ``seed 25``."""
@@ -222,30 +206,9 @@ class Subject:
         return solved_return(self.group.names[0]) if has_game else None
 
     @property
-    def spread_over_agents(self) -> list[str]:
-        """Interquartile mean over a search's held-out agents, and its interval; dashes for other runs."""
-        held_out = self.folders[0].scores if self.is_search else {}
-        numbers = [held_out.get(name) for name in ("iqm", "iqm_low", "iqm_high")]
-        if not all(isinstance(number, int | float) for number in numbers):
-            return ["-", "-"]
-        iqm, low, high = map(number_text, numbers)
-        return [iqm, f"{low} to {high}"]
-
-    @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
         return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
-
-    @property
-    def best(self) -> tuple[float, int] | None:
-        """Best return of a single run of an agent, and its epoch. None if it is not higher than the result, and for
-        searches and several runs."""
-        if self.is_search or len(self.group.runs) > 1:
-            return None
-        epochs, values = self.group.runs[0].points(self.tag)
-        if not len(values) or values.max() <= self.result["mean"]:
-            return None
-        return float(values.max()), int(epochs[values.argmax()])
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
@@ -265,29 +228,10 @@ class Subject:
         return None  # the file is damaged
 
     @property
-    def duration(self) -> str:
-        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
-        if len(self.group.runs) > 1:
-            return ""
-        columns = self.group.runs[0].columns
-        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
-
-    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: one, or the smallest and the largest."""
         steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
         return f"{min(steps):,}" + (f" to {max(steps):,}" if min(steps) < max(steps) else "")
-
-    @property
-    def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, with their epochs."""
-        texts, folders = [], {folder.path: folder for folder in self.folders}
-        for run in self.group.runs:
-            epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
-            if folders[run.source.parent].is_unfinished(epochs, steps):
-                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
-        return texts
 
     def setting(self, name: str) -> str:
         """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
@@ -302,7 +246,6 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     a folder, by default the common folder of the runs. Returns the exit code 0. Raises SettingError if there are no
     runs or the page cannot be written."""
     groups = find_groups(run_dirs, "report")
-    note_group_versions(groups, run_dirs, "report")
     labels, _ = distinct_labels([group.names for group in groups])
     subjects = [Subject(label, group, summarise(group)) for label, group in zip(labels, groups, strict=True)]
     solved_returns = {subject.solved for subject in subjects}
@@ -311,7 +254,12 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     folders = [folder for subject in subjects for folder in subject.folders]
     if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
         raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
-    target = _target(out, subjects, sorted({str(folder.path) for folder in folders}))
+    run_folders = sorted({str(folder.path) for folder in folders})
+    target = out or Path(os.path.commonpath(run_folders))
+    if target.is_dir() or not (target.suffix or target.is_file()):
+        target /= _default_name(subjects, len(run_folders))
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
     for folder in folders:
@@ -321,21 +269,15 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     return 0
 
 
-def _target(out: Path | None, subjects: Sequence[Subject], made_from: Sequence[str]) -> Path:
-    """Return the file to write: ``out``, or a file in this folder (by default the common folder of ``made_from``) with
-    a name from environments and implementations. Raises SettingError for another suffix than .html."""
-    if out is not None and not out.is_dir() and (out.suffix or out.is_file()):
-        if out.suffix.lower() not in (".html", ".htm"):
-            raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
-        return out
-    folder = out or Path(os.path.commonpath(made_from))
+def _default_name(subjects: Sequence[Subject], num_folders: int) -> str:
+    """Return the name of the page's file: ``report.html``, with environments and implementations for several runs."""
     words = ["report"]
-    if len(made_from) > 1:
+    if num_folders > 1:
         games = dict.fromkeys(subject.group.names[0] for subject in subjects)
         last_names = dict.fromkeys(subject.group.names[-1] for subject in subjects)  # mostly implementations
         names = [*games, *last_names]
         words += names if len(names) <= 6 else [f"{len(subjects)}_groups"]
-    return folder / f"{safe_name('_'.join(words))[:80]}.html"
+    return f"{safe_name('_'.join(words))[:80]}.html"
 
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
@@ -348,12 +290,9 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         subjects=subjects,
         title=_title(subjects),
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
-        steps=_steps(subjects),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
-        comparison=_comparison(subjects),
         results=_results(subjects),
-        unfinished=[text for subject in subjects for text in subject.unfinished],
-        figures=_figures(subjects, run_dirs),
+        figures=_figures(subjects),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
         learned=list(_search_results(subjects)),
@@ -382,34 +321,6 @@ def _title(subjects: Sequence[Subject]) -> str:
     return title
 
 
-def _steps(subjects: Sequence[Subject]) -> str:
-    """Return the largest number of steps of a seed as text, separately for agents and searches."""
-    units = {False: "environment steps of a seed", True: "steps of all agents of a search together, on proxies"}
-    texts = []
-    for is_search, unit in units.items():
-        summaries = [subject.summary["seeds"] for subject in subjects if subject.is_search == is_search]
-        steps = [seed["env_steps"] for seeds in summaries for seed in seeds.values()]
-        if steps:
-            texts.append(f"up to {max(steps):,} {unit}")
-    return " and ".join(texts)
-
-
-def _comparison(subjects: Sequence[Subject]) -> str:
-    """Return the results of two to four groups of agents in one environment as a sentence, with their steps. Empty for
-    other groups."""
-    quantities = {(subject.group.names[0], subject.tag) for subject in subjects}
-    has_searches = any(subject.is_search for subject in subjects)
-    if not 1 < len(subjects) < 5 or len(quantities) > 1 or not subjects[0].tag or has_searches:
-        return ""
-    texts = [f"{item.label} {number_text(item.result['mean'])} after {item.steps} steps" for item in subjects]
-    text = f"{tags.TAGS[subjects[0].tag].title}, at the end: {', '.join(texts)}"
-    text = f"{text}; {seeds_text([len(subject.group.runs) for subject in subjects])} each."
-    steps = [seed["env_steps"] for subject in subjects for seed in subject.summary["seeds"].values()]
-    if max(steps) > 1.1 * min(steps):
-        text += " The runs have different lengths, so this is no ranking."
-    return text
-
-
 def _results(subjects: Sequence[Subject]) -> Table:
     """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
     has_one_seed = all(len(subject.group.runs) == 1 for subject in subjects)
@@ -421,7 +332,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
         seeds = subject.summary["seeds"]
         mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         if len(seeds) == 1:
-            iqm, interval = subject.spread_over_agents
+            iqm = interval = "-"
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
         if subject.confirmed_best:
             best = [subject.confirmed_best[0]]
@@ -443,37 +354,31 @@ def _results(subjects: Sequence[Subject]) -> Table:
     return Table(table_rows, "Results" if has_one_seed else "Results over seeds")
 
 
-def _figures(subjects: Sequence[Subject], run_dirs: Sequence[Path]) -> list[tuple[list[Markup], str, str]]:
+def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]:
     """Return the figures of `--plot`, if any: for each a list of a wide and a narrow SVG, a caption, and a note."""
-    groups = [subject.group for subject in subjects]
-    drawings: list[tuple[str, list[str]]] = []  # kind of figure, and its two SVGs
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        wide, narrow = Path(folder, "wide"), Path(folder, "narrow")
-        try:
-            for place in (wide, narrow):
-                look = Look(formats=("svg",), narrow=place == narrow, texts=False)
-                plot(run_dirs, place / "plot.svg", look, groups)
-        except SettingError:  # nothing to draw
-            return []
-        for kind in _FIGURES:
-            for path in sorted(wide.glob("*.svg")):
-                if _kind(path) == kind:
-                    drawings.append((kind, [(place / path.name).read_text("utf-8") for place in (wide, narrow)]))
-        numbers = json.loads((wide / "plot.json").read_text(encoding="utf-8"))
-    compared_groups = numbers.get("compared", {}).get("groups", [])
+    figure = figure_of([subject.group for subject in subjects])
+    if not any(arm.curves for arm in figure.arms):
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        books = []
+        for name in ("wide", "narrow"):
+            look = Look(formats=("svg",), narrow=name == "narrow", texts=False)
+            with Book(Path(folder, f"{name}.svg"), look) as book:
+                draw(book, figure)
+            books.append(book)
+        drawings = [
+            [path.read_text("utf-8") for path in paths] for paths in zip(books[0].files, books[1].files, strict=True)
+        ]
+    compared = dict.fromkeys(label for task in figure.tasks.values() for label in task)
     figures = []
-    for number, (kind, svgs) in enumerate(drawings):
-        caption = f"{_FIGURES[kind]}: {_enumeration(compared_groups) if kind == 'scores' else _title(subjects)}."
+    for number, ((name, note), svgs) in enumerate(zip(books[0].sheets, drawings, strict=True)):
+        kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
+        caption = f"{_FIGURES[kind]}: {_enumeration([*compared]) if kind == 'scores' else _title(subjects)}."
         alt = f"{caption} The tables below have the numbers."
-        note = re.search("<dc:description>(.*?)</dc:description>", svgs[0], flags=re.DOTALL)
         inline = [_inline(svg, f"{letter}{number}", alt) for letter, svg in zip("fn", svgs, strict=True)]
-        figures.append((inline, caption, unescape(note[1]) if note else ""))
-    return figures
-
-
-def _kind(path: Path) -> str:
-    """Return the key in `_FIGURES` of a figure of `--plot`, such as "losses" for ``plot_losses2.svg``."""
-    return path.stem.removeprefix("plot").strip("_0123456789")
+        figures.append((kind, (inline, caption, note)))
+    order = list(_FIGURES)
+    return [content for _, content in sorted(figures, key=lambda item: order.index(item[0]))]
 
 
 def _recoloured(svg: str) -> str:
@@ -565,26 +470,18 @@ def _setting_text(value: Any) -> str:
     return value if isinstance(value, str) else as_word(value, ",")
 
 
-def _versions(subjects: Sequence[Subject]) -> tuple[Table | None, bool]:
-    """Return the table of the versions of programs, with a column for each group, and whether some runs lack them. A
-    run has several entries (``{program: version}``) if it was resumed with other versions."""
-    columns: dict[str, list[dict[str, str]]] = {}  # entries of all runs of a group
-    is_incomplete = False
-    for subject in subjects:
-        columns[subject.label] = []
-        for folder in subject.folders:
-            entries = read_versions(folder.path) if folder.file(FILE) else []
-            columns[subject.label] += entries
-            is_incomplete |= not entries
-    names = dict.fromkeys(name for entries in columns.values() for entry in entries for name in entry if name != "from")
-    first_entries, *other_entries = columns.values()
-    if other_entries and all(entries == first_entries for entries in other_entries):
-        columns = {"all runs": first_entries}
-    rows = []
-    for name in names:
-        values = ([entry[name] for entry in entries if name in entry] for entries in columns.values())
-        rows.append([name, *(" | ".join(dict.fromkeys(texts)) for texts in values)])
-    return Table([["", *columns], *rows], "Made with", numeric=False) if rows else None, is_incomplete
+def _versions(subjects: Sequence[Subject]) -> Table | None:
+    """Return the table of the versions of programs, None if no run has stored any. A program has several versions if
+    runs differ or were resumed with another version."""
+    run_folders = [folder for subject in subjects for folder in subject.folders]
+    versions_by_program: dict[str, dict[str, None]] = {}  # ordered sets of versions
+    for folder in run_folders:
+        for entry in read_versions(folder.path) if folder.file(FILE) else []:
+            for name, version in entry.items():
+                versions_by_program.setdefault(name, {})[version] = None
+    versions_by_program.pop("from", None)  # the first epoch of an entry
+    rows = [[name, " | ".join(found)] for name, found in versions_by_program.items()]
+    return Table([["", "version"], *rows], "Made with", numeric=False) if rows else None
 
 
 def _commands(subject: Subject) -> list[str]:
@@ -604,23 +501,29 @@ def render(template: str, **values: Any) -> str:
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
-        "data_url": lambda path: _data_url(path.suffix, _themed(path) if path.suffix == ".svg" else path.read_bytes()),
+        "data_url": _data_url_of_file,
+        "highlight": _highlighted,
         "number": number_text,
-        "solved_text": solved_text,
         "poster": lambda path: _data_url(".jpg", poster(path)),
-        # Commands for a shell, with each flag in a span, so that lines break only between flags.
-        "highlight": lambda commands: Markup(
-            re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands))))
-        ),
+        "solved_text": solved_text,
+        "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
     }
     environment.globals["cycles"] = CYCLES
     return environment.get_template(template).render(**values)
 
 
-def _themed(path: Path) -> bytes:
-    """Return the SVG in a file with the page's colours. As an image on the page it cannot run scripts."""
+def _highlighted(commands: Sequence[str]) -> Markup:
+    """Return commands for a shell as HTML, with each flag in a span, so that lines break only between flags."""
+    return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
+
+
+def _data_url_of_file(path: Path) -> str:
+    """Return a file as a URL. An SVG gets the page's colours. As an image on the page it cannot run scripts."""
+    if path.suffix != ".svg":
+        return _data_url(path.suffix, path.read_bytes())
     style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
-    return _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1).encode()
+    svg = _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1)
+    return _data_url(path.suffix, svg.encode())
 
 
 def _data_url(suffix: str, content: bytes) -> str:

@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, cycle, islice
+from functools import cached_property
+from itertools import compress, cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from control.cli.files import read_json
 from control.reports import curves, scores, sheets
-from control.reports.runs import Array, Group, find_groups, logged, note_group_versions, return_tags, short_path
+from control.reports.runs import Array, Group, find_groups, logged, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
 from control.reports.sheets import PLAIN, Look
 from control.reports.tables import seeds_text, summarise, summary_text
@@ -57,74 +58,131 @@ class Panel(NamedTuple):
     label: str
     arms: list[Arm]
 
+    @property
+    def is_return(self) -> bool:
+        """Whether the panel shows a return, and not a loss."""
+        return TAGS[self.tag].kind == "return"
 
-def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN, groups: Sequence[Group] = ()) -> int:
+    @property
+    def values(self) -> Array:
+        """All values in the panel, ``[K]``."""
+        return np.concatenate([arm.curves[self.tag][1].ravel() for arm in self.arms])
+
+
+@dataclass
+class Figure:
+    """Content of a figure: the ``arms``, the names common to all of them as a ``title``, and the numbers of each arm by
+    label, ``summary``, as they are in the JSON of the figure."""
+
+    title: str
+    summary: dict[str, Any]
+    arms: list[Arm]
+
+    def __post_init__(self) -> None:
+        """If there are several environments, move the environment from the labels of the arms to ``Arm.game``."""
+        if len(_environments(self.arms)) > 1:
+            new_labels, _ = distinct_labels([arm.names[1:] for arm in self.arms])
+            for arm, label in zip(self.arms, new_labels, strict=True):
+                arm.label, arm.game = label, arm.names[0]
+
+    @cached_property
+    def arms_by_game(self) -> dict[str, list[Arm]]:
+        """Arms of each environment."""
+        games: dict[str, list[Arm]] = {}
+        for arm in self.arms:
+            games.setdefault(arm.game, []).append(arm)
+        return games
+
+    @cached_property
+    def colours(self) -> dict[str, str]:
+        """Colours by label, in the order of the legend."""
+        colour_of = dict(zip(sorted({arm.label for arm in self.arms}), cycle(sheets.COLOURS), strict=False))
+        return {arm.label: colour_of[arm.label] for arm in self.arms}
+
+    @cached_property
+    def levels(self) -> dict[str, list[curves.Level]]:
+        """Reference levels of each environment."""
+        return {game: _levels(arms) for game, arms in self.arms_by_game.items()}
+
+    @cached_property
+    def tag(self) -> str:
+        """Tag of the return by which algorithms are compared: the greedy return if all compared arms have it. Empty if
+        they share no return."""
+        shared = [tag for tag in TAGS if all(tag in arm.scores for arm in self._compared_arms)]
+        return GREEDY if GREEDY in shared else next(iter(shared), "")
+
+    @cached_property
+    def tasks(self) -> dict[str, dict[str, Array]]:
+        """Scores ``[N]`` by environment and label, of the algorithms with three seeds or more."""
+        tasks: dict[str, dict[str, Array]] = {}
+        for arm in self._compared_arms if self.tag else ():
+            tasks.setdefault(arm.game, {})[arm.label] = arm.scores[self.tag]
+        comparable_tasks = {game: scores.comparable(task) for game, task in tasks.items()}
+        return {game: task for game, task in comparable_tasks.items() if task}
+
+    @property
+    def _compared_arms(self) -> list[Arm]:
+        """All arms, without searches unless all are searches."""
+        return [arm for arm in self.arms if not arm.is_search] or self.arms
+
+    def heading(self, arms: Sequence[Arm]) -> str:
+        """Return the title of a sheet about some of the arms: environment or number of environments, common names,
+        number of seeds."""
+        games = list(dict.fromkeys(arm.game for arm in arms))
+        environments = f"{len(games)} environments" if len(games) > 1 else curves.game_text(games[0])
+        return ", ".join(filter(None, (environments, self.title, seeds_text([arm.seeds for arm in arms]))))
+
+
+def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) -> int:
     """Draw and tabulate groups of runs: mean with its 95 % bootstrap band and IQM over seeds.
 
     ``run_dirs`` are run folders, folders above them, or the JSON of an earlier figure. The folder of a hyperparameter
-    search gives a figure of its hyperparameters. ``groups`` are the runs, if they are read already. ``out`` is a file
-    (.png, .pdf, .svg) or a folder; by default the figure is in the common folder of the runs. The numbers are written
-    beside it as JSON. Each environment has separate rows of panels. Algorithms with three seeds or more are also
-    compared by their scores.
+    search gives a figure of its hyperparameters. ``out`` is a file (.png, .pdf, .svg) or a folder; by default the
+    figure is in the common folder of the runs. The numbers are written beside it as JSON. Each environment has separate
+    rows of panels. Algorithms with three seeds or more are also compared by their scores.
 
     Returns the exit code 0. Raises SettingError if there is nothing to draw or a file cannot be written, before
     anything is printed.
     """
-    out = None if out is None else Path(out)
     if len(run_dirs) == 1 and (run_dirs[0] / TRIALS).is_file():
         print(f"Figure:  {short_path(plot_search(run_dirs[0], look, out))}")
         return 0
-    if out is not None:
-        sheets.figure_file(out)  # raises for a wrong suffix before anything is read
-    redrawn = Path(run_dirs[0]) if len(run_dirs) == 1 and Path(run_dirs[0]).suffix == ".json" else None
-    if redrawn:  # from the JSON of an earlier figure
-        made_from = list[str]()
-        folder = redrawn.parent
-        title, summary, arms = read_numbers(redrawn)
+    earlier_json = run_dirs[0] if len(run_dirs) == 1 and run_dirs[0].suffix == ".json" else None
+    if earlier_json:
+        folder, figure, made_from = earlier_json.parent, read_numbers(earlier_json), list[str]()
     else:
-        if not groups:
-            groups = find_groups(run_dirs)
-            note_group_versions(groups, run_dirs, "plot")
+        groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
-        folder = Path(os.path.commonpath(made_from))
-        title, summary, arms = _summarise(groups)
-    heading = ", ".join(filter(None, (title, _shorten_labels(arms))))
-    if out is None or out.is_dir() or not out.suffix:
-        out = _default_file(out or folder, arms, look)
-    target = sheets.figure_file(out, look=look)
-    numbers_path = redrawn or target.with_suffix(".json")
-    if redrawn:
-        sheets.check_writable("plot_out", target)
-    else:
+        folder, figure = Path(os.path.commonpath(made_from)), figure_of(groups)
+    target = sheets.figure_file(out or folder, look=look, stem=_default_name(figure.arms, look))
+    numbers_path = earlier_json or target.with_suffix(".json")
+    if not earlier_json:
         _check_numbers_path(numbers_path, target)
-        sheets.check_writable("plot_out", target, numbers_path)
-    tag, tasks = _tasks(arms)
-    if not tasks and not any(arm.curves for arm in arms):
-        raise SettingError(f"{title or 'these runs'}: neither returns nor losses were logged yet")
-    text = summary_text(title, summary)
-    numbers: dict[str, Any] = {"runs": title, "made_from": made_from, "groups": summary}
-    if tasks:
-        compared = [label for label, arm in zip(summary, arms, strict=True) if arm.label in tasks.get(arm.game, ())]
-        numbers["compared"] = {"tag": tag, "groups": compared, **scores.compare(tasks)}
-        text += "\n" + scores.comparison_text(numbers["compared"], f"{TAGS[tag].short} return")
-    print(text)
-    with sheets.Book(target, look, redrawn) as book:
-        _draw(book, arms, heading, tag, tasks)
-    if not redrawn:
+    sheets.check_writable("plot_out", target, *([] if earlier_json else [numbers_path]))
+    if not figure.tasks and not any(arm.curves for arm in figure.arms):
+        raise SettingError(f"{figure.title or 'these runs'}: neither returns nor losses were logged yet")
+    print(summary_text(figure.title, figure.summary))
+    numbers: dict[str, Any] = {"runs": figure.title, "made_from": made_from, "groups": figure.summary}
+    if figure.tasks:
+        improvements = scores.compare(figure.tasks)
+        numbers["compared"] = {"tag": figure.tag, "improvement": improvements}
+        print(f"\n{scores.comparison_text(improvements)}")
+    with sheets.Book(target, look, earlier_json) as book:
+        draw(book, figure)
+    if not earlier_json:
         sheets.write_numbers(numbers_path, numbers)
     print()
     for path in book.files:
         print(f"Figure:  {short_path(path)}")
-    print(f"Numbers: {short_path(redrawn or numbers_path)}")
+    print(f"Numbers: {short_path(numbers_path)}")
     return 0
 
 
 # -- arms and their names ----------------------------------------------------------------------------------------------
 
 
-def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]:
-    """Return three things: the names common to all groups as a title, the numbers of each group by label, as `plot`
-    writes them in its JSON, and an arm for each group."""
+def figure_of(groups: Sequence[Group]) -> Figure:
+    """Return the content of the figure of ``groups``."""
     labels, title = distinct_labels([group.names for group in groups])
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
@@ -143,17 +201,17 @@ def _summarise(groups: Sequence[Group]) -> tuple[str, dict[str, Any], list[Arm]]
                 curve_numbers[tag] = {"env_steps": [round(step) for step in steps.tolist()], "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
         arms.append(arm)
-    return title, summary, arms
+    return Figure(title, summary, arms)
 
 
-def read_numbers(path: Path) -> tuple[str, dict[str, Any], list[Arm]]:
-    """Read title, numbers by label, and arms from a JSON of `plot`. Raises SettingError for any other file."""
+def read_numbers(path: Path) -> Figure:
+    """Return the content of a figure from its JSON. Raises SettingError for any other file."""
     problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
     try:
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
         summary_text(title, groups)  # raises for values that the next line does not check
-        return title, groups, [_redrawn_arm(label, group, title) for label, group in groups.items()]
+        return Figure(title, groups, [_redrawn_arm(label, group, title) for label, group in groups.items()])
     except OSError as error:
         problem = f"which cannot be read: {error.strerror}"
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
@@ -206,87 +264,36 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
     return sorted({arm.names[0] for arm in arms}) if has_all_names else []
 
 
-def _shorten_labels(arms: Sequence[Arm]) -> str:
-    """Shorten the labels of ``arms`` in place. If there are several environments, the environment moves from the label
-    to ``game``. Then a prefix that all labels share, up to a - or _, is removed and returned, unless that would leave a
-    label without letters, such as ``256``. Returns an empty text if no prefix was removed."""
-    if len(_environments(arms)) > 1:
-        new_labels, _ = distinct_labels([arm.names[1:] for arm in arms])
-        for arm, label in zip(arms, new_labels, strict=True):
-            arm.label, arm.game = label, arm.names[0]
-    labels = {arm.label for arm in arms}
-    common_start = os.path.commonprefix(sorted(labels)) if len(labels) > 1 else ""
-    prefix = common_start[: max(common_start.rfind("-"), common_start.rfind("_")) + 1]
-    if not all(re.search("[a-zA-Z]", label.removeprefix(prefix)) for label in labels):
-        return ""
-    for arm in arms:
-        arm.label = arm.label.removeprefix(prefix)
-    return prefix.strip("-_")
-
-
-def _default_file(folder: Path, arms: Sequence[Arm], look: sheets.Look) -> Path:
-    """Return the file of a figure without a name, such as `plot_lunarlander_RCP-A_UDRL.png`."""
+def _default_name(arms: Sequence[Arm], look: Look) -> str:
+    """Return the name of a figure without its suffix, such as `plot_lunarlander_RCP-A_UDRL`."""
     games, labels = _environments(arms), sorted({arm.label for arm in arms})
     words = ["plot"]
     words += games if len(games) <= 3 else [f"{len(games)}_environments"]
     words += labels if len(labels) <= 4 else [f"{len(labels)}_groups"]
     words += ["dark"] if look.theme == "dark" else []
     words += ["log"] if look.log else []
-    return look.path(folder, re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80])
-
-
-def _tasks(arms: Sequence[Arm]) -> tuple[str, dict[str, dict[str, Array]]]:
-    """Return the tag of the return by which algorithms are compared (the greedy return if all arms have it), and their
-    scores ``[N]`` by environment and label. Algorithms with fewer than three seeds are omitted, and so are searches
-    unless all arms are searches."""
-    arms = [arm for arm in arms if not arm.is_search] or arms
-    shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
-    if not shared:
-        return "", {}
-    tag = GREEDY if GREEDY in shared else shared[0]
-    tasks: dict[str, dict[str, Array]] = {}
-    for arm in arms:
-        tasks.setdefault(arm.game, {})[arm.label] = arm.scores[tag]
-    comparable_tasks = {game: scores.comparable(task) for game, task in tasks.items()}
-    return tag, {game: task for game, task in comparable_tasks.items() if task}
+    return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def _draw(book: sheets.Book, arms: Sequence[Arm], title: str, tag: str, tasks: Mapping[str, scores.Task]) -> None:
+def draw(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheets: returns, losses, and the comparison of scores. For a single environment, losses
     are on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
-    colour_of = _colours(sorted({arm.label for arm in arms}), arms)
-    colours = {arm.label: colour_of[arm.label] for arm in arms}  # in the order of the legend
-    arms_by_game: dict[str, list[Arm]] = {}
-    for arm in arms:
-        arms_by_game.setdefault(arm.game, []).append(arm)
     returns, losses = [], []  # rows of panels
-    for game, game_arms in arms_by_game.items():
-        returns += _panel_rows(game, game_arms, "return")
-        losses += _panel_rows(game, game_arms, "loss")
-    reference_levels = {game: _levels(game_arms) for game, game_arms in arms_by_game.items()}
+    for game, arms in figure.arms_by_game.items():
+        returns += _panel_rows(game, arms, "return")
+        losses += _panel_rows(game, arms, "loss")
     # Figures of `--report` have no texts.
-    separate_losses = len(arms_by_game) > 1 or (tasks and not book.look.texts)
+    separate_losses = len(figure.arms_by_game) > 1 or (figure.tasks and not book.look.texts)
     rows_by_sheet = {"": returns, "losses": losses} if separate_losses else {"": returns + losses}
     for sheet_name, rows in rows_by_sheet.items():
         for first in range(0, len(rows), PAGE_ROWS):
             name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"  # losses, losses2, ...
-            _draw_page(book, rows[first : first + PAGE_ROWS], reference_levels, colours, title, name)
-    if tasks:
-        _draw_scores(book, arms_by_game, reference_levels, colours, title, tag, tasks)
-
-
-def _colours(labels: Sequence[str], arms: Sequence[Arm]) -> dict[str, str]:
-    """Return a colour for each label. Two labels in the same environment get different colours, unless there are more
-    labels than colours."""
-    colours: dict[str, str] = {}
-    for label, preferred in zip(labels, cycle(sheets.COLOURS), strict=False):
-        games = {arm.game for arm in arms if arm.label == label}
-        used = {colours.get(arm.label) for arm in arms if arm.game in games}  # None for labels without a colour yet
-        colours[label] = next((colour for colour in (preferred, *sheets.COLOURS) if colour not in used), preferred)
-    return colours
+            _draw_page(book, figure, rows[first : first + PAGE_ROWS], name)
+    if figure.tasks:
+        _draw_scores(book, figure)
 
 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
@@ -301,7 +308,7 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
                 title, label = curves.quantity(tag, curves.package_of(arm.names))
                 panels.setdefault((tag, title, label), Panel(game, tag, title, label, [])).arms.append(arm)
     remaining_panels = iter(panels.values())
-    return [list(islice(remaining_panels, length)) for length in sheets.balanced(len(panels))]
+    return [[next(remaining_panels) for _ in range(length)] for length in sheets.balanced(len(panels))]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
@@ -319,67 +326,57 @@ def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
     return reference_levels
 
 
-def _heading(arms: Sequence[Arm], title: str) -> str:
-    """Return the title of a sheet: environment or number of environments, common names, number of seeds."""
-    games = list(dict.fromkeys(arm.game for arm in arms))
-    environments = f"{len(games)} environments" if len(games) > 1 else curves.game_text(games[0])
-    return ", ".join(filter(None, (environments, title, seeds_text([arm.seeds for arm in arms]))))
-
-
-def _draw_page(
-    book: sheets.Book,
-    page: Sequence[Sequence[Panel]],
-    reference_levels: Mapping[str, Sequence[curves.Level]],
-    colours: Mapping[str, str],
-    title: str,
-    name: str,
-) -> None:
-    """Draw the sheet ``name`` with rows of panels (``page``). Returns of one environment have the same limits."""
+def _draw_page(book: sheets.Book, figure: Figure, page: Sequence[Sequence[Panel]], name: str) -> None:
+    """Draw the sheet ``name`` with the rows of panels of a ``page``."""
     panels = [panel for row in page for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
-    several_games = any(arm.game for arm in arms)
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
-    cells, note = sheets.rows(*map(len, page)), _page_note(panels, reference_levels)
-    with book.sheet(cells, size, name=name, title=_heading(arms, title), note=note) as axes:
-        for label, colour in colours.items():  # sets the order of the legend
+    cells, note = sheets.rows(*map(len, page)), _page_note(panels, figure.levels)
+    with book.sheet(cells, size, name=name, title=figure.heading(arms), note=note) as axes:
+        for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=label)
         remaining_axes = iter(axes)
-        return_values: dict[Any, Array] = {}  # axis of a panel of returns -> all values in it
         for row in page:
             left_label = ""
             for panel in row:
                 axis = next(remaining_axes)
-                for arm in panel.arms:
-                    steps, seed_curves = arm.curves[panel.tag]
-                    with_seeds = len(panel.arms) == 1
-                    curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds)
-                    if with_seeds and panel.tag in arm.points:
-                        axis.plot(*arm.points[panel.tag], color=colours[arm.label], linewidth=0.5, alpha=0.4)
-                panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if several_games else panel.title
+                _draw_panel(axis, panel, figure.colours, book.look.log)
+                panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if panel.game else panel.title
                 sheets.set_title(axis, panel_title, 6.2 / len(row))
-                is_return = TAGS[panel.tag].kind == "return"
-                if is_return:
-                    return_values[axis] = np.concatenate([arm.curves[panel.tag][1].ravel() for arm in panel.arms])
-                is_loss = not is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
-                curves.finish_panel(axis, panel.tag, panel.label, is_loss or book.look.log, return_values.get(axis))
                 axis.yaxis.label.set_visible(panel.label != left_label)  # once for neighbours with the same label
                 left_label = panel.label
-        for game in dict.fromkeys(panel.game for panel in panels):
-            return_axes: dict[Any, str] = {}  # axis -> label of its steps
-            for panel, axis in zip(panels, axes, strict=True):
-                if panel.game == game and curves.episode_returns([panel.tag]):
-                    return_axes[axis] = curves.steps_label(panel.tag)
-            curves.share_limits([*return_axes])
-            for label in dict.fromkeys(return_axes.values()):
-                curves.share_limits([axis for axis in return_axes if return_axes[axis] == label], "x")
-            game_text = curves.game_text(game)
-            legend: curves.Legend = "names" if several_games else "values"
-            for axis in return_axes:
-                curves.draw_levels(axis, reference_levels[game], colours, legend, game=game_text)
-            curves.share_limits([*return_axes])  # the levels may have changed them
-        for axis, values in return_values.items():
-            curves.note_hidden(axis, values)
+        return_axes = [(panel, axis) for panel, axis in zip(panels, axes, strict=True) if panel.is_return]
+        for game, levels in figure.levels.items():
+            _share_axes([item for item in return_axes if item[0].game == game], levels, figure.colours)
+        for panel, axis in return_axes:
+            curves.note_hidden(axis, panel.values)
+
+
+def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) -> None:
+    """Draw the curves of a panel. A single arm has thin lines of its seeds. With ``log``, returns have a logarithmic
+    axis, as losses always have."""
+    for arm in panel.arms:
+        steps, seed_curves = arm.curves[panel.tag]
+        is_alone = len(panel.arms) == 1
+        curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds=is_alone)
+        if is_alone and panel.tag in arm.points:
+            axis.plot(*arm.points[panel.tag], color=colours[arm.label], linewidth=0.5, alpha=0.4)
+    is_loss = not panel.is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
+    curves.finish_panel(axis, panel.tag, panel.label, is_loss or log, panel.values if panel.is_return else None)
+
+
+def _share_axes(items: Sequence[tuple[Panel, Any]], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
+    """Give panels of returns of episodes in one environment the same limits, and draw the reference ``levels``.
+    ``items`` are panels of returns and their axes. Searches and agents have different steps."""
+    axes = {axis: panel for panel, axis in items if curves.episode_returns([panel.tag])}
+    curves.share_limits([*axes])
+    for is_search in (False, True):
+        curves.share_limits([axis for axis, panel in axes.items() if of_search([panel.tag]) == is_search], "x")
+    for axis, panel in axes.items():
+        legend: curves.Legend = "names" if panel.game else "values"
+        curves.draw_levels(axis, levels, colours, legend, game=curves.game_text(panel.game))
+    curves.share_limits([*axes])  # the levels may have changed them
 
 
 def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[curves.Level]]) -> str:
@@ -395,30 +392,11 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
     return "; ".join(filter(None, notes))
 
 
-def _draw_scores(
-    book: sheets.Book,
-    arms_by_game: Mapping[str, Sequence[Arm]],
-    reference_levels: Mapping[str, Sequence[curves.Level]],
-    colours: Mapping[str, str],
-    title: str,
-    tag: str,
-    tasks: Mapping[str, scores.Task],
-) -> None:
-    """Draw the sheet that compares algorithms by their scores of the return ``tag``, which ``tasks`` has by environment
-    and label. A sheet of a single environment also shows up to two other returns."""
-    sources = curves.sources([level for game in tasks for level in reference_levels[game]])
-    note = "; ".join(filter(None, (scores.note(tasks), sources)))
-    arms = [arm for game, task in tasks.items() for arm in arms_by_game[game] if arm.label in task]
-    other_scores = {}
-    if len(tasks) == 1 and curves.episode_returns([tag]):
-        common = [name for name in curves.episode_returns(TAGS) if all(name in arm.scores for arm in arms)]
-        other_names = [name for name in without_replaced(common, common) if name != tag]
-        for name in other_names[:2]:
-            other_scores[_score_label(name)] = {arm.label: arm.scores[name] for arm in arms}
-    heading = _heading(arms, title)
-    scores.draw(book, tasks, colours, reference_levels, _score_label(tag), heading, note, other_scores)
-
-
-def _score_label(tag: str) -> str:
-    """Return the label of an axis of scores."""
-    return f"return, {TAGS[tag].short}" if curves.episode_returns([tag]) else TAGS[tag].short
+def _draw_scores(book: sheets.Book, figure: Figure) -> None:
+    """Draw the sheet that compares algorithms by their scores."""
+    sources = curves.sources([level for game in figure.tasks for level in figure.levels[game]])
+    note = "; ".join(filter(None, (scores.note(figure.tasks), sources)))
+    arms = [arm for game, task in figure.tasks.items() for arm in figure.arms_by_game[game] if arm.label in task]
+    short = TAGS[figure.tag].short
+    label = f"return, {short}" if curves.episode_returns([figure.tag]) else short
+    scores.draw(book, figure.tasks, figure.colours, figure.levels, label, figure.heading(arms), note)

@@ -11,7 +11,7 @@ import re
 import shlex
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,10 @@ class Run:
 
 @dataclass
 class Group:
-    """Runs of several seeds with the same ``names``: environment, experiment and implementation. If a seed was trained
-    several times, each training is a version in a separate folder, and the group has one of them. ``older_versions``
-    maps the folder of a run to the folders of versions that are not used."""
+    """Runs of several seeds with the same ``names``: environment, experiment and implementation."""
 
     names: tuple[str, ...]
     runs: list[Run]
-    older_versions: dict[Path, list[Path]] = field(default_factory=dict)
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -91,37 +88,30 @@ def read_runs(path: Path) -> list[Run]:
 def _foreign_columns(path: Path) -> dict[str, Array]:
     """Read the run of stable-baselines3 in the folder of ``path``, as columns of metrics.csv. The folder has a file of
     evaluations, and a monitor file for each environment with a row for each episode. Steps are the sum over
-    environments. A number at the end of the folder's name is the seed."""
+    environments. A number at the end of the folder's name is the seed. Raises SettingError for a damaged file."""
     folder = path.parent.resolve()
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
     rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
-    files = [*sorted(folder.glob(f"*{FOREIGN[0]}")), *folder.glob(FOREIGN[1])]
-    damaged: dict[Path, Exception] = {}
-    for file in files:
+    for file in (*sorted(folder.glob(f"*{FOREIGN[0]}")), *folder.glob(FOREIGN[1])):
         try:
             if file.name == FOREIGN[1]:
                 rows += _evaluation_rows(file)
             else:
                 episodes += _episode_rows(file)
         except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
-            damaged[file] = error
-    problem = "is no file of stable-baselines3's Monitor or EvalCallback"
-    if len(damaged) == len(files):
-        file = next(iter(damaged))
-        raise SettingError(f"{str(file)!r} {problem}") from damaged[file]
-    for file in damaged:
-        note(f"{short_path(file)} {problem}: left out")
+            raise SettingError(f"{str(file)!r} is no file of stable-baselines3's Monitor or EvalCallback") from error
     steps = 0.0
     for _, length, episode_return in sorted(episodes):  # by time
         steps += length
         rows.append((steps, episode_return, math.nan))
     if not rows:
         raise SettingError(f"{str(path)!r} has no episode and no evaluation yet")
-    table = np.array(sorted(rows, key=lambda row: row[0])).reshape(-1, 3)
-    seed = int(number[1]) if (number := _NUMBER.search(folder.name)) else 0
+    env_steps, training_returns, evaluations = np.array(sorted(rows, key=lambda row: row[0])).T
+    number = _NUMBER.search(folder.name)
+    seeds = np.full(len(rows), int(number[1]) if number else 0)
     # Steps take the place of epochs, so `Run.last` averages over the last tenth of the steps.
-    columns = dict(zip(("env_steps", TRAINING, GREEDY), table.T, strict=True))
-    return columns | {"epoch": table[:, 0], "seed": np.full(len(table), seed)}
+    columns = {"epoch": env_steps, "env_steps": env_steps, "seed": seeds}
+    return columns | {TRAINING: training_returns, GREEDY: evaluations}
 
 
 def _episode_rows(file: Path) -> list[tuple[float, ...]]:
@@ -129,12 +119,7 @@ def _episode_rows(file: Path) -> list[tuple[float, ...]]:
     Raises for a damaged file."""
     header, *lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
     start = json.loads(header.removeprefix("#"))["t_start"]
-    episodes: list[tuple[float, ...]] = [
-        (start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)
-    ]
-    if any(length < 1 for _, length, _ in episodes):
-        raise ValueError("an episode without a step")
-    return episodes
+    return [(start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)]
 
 
 def _evaluation_rows(file: Path) -> list[tuple[float, ...]]:
@@ -159,35 +144,35 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 
     ``run_dirs`` are run folders, folders above them, or a checkpoint, metrics.csv or config.yaml in a run folder. If
     there are several versions of a seed (trainings in separate folders), a version among ``run_dirs`` is used,
-    otherwise the newest. Two versions of a seed among ``run_dirs`` are in separate groups. Raises SettingError about
-    the ``setting`` for a missing folder, a folder without metrics.csv, and any other file.
+    otherwise the newest, with a note. Two versions of a seed among ``run_dirs`` are in separate groups. Raises
+    SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other file.
     """
-    groups: dict[tuple[str, ...], Group] = {}
     folders = [_folder(Path(path), setting) for path in run_dirs]
-    chosen_runs = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
+    named_folders = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder.
-    separate_versions = len({folder.parent for folder in chosen_runs}) < len(chosen_runs)
+    separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
     candidates: list[tuple[tuple[bool, int, float], Path, tuple[str, ...]]] = []  # priority, file and names
     for path in _metrics_files(folders, setting):
-        names, version = _names_and_version(path)
-        candidates.append(((path.parent in chosen_runs, version, path.stat().st_mtime), path, names))
-    # Folders that the user chose come first, then the newest versions.
-    for _, path, names in sorted(candidates, key=lambda candidate: candidate[0], reverse=True):
-        folder = path.parent
+        names, version = names_and_version(path)
         if separate_versions:
-            names += (folder.name,)
+            names += (path.parent.name,)
+        candidates.append(((path.parent in named_folders, version, path.stat().st_mtime), path, names))
+    groups: dict[tuple[str, ...], Group] = {}
+    unused_versions: dict[Path, list[Path]] = {}  # folder in use -> folders of older versions
+    for _, path, names in sorted(candidates, key=lambda candidate: candidate[0], reverse=True):
         for run in read_runs(path):
             group = groups.setdefault(names, Group(names, runs=[]))
             used_folder = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
             if used_folder is None:
                 group.runs.append(run)
-            elif used_folder not in chosen_runs:
-                older_folders = group.older_versions.setdefault(used_folder, [])
-                if folder not in older_folders:
-                    older_folders.append(folder)
+            elif used_folder not in named_folders:
+                unused_folders = unused_versions.setdefault(used_folder, [])
+                if path.parent not in unused_folders:
+                    unused_folders.append(path.parent)
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in folders)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
+    _note_versions(unused_versions)
     for group in groups.values():
         group.runs.sort(key=lambda run: run.seed)
     return [groups[names] for names in sorted(groups)]
@@ -227,7 +212,7 @@ def _folder(path: Path, setting: str) -> Path:
     raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
 
 
-def _names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
+def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return the names (environment, experiment, implementation) and the version of the run with this metrics.csv, from
     its path. The names of a copied run folder are only its name, and its version is 0."""
     if path.name.endswith(FOREIGN):
@@ -252,35 +237,26 @@ def return_tags(runs: Sequence[Run]) -> list[str]:
     return without_replaced(logged(runs, tags("return")), common)
 
 
-def note_group_versions(groups: Sequence[Group], run_dirs: Sequence[Path], flag: str) -> None:
-    """Print a note if older versions of runs in ``run_dirs`` are not used."""
-    run_path = shlex.quote(short_path(run_dirs[0])) if len(run_dirs) == 1 else "..."
-    older_versions = {folder: unused for group in groups for folder, unused in group.older_versions.items()}
-    _note_versions(older_versions, f"--{flag} {run_path}")
-
-
 def note_other_versions(path: str, used_path: Path, flag: str) -> None:
     """Print a note if the folder ``path``, the value of a flag, has several versions of a run. ``used_path`` is a file
     in the version that is used."""
     newest_first = version_folders(Path(path))[::-1]
     used = next((folder for folder in newest_first if folder in used_path.parents), None)
     if used and len(newest_first) > 1:
-        _note_versions({used: [folder for folder in newest_first if folder != used]}, f"--{flag}")
+        _note_versions({used: [folder for folder in newest_first if folder != used]}, f"--{flag} ")
 
 
-def _note_versions(older_versions: Mapping[Path, Sequence[Path]], command: str) -> None:
-    """Print a note about ``older_versions`` (used run folder -> unused folders), if there are any. It names the first
-    and counts the others. ``command`` is the command in which the user can name an older version instead."""
-    if not older_versions:
+def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "") -> None:
+    """Print a note about ``unused_versions`` (used run folder -> unused folders), if there are any. It names the first
+    and counts the others. ``flag`` stands before the folder that the user can name instead."""
+    if not unused_versions:
         return
-    used, unused = next(iter(older_versions.items()))
-    num_others = len(older_versions) - 1
+    used, unused = next(iter(unused_versions.items()))
+    num_others = len(unused_versions) - 1
     also = f", and of {num_others} other run{'s' * (num_others > 1)}" if num_others else ""
     unused_names = ", ".join(short_path(folder) for folder in unused)
-    note(
-        f"the newest version of a run counts: {short_path(used)} (not {unused_names}){also}; to take "
-        f"another, name it: {command} {shlex.quote(short_path(unused[0]))}"
-    )
+    another = f"to take another, name it: {flag}{shlex.quote(short_path(unused[0]))}"
+    note(f"the newest version of a run counts: {short_path(used)} (not {unused_names}){also}; {another}")
 
 
 def short_path(path: Path) -> str:

@@ -4,12 +4,12 @@ It has the score of each seed, performance profiles and probabilities of improve
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import islice, permutations
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from control.reports.curves import Legend, Level, draw_levels, game_text, share_limits
+from control.reports.curves import Level, draw_levels, game_text
 from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
 from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
@@ -31,68 +31,38 @@ def ranked(task: Task) -> list[str]:
     return sorted(task, key=lambda label: -float(np.mean(task[label])))
 
 
-def common(tasks: Mapping[str, Task]) -> list[str]:
-    """Return the algorithms that all tasks have, sorted by their mean probability of improvement over the others, the
-    highest first. Algorithms with equal probabilities are sorted by name."""
-    shared = set.intersection(*(set(task) for task in tasks.values())) if tasks else set()
-    total_improvements = {}
-    for label in shared:
-        estimates = [improvement(*_scores_of(tasks, label, other)) for other in shared - {label}]
-        total_improvements[label] = sum(probability for probability, _ in estimates)
-    return sorted(shared, key=lambda label: (-total_improvements[label], label))
+def improvements(tasks: Mapping[str, Task]) -> dict[tuple[str, str], tuple[float, tuple[float, float] | None]]:
+    """Return, for each ordered pair of the algorithms that all tasks have, the probability that a seed of the first
+    scores higher than a seed of the second, and its 95 % interval. The probability is the mean over tasks. The first
+    pairs are of the algorithm with the highest mean probability, then of the second, and so on."""
+    shared = sorted(set.intersection(*(set(task) for task in tasks.values())))
+    estimates, total_probability = {}, dict.fromkeys(shared, 0.0)
+    for first, second in permutations(shared, 2):
+        scores = ([task[label] for task in tasks.values()] for label in (first, second))
+        estimates[first, second] = improvement(*scores)
+        total_probability[first] += estimates[first, second][0]
+    order = sorted(shared, key=lambda label: -total_probability[label])
+    return {pair: estimates[pair] for pair in permutations(order, 2)}
 
 
-def _scores_of(tasks: Mapping[str, Task], *labels: str) -> list[list[Array]]:
-    """Return the scores of each of the ``labels``: a list with an array ``[N]`` for each task."""
-    return [[task[label] for task in tasks.values()] for label in labels]
+def compare(tasks: Mapping[str, Task]) -> dict[str, dict[str, Any]]:
+    """Return the `improvements` as data for JSON, by names such as ``PPO > DDQN``."""
+    return {
+        f"{first} > {second}": {"estimate": probability, "interval": bounds and list(bounds)}
+        for (first, second), (probability, bounds) in improvements(tasks).items()
+    }
 
 
-def compare(tasks: Mapping[str, Task]) -> dict[str, Any]:
-    """Return the comparison of algorithms on ``tasks`` (environment -> scores) as data for JSON. ``profiles`` has, for
-    each task, ``levels`` of the score and ``above``, the fractions of each algorithm's seeds with a score above each
-    level. ``improvement`` has, for each ordered pair of algorithms, the probability that a seed of the first scores
-    higher than a seed of the second, as the mean over tasks. Both have 95 % intervals."""
-    profiles, improvements = {}, {}
-    for name, task in tasks.items():
-        levels = _levels(task)
-        above = {label: _for_json(profile([scores], levels)) for label, scores in task.items()}
-        profiles[name] = {"levels": levels.tolist(), "above": above}
-    for label, other in permutations(common(tasks), 2):
-        improvements[f"{label} > {other}"] = _for_json(improvement(*_scores_of(tasks, label, other)))
-    return {"profiles": profiles, "improvement": improvements}
-
-
-def _for_json(result: tuple[Any, Any]) -> dict[str, Any]:
-    """Return an estimate and its interval as data for JSON."""
-    estimate, bounds = result
-    return {"estimate": np.asarray(estimate).tolist(), "interval": bounds and np.asarray(bounds).tolist()}
-
-
-def _levels(task: Task) -> Array:
-    """Return five scores, evenly spaced between the lowest and the highest score of a task."""
-    all_scores = np.concatenate(list(task.values()))
-    return np.linspace(all_scores.min(), all_scores.max(), 7)[1:-1]  # without both ends
-
-
-def comparison_text(compared: Mapping[str, Any], score: str) -> str:
-    """Return the numbers of `compare` as text, with ``score`` as the name of the scores. For each pair of algorithms,
-    only the order with a probability of at least 0.5 is listed."""
-    lines = []
-    for name, task in compared["profiles"].items():
-        heading = f"share of seeds with a higher {score}" + (f", {game_text(name)}" if name else "")
-        table = [["score", *(f"{level:.4g}" for level in task["levels"])]]
-        for label, shares in task["above"].items():
-            table.append([label, *(f"{share:.2f}" for share in shares["estimate"])])
-        lines += ["", heading, *Table(table).lines()]
-    if not compared["improvement"]:
-        return "\n".join(lines)
+def comparison_text(compared: Mapping[str, Any]) -> str:
+    """Return the numbers of `compare` as a table. Of each pair of algorithms, only the order with a probability of at
+    least 0.5 is listed. Empty if there are no pairs."""
     table = [["probability of improvement", "", "95 %"]]
-    for pair, probability in compared["improvement"].items():
+    for pair, probability in compared.items():
         if probability["estimate"] >= 0.5:
             bounds = probability["interval"]
             interval_text = f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"
             table.append([pair, f"{probability['estimate']:.2f}", interval_text])
-    return "\n".join([*lines, "", *Table(table).lines()])
+    return str(Table(table)) if compared else ""
 
 
 def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
@@ -101,7 +71,7 @@ def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of th
     intervals = []
     if any(has_bands):
         intervals.append("bands of profiles" if all(has_bands) else f"bands of up to {MAX_BANDS} profiles")
-    if len(common(tasks)) > 1:
+    if improvements(tasks):
         intervals.append("lines of probabilities")
     interval_note = f"; {' and '.join(intervals)}: 95 % stratified bootstrap intervals" if intervals else ""
     dots = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
@@ -116,91 +86,60 @@ def draw(
     axis_label: str,
     title: str,
     note: str,
-    other_scores: Mapping[str, Task] | None = None,
 ) -> None:
     """Draw a sheet with the scores of seeds and the performance profiles of each task, and the probabilities of
     improvement over all tasks. ``colours`` are by algorithm, ``game_levels`` (reference levels) by task. The scores
-    have the label ``axis_label``. If there is a single task, ``other_scores`` (axis label -> scores) have further
-    panels in the first row."""
-    algorithms = common(tasks)
+    have the label ``axis_label``."""
+    estimates = improvements(tasks)
     several = len(tasks) > 1
-    other_scores = {} if several else other_scores or {}
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
-    has_improvements = len(algorithms) > 1
-    # lengths: number of panels in each row
-    if other_scores:  # all scores in the first row; profiles and improvements in the second
-        lengths, heights = [1 + len(other_scores), 1 + has_improvements], [height, max(1.7, 0.9 * height)]
-    elif several:  # a row with scores and profiles for each task; a last row with improvements
+    if several:  # a row with scores and profiles for each task; a last row with improvements
         lengths, heights = [2] * len(tasks), [height] * len(tasks)
-        if has_improvements:
+        if estimates:
             lengths, heights = [*lengths, 1], [*heights, 0.75 * height]
     else:  # one row
-        lengths, heights = [2 + has_improvements], [height]
+        lengths, heights = [2 + bool(estimates)], [height]
     cells = rows(*lengths)
-    widths = None if other_scores else [1.15, 1.0, 0.95][: len(cells[0])]
-    with book.sheet(
-        cells,
-        (WIDTH, sum(heights)),
-        name="scores",
-        title=title,
-        note=note,
-        widths=widths,
-        heights=heights,
-        lone_label=True,
-    ) as axes:
+    options: Any = {"title": title, "note": note, "heights": heights, "min_labels": 1}
+    options["widths"] = [1.15, 1.0, 0.95][: len(cells[0])]
+    with book.sheet(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
             heading = f"{game_text(name)}: " if name else ""
             levels = game_levels.get(name, ())
-            score_axes = list(islice(remaining_axes, 1 + len(other_scores)))
-            legend: Legend = "names" if several else "values"  # values of levels in one environment only
-            _draw_scores(score_axes, {axis_label: task, **other_scores}, levels, colours, legend)
-            set_title(score_axes[0], f"{heading}Score of each seed", 2.4)
+            axis = next(remaining_axes)
+            _draw_scores(axis, task, colours)
+            draw_levels(axis, levels, colours, "names" if several else "values", axis_name="x")
+            axis.set(xlabel=axis_label)
+            set_title(axis, f"{heading}Score of each seed", 2.4)
             axis = next(remaining_axes)
             _draw_profiles(axis, task, colours)
             grey_levels = [level for level in levels if not level.implementation]
             draw_levels(axis, grey_levels, colours, legend="none", axis_name="x")
             axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
             set_title(axis, f"{heading}Seeds that score more", 2.2)
-        if has_improvements:
+        if estimates:
             axis = next(remaining_axes)
-            _draw_improvements(axis, tasks, algorithms, colours)
-            scope, width = "", 1.8
-            if several:
-                scope, width = f" over {len(tasks)} environments", 6.0
-            elif other_scores:
-                scope, width = f", {axis_label}", 2.5
-            set_title(axis, f"Probability that {algorithms[0]} is better{scope}", width)
+            best, _ = next(iter(estimates))
+            rivals = {second: estimate for (first, second), estimate in estimates.items() if first == best}
+            _draw_improvements(axis, rivals, colours)
+            scope, width = (f" over {len(tasks)} environments", 6.0) if several else ("", 1.8)
+            set_title(axis, f"Probability that {best} is better{scope}", width)
 
 
-def _draw_scores(
-    axes: list[Any], scores: Mapping[str, Task], levels: Sequence[Level], colours: Mapping[str, str], legend: Legend
-) -> None:
-    """Draw a panel for each kind of ``scores``, with its key as the label of the x axis. The first panel names the
-    algorithms, and its reference ``levels`` are in the legend as `draw_levels` describes."""
-    order = ranked(next(iter(scores.values())))
-    for axis, (label, task) in zip(axes, scores.items(), strict=True):
-        is_first = axis is axes[0]
-        _draw_seeds(axis, task, [algorithm for algorithm in order if algorithm in task], colours)
-        draw_levels(axis, levels, colours, legend if is_first else "none", axis_name="x")
-        axis.set(xlabel=label)
-        if not is_first:
-            axis.tick_params(labelleft=False)
-    share_limits(axes, "x")
-
-
-def _draw_seeds(axis: Any, task: Task, labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw a row for each algorithm of ``labels``: dots for the scores, a diamond and line for mean and interval, and a
-    bar for the IQM."""
-    for row, label in enumerate(labels):
-        scores, colour = np.asarray(task[label], float), colours[label]
-        dot_heights = np.full(len(scores), row + 0.2)
-        axis.plot(scores, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
-        axis.plot([iqm(scores)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
-        if bounds := interval(scores):
+def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
+    """Draw a row for each algorithm of a task: dots for the scores, a diamond and line for mean and interval, and a bar
+    for the IQM."""
+    order = ranked(task)
+    for row, label in enumerate(order):
+        values, colour = np.asarray(task[label], float), colours[label]
+        dot_heights = np.full(len(values), row + 0.2)
+        axis.plot(values, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
+        axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
+        if bounds := interval(values):
             axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
-        axis.plot(scores.mean(), row - 0.16, "D", color=colour, markersize=3.6)
-    set_row_labels(axis, labels)
+        axis.plot(values.mean(), row - 0.16, "D", color=colour, markersize=3.6)
+    set_row_labels(axis, order)
 
 
 def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
@@ -215,14 +154,13 @@ def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
             axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
 
 
-def _draw_improvements(axis: Any, tasks: Mapping[str, Task], labels: Sequence[str], colours: Mapping[str, str]) -> None:
-    """Draw the probability that ``labels[0]`` is better than each of the other ``labels``; 0.5 is no difference."""
-    best, *rivals = labels
+def _draw_improvements(axis: Any, rivals: Mapping[str, tuple[float, Any]], colours: Mapping[str, str]) -> None:
+    """Draw the probabilities that an algorithm is better than each of its ``rivals``; 0.5 is no difference. ``rivals``
+    maps their names to the probability and its interval."""
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
-    for row, other in enumerate(rivals):
-        probability, bounds = improvement(*_scores_of(tasks, best, other))
+    for row, (label, (probability, bounds)) in enumerate(rivals.items()):
         if bounds:
-            axis.plot(bounds, [row, row], color=colours[other], linewidth=1.4)
-        axis.plot(probability, row, "D", color=colours[other], markersize=4, clip_on=False, zorder=3)
-    set_row_labels(axis, [f"than {other}" for other in rivals])
+            axis.plot(bounds, [row, row], color=colours[label], linewidth=1.4)
+        axis.plot(probability, row, "D", color=colours[label], markersize=4, clip_on=False, zorder=3)
+    set_row_labels(axis, [f"than {label}" for label in rivals])
     axis.set(xlim=(-0.04, 1.04), xticks=[0, 0.5, 1], xlabel="probability")

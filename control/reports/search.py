@@ -42,8 +42,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
     if not len(scores):
         scores = np.full(1, np.nan)  # all statistics are NaN
-    bounds = interval(scores, iqm)
-    low, high = (None, None) if bounds is None else map(float, bounds)
+    low, high = interval(scores, iqm) or (None, None)
     speed: dict[str, Any] = {}
     if outcome.curve.shape[1] and config.test_every and solved is not None:
         speed = {
@@ -59,8 +58,8 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
         "median": float(np.median(scores)),
         "worst": float(scores.min()),
         "iqm": float(iqm(scores)),
-        "iqm_low": low,
-        "iqm_high": high,
+        "iqm_low": None if low is None else float(low),
+        "iqm_high": None if high is None else float(high),
         "solved": None if solved is None else float((scores >= solved).mean()),
         "steps": float(outcome.steps.double().mean()),
         "steps_std": float(outcome.steps.double().std(correction=0)),
@@ -81,13 +80,13 @@ def speed_text(summary: dict[str, Any]) -> str:
     first solved test: median agent 225, slowest agent 400. Steps until all later tests are solved: median agent 300,
     slowest agent never (97 % of agents solve all tests of the second half).``"""
 
-    def steps_text(key: str) -> str:
+    texts = {}
+    for key in ("first", "stays"):
         _, median, _, slowest = ("never" if steps is None else f"{steps:,.0f}" for steps in summary[key])
-        return f"median agent {median}, slowest agent {slowest}"
-
+        texts[key] = f"median agent {median}, slowest agent {slowest}"
     share = f"{100 * summary['staying']:.0f} % of agents solve all tests of the second half"
-    text = f"Steps to the first solved test: {steps_text('first')}. Steps until all later tests are solved: "
-    return f"{text}{steps_text('stays')} ({share})."
+    text = f"Steps to the first solved test: {texts['first']}. Steps until all later tests are solved: "
+    return f"{text}{texts['stays']} ({share})."
 
 
 def iqm_text(summary: dict[str, Any]) -> str:
@@ -186,13 +185,10 @@ def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Pa
     Raises SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
     num_scored = sum(bool(trial["best"]) for trial in trials)
-    problem = ""
     if num_scored < FEWEST:
-        problem = f"{num_scored} trials with a score; allowed: at least {FEWEST}"
-    elif all(len(entry["values"]) == 1 for entry in space.values()):
-        problem = "no hyperparameter that varies"
-    if problem:
-        raise SettingError(f"{folder} has {problem}", "plot")
+        raise SettingError(f"{folder} has {num_scored} trials with a score; allowed: at least {FEWEST}", "plot")
+    if all(len(entry["values"]) == 1 for entry in space.values()):
+        raise SettingError(f"{folder} has no hyperparameter that varies", "plot")
     target = figure_file(out or folder / "importance.png", look=look)
     check_writable("plot_out", target)
     importance_figure({"space": space, "trials": trials}, target, look)
@@ -246,9 +242,10 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         axis.minorticks_off()
         low, high = entry["values"]
         ticks = np.geomspace(low, high, 3)
-        rounded = [float(f"{tick:.2g}") for tick in ticks]  # the text of 100 would be 1e+02 with ".2g"
-        axis.set(xticks=ticks, xticklabels=[f"{tick:g}" for tick in rounded])
-        axis.set_xlim(ticks[0] / 1.1, ticks[-1] * 1.1)
+        labels = [
+            f"{float(f'{tick:.2g}'):g}" for tick in ticks
+        ]  # two digits; the text of 100 would be 1e+02 with ".2g"
+        axis.set(xticks=ticks, xticklabels=labels, xlim=(ticks[0] / 1.1, ticks[-1] * 1.1))
     is_best = scores >= np.quantile(scores, 1 - _BEST)
     axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)
     axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=COLOURS[1])

@@ -11,6 +11,7 @@ import logging
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 from control.storage.run_dir import atomic_write_text, replacing
 from models.settings import SettingError
 
-# On a new machine matplotlib prints that it searches for fonts.
+# On a new machine matplotlib prints that it searches for fonts. Letters that the font lacks are drawn as boxes.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", "Glyph .* missing from font")
 
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
@@ -52,7 +54,7 @@ _NOTE_LINE, _TITLE_LINE = 0.125, 0.192  # heights of a line in inches
 class Look:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
     logarithmic axis of returns. A ``narrow`` figure, for telephones, has all panels in one column. A figure without
-    ``texts`` has no title, and its note is only in the metadata of an SVG."""
+    ``texts`` has no title and no note."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -104,11 +106,12 @@ def write_numbers(path: Path, numbers: Any) -> None:
     atomic_write_text(path, text + "\n")
 
 
-def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN) -> Path:
-    """Return the file of a figure: ``out``, or `plot.png` in it if it is a folder. If ``look`` has formats without the
-    suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in `FORMATS`."""
+def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
+    """Return the file of a figure: ``out``, or ``STEM.png`` in it if it is a folder. If ``look`` has formats without
+    the suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in
+    `FORMATS`."""
     if out.is_dir() or not (out.suffix or out.is_file()):
-        out = out / "plot.png"
+        out = out / f"{stem}.png"
     file_format = out.suffix.removeprefix(".").lower()
     if file_format not in FORMATS:
         allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
@@ -180,7 +183,7 @@ class Book:
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
         self.pages: Any = None  # the open PDF
-        self.has_sheets = False  # if True, names of files end with names of sheets
+        self.sheets: list[tuple[str, str]] = []  # names and notes
 
     def __enter__(self) -> "Book":
         """Set matplotlib's parameters and, for PDF, open the file."""
@@ -204,10 +207,8 @@ class Book:
 
     def _file(self, form: str, name: str = "") -> Path:
         """Return the file of a sheet in the format ``form``. ``name`` is the name of the sheet, empty for the first."""
-        # A suffix like .PNG is kept as the user wrote it.
-        suffix = self.target.suffix if self.target.suffix[1:].lower() == form else f".{form}"
         stem = f"{self.target.stem}_{name}" if name else self.target.stem
-        return self.target.with_name(f"{stem}{suffix}")
+        return self.target.with_name(f"{stem}.{form}")
 
     @contextlib.contextmanager
     def sheet(
@@ -220,12 +221,11 @@ class Book:
         note: str = "",
         widths: Sequence[float] | None = None,
         heights: Sequence[float] | None = None,
-        legend: bool = True,
-        lone_label: bool = False,
+        min_labels: int = 2,
     ) -> Iterator[list[Any]]:
         """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
-        hidden if they have no data. One ``legend`` serves all panels. A single label needs ``lone_label``."""
+        hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.text import Text
@@ -248,22 +248,20 @@ class Book:
                 axis.yaxis.label.set_visible(True)
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
         renderer = FigureCanvasAgg(figure).get_renderer()
-        self.metadata["svg"] |= {"Description": note}
+        self.sheets.append((name, note))
         if not self.look.texts:
             title = note = ""
-        min_labels = (1 if lone_label else 2) if legend else math.inf
         _frame(figure, renderer, axes, size, title, note, min_labels)
         for text in figure.findobj(Text):
-            _make_drawable(text)
+            _write_dollars(text)
         for form in self.formats:
             if form == "pdf":
                 self.pages.savefig(figure)
                 continue
-            path = self._file(form, name if self.has_sheets else "")
+            path = self._file(form, name if len(self.sheets) > 1 else "")
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=form, metadata=self.metadata[form])
             self.files.append(path)
-        self.has_sheets = True
 
 
 @contextlib.contextmanager
@@ -311,7 +309,7 @@ def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, A
 
 
 def _frame(
-    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: float
+    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
 ) -> None:
     """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
     in inches. The legend is omitted for fewer labels than ``min_labels``."""
@@ -333,21 +331,21 @@ def _frame(
         figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
-def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: float) -> tuple[Any, float]:
+def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: int) -> tuple[Any, float]:
     """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
     None and 0 for fewer than ``min_labels`` labels."""
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if len(handles) < max(1, min_labels):
+    if len(handles) < min_labels:
         return None, 0.0
     labels = [textwrap.fill(label, int(_LEGEND_LETTERS * width)) for label in handles]
     position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
     for columns in range(len(handles), 0, -1):
         legend = figure.legend([*handles.values()], labels, ncols=columns, **position)
         for text in legend.get_texts():
-            _make_drawable(text)
+            _write_dollars(text)
         extent = legend.get_window_extent(renderer)
         if extent.width <= 0.98 * width * figure.dpi or columns == 1:
             break
@@ -355,19 +353,9 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
     return legend, extent.height / figure.dpi
 
 
-def _make_drawable(text: Any) -> None:
-    """Change matplotlib's ``text`` so that a dollar does not begin a formula, and letters that the font lacks are drawn
-    as escapes such as ``\\u65e5``."""
-    from matplotlib.font_manager import findfont, get_font
-
-    words = text.get_text()
-    if not words:  # most labels of ticks, which are written when they are drawn
-        return
-    text.set_parse_math("$" not in words)
-    available = get_font(findfont(text.get_fontproperties())).get_charmap()
-    missing = {letter for letter in words if ord(letter) not in available and letter != "\n"}
-    escapes = {ord(letter): letter.encode("unicode_escape").decode() for letter in missing}
-    text.set_text(words.translate(escapes))
+def _write_dollars(text: Any) -> None:
+    """Draw a dollar in matplotlib's ``text`` as it is: it does not begin a formula."""
+    text.set_parse_math("$" not in text.get_text())
 
 
 def _parameters(theme: str) -> Any:

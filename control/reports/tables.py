@@ -1,10 +1,8 @@
 """Tables as aligned text and as HTML, and the numbers over seeds that they show."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -13,14 +11,13 @@ from control.reports.runs import Group, return_tags
 from control.reports.statistics import interval, iqm
 from control.reports.tags import RUNNING_MEAN, TAGS, of_search
 
-VERDICTS = ("not solved", "solved")
 AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 
 @dataclass
 class Table:
     """Table of texts. The first row is the header, and the first column has the headings of the rows. ``caption`` and
-    ``numeric`` (cells aligned to the right) are for HTML. Jinja2 renders a table by `__html__`."""
+    ``numeric`` (cells aligned to the right) are for HTML."""
 
     rows: Sequence[Sequence[str]]
     caption: str = ""
@@ -41,34 +38,10 @@ class Table:
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def __html__(self) -> str:
-        """Return HTML. The table scrolls sideways on a narrow page."""
-        head, *rows = self.rows
-        head_cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-        body = "".join(
-            f'<tr><th scope="row">{_html(first)}</th>{"".join(map(_cell, rest))}</tr>\n' for first, *rest in rows
-        )
-        caption = escape(self.caption)
-        table = '<table class="numbers">' if self.numeric else "<table>"
-        return (
-            f'<div class="wide" tabindex="0" role="region" aria-label="{caption}">{table}<caption>{caption}</caption>\n'
-            f"<thead><tr>{head_cells}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
-        )
-
-
-def _cell(text: str) -> str:
-    """Return a cell of HTML. Verdicts have a class, ``solved`` or ``not-solved``, for their colour."""
-    return f'<td class="{text.replace(" ", "-")}">{text}</td>' if text in VERDICTS else f"<td>{_html(text)}</td>"
-
-
-def _html(text: str) -> str:
-    """Return ``text`` as HTML, with names in backticks as code."""
-    return re.sub(r"`([^`<]+)`", r"<code>\1</code>", escape(text))
-
 
 def solved_text(score: float, solved: float) -> str:
-    """Return whether a score reaches the return ``solved``, as one of `VERDICTS`."""
-    return VERDICTS[bool(score >= solved)]
+    """Return "solved" if a score reaches the return ``solved``, otherwise "not solved"."""
+    return "solved" if score >= solved else "not solved"
 
 
 def solved_verdict(score: float, solved: float) -> str:
