@@ -27,7 +27,7 @@ from control.cli.parse import as_dict, parse
 from envs.names import GAMES
 from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_SEARCH, SMALL_STEP_RUN, on_policy
 from models.registry import family, implementations
-from models.settings import SMALLEST, Kind, bounds, kinds
+from models.settings import Kind, bounds, kinds
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 choose = st.sampled_from
@@ -71,7 +71,6 @@ def values_of(kind: Kind, meta: Any) -> st.SearchStrategy[Any]:
             item = st.integers(low, high)
         else:
             item = st.floats(low, high, exclude_min="above" in limits, exclude_max="below" in limits)
-            item = item.filter(lambda value: not 0 < abs(value) < SMALLEST)
     if kind.is_list:
         item = st.lists(item, min_size=1, max_size=3).map(tuple)
     return st.none() | item if kind.optional else item

@@ -14,7 +14,7 @@ from control.cli.run_settings import COMMANDS, RunConfig
 from control.cli.settings import from_dict, ineffective, replaced_in
 from control.cli.words import as_word
 from models.registry import families_of, family, implementations
-from models.settings import MAX_ITEMS, RANGES, SMALLEST, SettingError, allowed, nearest
+from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
 USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
@@ -45,8 +45,8 @@ OPTIONS = (
 )
 SYNTAX = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
-    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
-    f"{SMALLEST:g}, and lists have at most {MAX_ITEMS} items. Integers may be written 1000 or 1e3."
+    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
+    f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
 )
 FIRST_COMMANDS = (
     ("--eval_agent cartpole-bandit", "train new agents on a learned CartPole, test them on the real one", "seconds"),
