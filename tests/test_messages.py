@@ -378,8 +378,8 @@ def test_keyword_error_message(values: dict[str, Any], line: str) -> None:
 
 
 SEVERAL = [
-    ("", "--lr -1 --seed x --nosuch 3 --epochs 5", ["lr is -1.0; ...greater than 0", "seed is 'x'; allowed: integer, at least 0, at most ...",
-                                                    "--nosuch is unknown; see --help"]),
+    ("", "--lr -1 --seed x --nosuch 3 --epochs 5",
+     ["lr is -1.0; ...greater than 0", "seed is 'x'; allowed: integer, ...", "--nosuch is unknown; see --help"]),
     ("lr: -1\nepochs: 0\nlearning_rat: 2", "--epochs 3 --num_seeds 0",
      ["@: lr is -1.0; allowed: number, greater than 0", "@: learning_rat is unknown; did you mean 'lr'?",
       "num_seeds is 0; allowed: integer, at least 1, at most 4096"]),
