@@ -62,7 +62,7 @@ train -> 'train' is not a flag; flags start with --
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? All: --help
 --config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
---resume --use_tune -> --use_tune and --resume exclude each other
+--resume --use_tune -> --resume has no effect with --use_tune
 --num_samples 3 -> --num_samples has no effect without --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
@@ -144,7 +144,6 @@ SEARCHES = """
     -> inner_rule is 'tests', but test_limit_first is 5, ... whole episodes; allowed: test_limit_first null
 --test_limit 9 --test_limit_first 5 --target_return 400
     -> quit_when_solved is on, as with a target_return, but generations is 100, ...; allowed: at least 1800
---num_workers 2 --num_threads 2 -> --num_threads has no effect with --num_workers 2, whose processes have a thread each
 --agent PPO --update_epoch 3 -> --update_epoch is unknown; did you mean '--ppo_epochs'?
 --target_return 9 --solved_reward 400 -> target_return is 9.0, but solved_reward is 400.0; give one
 """
@@ -198,15 +197,13 @@ COMMANDS = """
     -> gamename is 'acrobot', whose obs_shape is (6,); allowed with a checkpoint of cartpole...
 --eval_agent UDRL --half_length 1 --obedience
     -> --obedience has no effect with gamename cartpole,half_length=1.0: its commands...
---eval_agent cartpole-bandit --half_length 1 -> --half_length has no effect with a proxy for --eval_agent...
---eval_agent cartpole-bandit --implementation A2C -> ...with a proxy for --eval_agent; did you mean '--agent'?...
+--eval_agent cartpole-bandit --half_length 1 -> --half_length has no effect with --eval_agent of a proxy
+--eval_agent cartpole-bandit --implementation A2C -> --implementation has no effect with --eval_agent of a proxy
 --eval_agent cartpole-mdp --agent QLearning
     -> gamename is 'cartpole', whose observations are no cells; QLearning takes one-hot observations...
 --eval_agent cartpole-bandit --buffer_size 10 -> batch_size is 32, but buffer_size is 10...
---eval_agent cartpole-bandit --real_steps 9 --no_real_baseline -> --real_steps has no effect with --no_real_baseline...
 --eval_agent cartpole-bandit --DDQN_lr 1 -> --DDQN_lr is unknown; did you mean '--lr'?
 --eval_agent cartpole-bandit --agent DDQN,PPO --num_agents 1 -> num_agents is 1; allowed with DDQN,PPO: at least 2
---eval_agent cartpole-bandit --num_eval_episodes 1001 -> num_eval_episodes is 1001; allowed with a proxy: at most 1000
 --use_tune --gamename cartpole --tune_objective score -> ...UDRL trains agents, whose trials are judged by their...
 --use_tune --resume here -> resume is 'here', which has no search.yaml; allowed with --use_tune: the folder of...
 --use_tune --implementation SE --gamename cartpole --proxy bandit --tune_algorithm pbt
