@@ -10,10 +10,6 @@ import pytest
 import trainer
 from control.cli.parse import parse, settings_from
 from control.cli.run_settings import COMMANDS, RunConfig
-from envs.buttongrid import ButtonGrid
-from envs.gridworld import OpenGrid
-from envs.panflute import PanFlute
-from envs.procmaze import ProcMaze
 from fake_runs import Shown, refused
 from models.settings import SettingError, names_with
 
@@ -25,12 +21,11 @@ FLAGS = """
 --zzz -> --zzz is unknown; see --help
 --implementation PPO --clip 0.1 -> --clip is unknown; did you mean '--clip_range'?
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
---implementation PPO --start_from x -> ... not of PPO; a policy for --learn is --teacher
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
 --preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
 --implementation RCP-R --preset ranks -> preset is 'ranks'; allowed for RCP-R: published
 train -> 'train' is not a flag; flags start with --
---epochs 3 -seed=3 -> '-seed=3' is not a flag; did you mean '--seed'?
+--epochs 3 -seed=3 -> epochs is '3 -seed=3'; allowed: one value
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
 --batch_size 1 2 -> batch_size is '1 2'; allowed: one value
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
@@ -56,7 +51,6 @@ train -> 'train' is not a flag; flags start with --
 --eval_agent @ --eval_episodes 3 -> --eval_episodes has no effect with --eval_agent; did you mean '--num_eval_episodes'?
 --resume exp_dir/x
     -> resume is 'exp_dir/x'; allowed: true or false; it goes on with the newest run of the same settings, and ...
---env_kwargs {} -> --env_kwargs is unknown; register an id with these arguments in a module of yours, ...
 --gamename ALE/Breakout-v5
     -> gamename is 'ALE/Breakout-v5': no module that was imported registers ids of ALE; give --import and the one ...
 --gamename lunarlandr -> gamename is 'lunarlandr'; did you mean 'lunarlander'? All: --help
@@ -414,22 +408,3 @@ def test_only_the_first_twenty_errors_are_printed(
     assert trainer.main(["--config", str(file)]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == len(compared) == 20 and errors[-1].endswith("nosuch19 (and 4980 settings more)")
-
-
-PROGRAMS: list[tuple[type, dict[str, Any], str]] = [
-    (ProcMaze, {"grid_size": 4.0}, "grid_size is 4.0; did you mean 4? Allowed: integer, at least 2, at most 100"),
-    (ProcMaze, {"spontaneous_termination": 1}, "spontaneous_termination is 1; allowed: true or false"),
-    (ProcMaze, {"max_episode_steps": 0}, "max_episode_steps is 0; allowed: integer, at least 1; or null"),
-    (OpenGrid, {"grid_size": 1}, "grid_size is 1; allowed: integer, at least 2, at most 100"),
-    (ButtonGrid, {"num_buttons": 10, "grid_size": 3}, "num_buttons is 10; allowed: integer, at least 1, at most 9"),
-    (ButtonGrid, {"spontaneous_reset": None}, "spontaneous_reset is None; allowed: true or false"),
-    (PanFlute, {"num_pipes": 0}, "num_pipes is 0; allowed: integer, at least 1, at most 100"),
-]
-
-
-@pytest.mark.parametrize(("kind", "values", "line"), PROGRAMS)
-def test_environment_parameter_error_message(kind: type, values: dict[str, Any], line: str) -> None:
-    with pytest.raises(SettingError) as error:
-        kind(**values)
-    check(error.value, line)
-    assert error.value.name == next(iter(values))

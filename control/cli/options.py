@@ -12,9 +12,6 @@ from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-_ADVICE = {
-    "env_kwargs": "register an id with these arguments in a module of yours, and give --gamename my_module:MyEnv-v0"
-}
 
 
 @dataclass(frozen=True)
@@ -176,15 +173,12 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         subject = f"{implementation} with this agent" if implementation in owners else implementation
-        hint = "; a policy for --learn is --teacher" if name == "start_from" else ""
-        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}{hint}")
+        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    if name in _ADVICE:
-        return SettingError(f"{prefix}{name} is unknown; {_ADVICE[name]}")
     suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if prefix == "--" else ())
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from control.cli.options import FLAG_ONLY, Flag, flags_for_values, flags_of_all
+from control.cli.options import Flag, flags_for_values
 from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
-from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
+from models.settings import SettingError, allowed, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
 """The name of a setting and its words, which are empty for a bare flag."""
@@ -21,36 +21,21 @@ FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not i
 
 def split(argv: Sequence[str]) -> list[Pair]:
     """Split ``--a=1 --b --c 2 3`` into ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``. ``-h`` becomes ``--help``, and
-    hyphens in names become underscores. Raises SettingError for words before the first flag, a setting with one dash,
-    and bytes that are not UTF-8."""
+    hyphens in names become underscores. Raises SettingError for words before the first flag and for bytes that are not
+    UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
-        if word == "-h":
-            word = "--help"
-        misspelt_flag = _flag_with_one_dash(word, is_first=not pairs)
-        has_name = word[2:3] not in ("", "=")  # unlike ``--`` and ``--=x``
-        if word.startswith("--") and has_name:
-            name, equals, value = word[2:].partition("=")
+        flag, equals, value = ("--help" if word == "-h" else word).partition("=")
+        name = flag.removeprefix("--")
+        if flag.startswith("--") and name:
             pairs.append((re.sub(r"(?<=\w)-", "_", name), [value] if equals else []))
-        elif pairs and not misspelt_flag:
+        elif pairs:
             _, words = pairs[-1]
             words.append(word)
         else:
-            hint = f"did you mean '--{misspelt_flag}'?" if misspelt_flag else "flags start with --"
-            raise SettingError(f"{word!r} is not a flag; {hint}")
+            raise SettingError(f"{word!r} is not a flag; flags start with --")
     check_text(pairs)
     return pairs
-
-
-def _flag_with_one_dash(word: str, is_first: bool) -> str:
-    """Return the flag that the user meant by ``word``, such as ``-name``. Empty for a value, such as ``-1``. A word
-    before all flags (``is_first``) cannot be a value, so then a flag with a similar name is also returned."""
-    if not word.startswith("-") or not word[1:2].isalpha():
-        return ""
-    name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
-    if name in flag_names:
-        return name
-    return (closest(name, flag_names) or "") if is_first else ""
 
 
 def check_text(pairs: Sequence[Pair], source: str = "") -> None:
