@@ -8,13 +8,30 @@ from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, evaluation_overrides, flags, flags_of_all, parameters, unknown_error
+from control.cli.options import (
+    FLAG_ONLY,
+    Flag,
+    evaluation_overrides,
+    flags_of_all,
+    flags_of_settings,
+    parameters,
+    unknown_error,
+)
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
-from control.cli.settings import Settings, agents_of, as_dict, from_dict, settings_with, subcommand_in, to_yaml
+from control.cli.settings import (
+    Settings,
+    agents_of,
+    as_dict,
+    defaults_for,
+    from_dict,
+    settings_with,
+    subcommand_in,
+    to_yaml,
+)
 from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
-from models.registry import agent_and_proxy_defaults, families_of, family
+from models.registry import families_of, family
 from models.settings import (
     SettingError,
     SettingErrors,
@@ -292,11 +309,11 @@ def _resolve_choices(words: Words, for_help: bool) -> _Choices:
     if family(implementation).learns_from == "evolution":
         deciding_settings.add("agent")
     deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
-    agent_names = agents_of(implementation, game.name, deciding_values)
-    agents, _ = agent_and_proxy_defaults(implementation, game.name, deciding_values, agent_names)
-    valid_flags = flags(implementation, game.name, deciding_values)
-    families = families_of(implementation, agent_names)
-    return _Choices(implementation, game.name, evaluating, valid_flags, families, agents)
+    defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
+    families = families_of(implementation, defaults.run.agent)
+    return _Choices(
+        implementation, game.name, evaluating, flags_of_settings(defaults, game.name), families, defaults.agent
+    )
 
 
 def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:

@@ -143,14 +143,14 @@ def default_settings(settings: Settings) -> dict[str, Any]:
     """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
     values = as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
-    return as_dict(_defaults({name: values[name] for name in _DECIDING} | choices))
+    return as_dict(defaults_for({name: values[name] for name in _DECIDING} | choices))
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
     """Return the settings for ``values``, a mapping of names or aliases of settings. Missing settings have their
     defaults, and the flag of a command adds its settings. Raises SettingError."""
     values, _ = translate(values, (), _DECIDING)
-    defaults = _defaults(values)
+    defaults = defaults_for(values)
     setting_names = {name for part in defaults.configs for name in kinds(type(part))}
     setting_names |= shared_settings(defaults.agent).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
@@ -161,7 +161,7 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
 def settings_with(values: Mapping[str, Any]) -> Settings:
     """Return the default settings for the implementation, game, agents, preset and command in ``values``, changed to
     ``values``, a mapping of names of settings. Raises SettingError for conflicts, or if nothing ends the training."""
-    defaults = _defaults(values)
+    defaults = defaults_for(values)
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
@@ -179,8 +179,9 @@ def settings_with(values: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _defaults(values: Mapping[str, Any]) -> Settings:
-    """Return the default settings for the implementation, game, agents, preset and command in ``values``."""
+def defaults_for(values: Mapping[str, Any]) -> Settings:
+    """Return the default settings for the implementation, game, agents, preset and command in ``values``, which may
+    have other settings too."""
     run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
