@@ -30,6 +30,13 @@ train -> 'train' is not a flag; flags start with --
 --batch_size 1 2 -> batch_size is '1 2'; allowed: one value
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
 --hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1, each at most 65536
+--hidden_sizes 8,8,8,8,8,8,8,8,8,8,8,8,8,8,8,8,8
+    -> hidden_sizes is [8, 8, 8...]; allowed: list of integers, each at least 1, each at most 65536, 16 of them at most
+--seed 99999999999999999999 -> seed is 99999999999999999999; allowed: integer, at least 0, at most 4611686018427387904
+--lr 1e400 -> lr is '1e400'; allowed: number, greater than 0
+--command.return 1e308
+    -> command.return is 1e+308; allowed: number, at least -1000000000, at most 1000000000; or null
+--epochs 1e-3 -> epochs is '1e-3'; allowed: integer, at least 1; or null
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
