@@ -484,8 +484,8 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return the settings of the proxy's search as setting -> value, with agents of implementation ``name`` instead of
     its agents. If agents of the same family trained in the search, ``name`` gets their values, except for settings that
-    distinguish the implementations of the family. Otherwise it gets the values that both families may have
-    (`_common_values`) and values of the preset. The content of the file is not checked, so this may raise anything."""
+    distinguish the implementations of the family. Otherwise it gets the values of `_values_for_other_family`. The
+    content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
@@ -503,9 +503,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
             if saved_name in saved_settings and field not in distinguishing:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
-        (searched_class,) = saved_names
-        values |= _common_values(saved_settings, searched_class, config_class)
-        values |= _preset_changes_for_agent(proxy, name)
+        values |= _values_for_other_family(proxy, saved_settings, searched_agents[0], name)
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
@@ -514,50 +512,41 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     return values
 
 
-def _common_values(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """Return the values in ``saved_settings`` of agents with the config class ``searched_class`` that agents of another
-    family, with ``config_class``, may have too. Choices that the other family lacks are left out, also from lists. A
-    list that becomes empty is left out."""
-    searched_choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(searched_class)}
-    choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(config_class)}
-    common_values = {}
-    for name in choices.keys() & saved_settings.keys():
-        value = saved_settings[name]
-        # Without choices, any value in the range of the setting is allowed.
-        foreign_choices = searched_choices.get(name, set()) - choices[name] if choices[name] else set()
-        if not isinstance(value, list) and value not in foreign_choices:
-            common_values[name] = value
-        elif isinstance(value, list) and (items := [item for item in value if item not in foreign_choices]):
-            common_values[name] = items
-    return common_values
-
-
-def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return field -> value for fields of agent ``name`` for which the proxy's preset has a value that the search's
-    agent does not have: it lacks the field, or the preset has another value for it. Empty if the preset does not permit
-    both agents."""
-    searched_agent = parse_agents(proxy.description.get("settings", {}).get("agent", name))[0]
+def _values_for_other_family(
+    proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
+) -> dict[str, Any]:
+    """Return field -> value for agents of implementation ``name``, whose family is not that of the ``searched_agent``.
+    A field gets the value of the proxy's preset if the preset has another value for it than for the searched agent, or
+    if the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without choices that the
+    family of ``name`` does not have."""
     keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
     choices = {key: getattr(proxy.config, key) for key in keys}
     choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))
     try:
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
-    except SettingError:
-        return {}
-    searched_fields = {field.name for field in dataclasses.fields(family(searched_agent).config)}
-    changes = {}
+    except SettingError:  # the preset does not permit both agents
+        preset_values = {}
+
+    def preset_value(agent_name: str, key: str, default: Any) -> Any:
+        """Return the value of a field with the prefix of the agent's family (``PPO_lr``), else the value for all
+        agents (``lr``), else the default."""
+        names = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
+        return next((preset_values[name] for name in names if name in preset_values), default)
+
+    searched_fields = dataclasses.fields(family(searched_agent).config)
+    searched_choices = {field.name: {*field.metadata["choices"]} for field in searched_fields}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
-        key, default = field.name, field.default
-        value = _preset_value(preset_values, name, key, default)
-        # The agent of the search lacks the field, and the preset sets it, with or without the prefix of the agent.
-        is_new = key not in searched_fields and bool({key, f"{name}_{key}"} & preset_values.keys())
-        if is_new or value != _preset_value(preset_values, searched_agent, key, default):
-            changes[key] = value
-    return changes
-
-
-def _preset_value(preset_values: Mapping[str, Any], agent_name: str, key: str, default: Any) -> Any:
-    """Return the value that a preset gives setting ``key`` of an agent: its value with the prefix of the agent's family
-    (``PPO_lr``), else its value for all agents (``lr``), else ``default``."""
-    names = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
-    return next((preset_values[name] for name in names if name in preset_values), default)
+        key, allowed = field.name, {*field.metadata["choices"]}
+        value, searched_value = (preset_value(agent, key, field.default) for agent in (name, searched_agent))
+        is_new = key not in searched_choices and bool({key, f"{name}_{key}"} & preset_values.keys())
+        if is_new or value != searched_value:
+            values[key] = value
+        elif key in saved_settings:
+            saved = saved_settings[key]
+            # Without choices, any value in the range of the setting is allowed.
+            foreign = searched_choices.get(key, set()) - allowed if allowed else ()
+            items = [item for item in (saved if isinstance(saved, list) else [saved]) if item not in foreign]
+            if items:
+                values[key] = items if isinstance(saved, list) else saved
+    return values
