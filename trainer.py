@@ -10,11 +10,13 @@ Python.
 Keyword arguments are the flags of the command. A wrong one raises `models.settings.SettingError`.
 """
 
+import functools
 import gc
+import importlib
 import os
 import sys
 
-from control.cli.ending import INTERRUPTED, ending, install_handlers
+from control.cli.ending import ending, install_handlers
 
 if __name__ == "__main__":
     install_handlers()  # before the imports that take time
@@ -130,58 +132,43 @@ def run(settings: config.Settings) -> int:
         ending.orderly = False
 
 
+# Flag of a command -> module and function that run it with the settings. They are imported only for this command, so
+# that an error in a flag needs no torch.
+_FUNCTIONS = {
+    "": ("control.commands.train", "train_and_report"),
+    "eval_agent": ("control.commands.evaluate", "evaluate"),
+    "film": ("control.commands.films", "film_side_by_side"),
+    "import_proxy": ("control.commands.import_proxy", "import_proxy"),
+    "learn": ("control.commands.learn", "learn"),
+    "use_tune": ("control.commands.tune", "tune"),
+}
+
+
 def _command_function(settings: config.Settings) -> Callable[[], int]:
-    """Return a function that runs the command and returns the exit status. It imports only the modules of ``control``
-    that this command needs. They are imported here, and not above, so that an error in a flag needs no torch."""
+    """Import the modules of the command that the settings select. Return a function that runs the command and returns
+    the exit status."""
     options = settings.subcommand
     command = options.flag if options else ""
     if command == "plot":
         from control.reports.plot import plot
         from control.reports.sheets import look_of
 
-        folders = [Path(folder) for folder in options.plot]
         figure = Path(options.plot_out) if options.plot_out else None
-        return lambda: plot(folders, figure, look_of(settings.run))
+        return functools.partial(plot, [*map(Path, options.plot)], figure, look_of(settings.run))
     if command == "report":
         from control.reports.page import report
 
-        folders = [Path(folder) for folder in options.report]
         page = Path(options.report_out) if options.report_out else None
-        return lambda: report(folders, page)
-    if command == "film":
-        from control.commands.films import film_side_by_side
+        return functools.partial(report, [*map(Path, options.report)], page)
+    if command in ("", "learn"):
+        from control.lightning import lean
 
-        return lambda: film_side_by_side(settings)
-    if command == "import_proxy":
-        from control.commands.import_proxy import import_proxy
-
-        return lambda: import_proxy(settings)
-    if command == "eval_agent":
-        from control.commands.evaluate import evaluate as evaluate_path
-
-        return lambda: evaluate_path(settings)
-    if command == "use_tune":
-        from control.commands.tune import tune
-
-        return lambda: tune(settings)
-    from control.lightning import lean
-
-    lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
-    if command == "learn":
-        from control.commands.learn import learn as learn_task
-
-        return lambda: learn_task(settings)
-    from control.commands.train import exit_status, has_machine_code
-    from control.commands.train import train as train_in_folder
-
-    if has_machine_code(settings):
+        lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
+    module_name, function_name = _FUNCTIONS[command]
+    command_module = importlib.import_module(module_name)
+    if command == "" and command_module.has_machine_code(settings):
         lean.load_numba()
-
-    def train_and_return_status() -> int:
-        folder, finished = train_in_folder(settings)
-        return exit_status(folder) if finished else INTERRUPTED
-
-    return train_and_return_status
+    return functools.partial(getattr(command_module, function_name), settings)
 
 
 if __name__ == "__main__":

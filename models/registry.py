@@ -82,11 +82,7 @@ def parse_agents(names: str) -> list[str]:
         raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
     for name in agents:
         if name not in inner_agents():
-            guess = _resolve_alias(name)
-            # If the guess cannot train on proxies either, suggest a similar agent that can, or "" for none.
-            if guess in implementations().keys() - set(inner_agents()):
-                guess = {"AAC": "A2C", "VPG": "PPO"}.get(guess, "")
-            raise choice_error("agent", name, inner_agents(), guess=guess)
+            raise choice_error("agent", name, inner_agents(), guess=_resolve_alias(name))
     return agents
 
 

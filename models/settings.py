@@ -9,6 +9,7 @@ The type of a field is X, ``tuple[X, ...]``, or one of these ``| None``; X is `b
 ranges are finite. `RANGES` has the bounds of fields that set none.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
@@ -26,8 +27,6 @@ RANGES: dict[type, dict[str, float]] = {
     str: {"maximum": 4096},  # bytes, of the longest path
 }
 """Bounds of a field that sets none on that side."""
-SMALLEST = 1e-30
-"""The smallest absolute value of a number other than 0; single precision ends at 1e-38."""
 MAX_ITEMS = 16
 """The largest number of items of a list."""
 
@@ -226,7 +225,7 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     items = value if kind.is_list else (value,)
     max_items = meta.get("max_items", MAX_ITEMS)
     right_length = isinstance(items, tuple) and (items or meta.get("allow_empty")) and len(items) <= max_items
-    if not right_length or not all(_fits(item, kind.item, meta) for item in items):
+    if not right_length or not all(_fits(item, kind, meta) for item in items):
         raise value_error(name, value, kind, meta)
 
 
@@ -249,16 +248,15 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     them."""
     choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
     hint = nearest(value, choices) if isinstance(value, str) else ""
+    if kind.item is int and isinstance(value, str | float):  # an integer in another notation, such as 1e3 or 5.0
+        with contextlib.suppress(ValueError):
+            number = float(value)
+            hint = f"; did you mean {int(number)}?" if number % 1 == 0 and _fits(int(number), kind, meta) else ""
     items = value if isinstance(value, tuple) else (value,)
-    number = _as_number(value)
-    # An integer in another notation, such as 1e3 or 5.0.
-    if kind.item is int and isinstance(value, str | float) and number is not None and number % 1 == 0:
-        hint = f"; did you mean {int(number)}?" if _fits(int(number), int, meta) else ""
-    note = ""
-    if not all(_in_range(item, kind, {}) for item in items):  # beyond the default bounds
+    comparable = [item for item in items if kind.item is str or type(item) in (int, float)]
+    if not all(_is_within(item, bounds(kind, {})) for item in comparable):  # beyond the default bounds
         meta = {**meta, **bounds(kind, meta)}
-        if kind.item is float and any(0 < abs(_as_number(item) or 0) < SMALLEST for item in items):
-            note = f", of size {SMALLEST:g} at least where not 0"
+    note = ""
     if len(items) > meta.get("max_items", MAX_ITEMS):
         note = f", {meta.get('max_items', MAX_ITEMS)} of them at most"
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
@@ -348,49 +346,27 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name in names:
         return name
-    matches = [other for other in names if _without_separators(other) == _without_separators(name)]
+    matches = [other for other in names if re.sub("[ _-]", "", other.lower()) == re.sub("[ _-]", "", name.lower())]
     return matches[0] if len(matches) == 1 else name
 
 
-def _without_separators(name: str) -> str:
-    """Return ``name`` in lower case, without blanks, dashes and underscores."""
-    return re.sub("[ _-]", "", name.lower())
-
-
-def _fits(value: Any, item: type, meta: Mapping[str, Any]) -> bool:
-    """Return whether a single ``value`` has type ``item`` and fits the range and choices in ``meta``."""
+def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
+    """Return whether a single ``value`` has the type of an item of ``kind`` and fits the range and choices in
+    ``meta``."""
     # An int is allowed for a float, but a bool is not a number, although `bool` is a subclass of `int`.
-    if type(value) is not item and not (item is float and type(value) is int):
+    if type(value) is not kind.item and not (kind.item is float and type(value) is int):
         return False
     if isinstance(value, float) and not math.isfinite(value):
         return False
     if isinstance(value, str) and not value.strip() and not meta.get("allow_empty"):
         return False
-    if meta.get("choices") and value not in meta["choices"]:
-        return False
-    return _in_range(value, Kind(item, is_list=False, optional=False), meta)
+    if meta.get("choices"):
+        return value in meta["choices"]
+    return _is_within(value, bounds(kind, meta))
 
 
-def _in_range(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
-    """Return whether ``value``, a number or text, is within its `bounds`. Text in a text field is measured in bytes,
-    and text in a field of numbers is read as a number. Return True for values without bounds."""
-    is_text = kind.item is str and isinstance(value, str)
-    number = len(value.encode(errors="replace")) if is_text else _as_number(value)
-    if number is None or kind.item is bool:
-        return True
-    if kind.item is float and 0 < abs(number) < SMALLEST:
-        return False
-    comparisons = [(_BOUNDS[name], bound) for name, bound in bounds(kind, meta).items()]
-    return all(is_within(number, bound) for (_, is_within), bound in comparisons)
-
-
-def _as_number(value: Any) -> float | None:
-    """Return ``value``, a number or text, as a number: an int unchanged, anything else as a float. Return None for NaN,
-    and if ``value`` is no number."""
-    try:
-        number = value if type(value) is int else float(value)
-    except OverflowError:
-        return math.inf
-    except (ValueError, TypeError):
-        return None
-    return number if number == number else None  # None for NaN; `math.isnan` fails for large integers
+def _is_within(value: Any, limits: Mapping[str, Any]) -> bool:
+    """Return whether ``value`` is within the ``limits`` (`bounds`). Text is measured in bytes."""
+    size = len(value.encode(errors="replace")) if isinstance(value, str) else value
+    comparisons = [(_BOUNDS[name], limit) for name, limit in limits.items()]
+    return all(is_within(size, limit) for (_, is_within), limit in comparisons)

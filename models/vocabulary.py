@@ -4,11 +4,12 @@ A setting has one name in all families (``lr``, ``discount``, ``buffer_size``, `
 contain aliases. They apply to flags, files, keywords, search spaces and the settings in checkpoints. Imports no torch.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from models.registry import canonical_names
-from models.settings import MAX_ITEMS, SettingError, choice_error, format_value
+from models.settings import INTEGER, MAX_ITEMS, SettingError, check_value, choice_error, parse_value
 
 # Setting -> its aliases. Sources: the public code of [Y] Young et al. 2023, [F] Ferreira et al. 2022 and [C] the
 # command-conditioned family's original; SB3 (stable-baselines3), CleanRL and RLlib.
@@ -143,17 +144,16 @@ def translate(
     value, ``default_of("hidden_sizes")``, or None if it is unknown. Raises SettingError if ``values`` contain two names
     of one setting.
     """
+    renamed: dict[str, str] = {}  # alias -> setting name
+    if "hidden_sizes" in setting_names and "width" not in setting_names:  # a search space may have the setting "width"
+        values, renamed = _with_hidden_sizes(values, setting_names, default_of)
     names_by_alias = vocabulary(families, setting_names)
-    for names in (WIDTHS, DEPTHS):  # a search space has settings "width" and "depth"
+    for names in (WIDTHS, DEPTHS):
         if names[0] in setting_names:
             names_by_alias |= dict.fromkeys(names, names[0])
     translated: dict[str, Any] = {}
-    renamed: dict[str, str] = {}  # alias -> setting name
     for name, value in values.items():
         setting_name = names_by_alias.get(name, name)
-        is_known = setting_name != name or name in setting_names
-        if not is_known and "hidden_sizes" in setting_names and name in WIDTHS + DEPTHS:
-            continue  # `_add_hidden_sizes` translates it below
         if setting_name in translated or (setting_name != name and setting_name in values):
             other_name = next((old for old, new in renamed.items() if new == setting_name), setting_name)
             first, second = (name, other_name) if other_name == setting_name else (other_name, name)
@@ -161,8 +161,6 @@ def translate(
         translated[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
             renamed[name] = setting_name
-    if "hidden_sizes" in setting_names and "width" not in setting_names and {*WIDTHS, *DEPTHS} & values.keys():
-        _add_hidden_sizes(values, setting_names, translated, renamed, default_of)
     return translated, renamed
 
 
@@ -174,40 +172,37 @@ def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> 
     return translate_word(value) if isinstance(value, str) else value
 
 
-def _add_hidden_sizes(
-    values: Mapping[str, Any], setting_names: Collection[str], translated: dict[str, Any], renamed: dict[str, str],
-    default_of: Callable[[str], Any],
-) -> None:  # fmt: skip
-    """Add ``hidden_sizes`` to ``translated`` if ``values`` contain a name of its width or of its depth. Add these names
-    to ``renamed``. If ``values`` contain only one of the two numbers, the other one is from the current value,
-    ``default_of("hidden_sizes")``. Raises SettingError for two names of one number, or if a number is missing."""
-    width_names = [name for name in WIDTHS if name in values and name not in setting_names]
-    depth_names = [name for name in DEPTHS if name in values and name not in setting_names]
-    names = width_names + depth_names
+def _with_hidden_sizes(
+    values: Mapping[str, Any], setting_names: Collection[str], default_of: Callable[[str], Any]
+) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Replace a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` by ``hidden_sizes``. If there is only one of the
+    two numbers, the other one is from the current value, ``default_of("hidden_sizes")``. Return the values, and the
+    replaced names -> ``"hidden_sizes"``. Raises SettingError for two names of one number, or if a number is missing."""
+    widths, depths = ([name for name in names if name in values.keys() - setting_names] for names in (WIDTHS, DEPTHS))
+    names = [*widths, *depths]
     if not names:
-        return
-    conflict = ["hidden_sizes", names[0]] if "hidden_sizes" in translated else []
-    for names_of_one_setting in (conflict, width_names, depth_names):
+        return values, {}
+    conflict = ["hidden_sizes", *names] if "hidden_sizes" in values else []
+    for names_of_one_setting in (conflict, widths, depths):
         if len(names_of_one_setting) > 1:
             raise SettingError(f"{' and '.join(names_of_one_setting[:2])} are one setting; give hidden_sizes", names[0])
-    old_sizes = default_of("hidden_sizes")
-    if old_sizes is None and not (width_names and depth_names):
+    sizes = default_of("hidden_sizes")
+    if sizes is None and not (widths and depths):
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
         raise SettingError(line, names[0])
-    width = _parse_count(width_names[0], values[width_names[0]], 65_536) if width_names else old_sizes[0]
-    depth = _parse_count(depth_names[0], values[depth_names[0]], MAX_ITEMS) if depth_names else len(old_sizes)
-    sizes = (width,) * depth
+    width = _parse_count(widths[0], values[widths[0]], 65_536) if widths else sizes[0]
+    depth = _parse_count(depths[0], values[depths[0]], MAX_ITEMS) if depths else len(sizes)
     from_command_line = isinstance(values[names[0]], list)
-    translated["hidden_sizes"] = [",".join(map(str, sizes))] if from_command_line else sizes
-    renamed |= dict.fromkeys(names, "hidden_sizes")
+    new_sizes = [",".join([str(width)] * depth)] if from_command_line else (width,) * depth
+    other_values = {name: value for name, value in values.items() if name not in names}
+    return other_values | {"hidden_sizes": new_sizes}, dict.fromkeys(names, "hidden_sizes")
 
 
 def _parse_count(name: str, value: Any, limit: int) -> int:
     """Return ``value`` (an integer, text, or a list of one of them) as an integer from 1 to ``limit``. Raises
     SettingError about setting ``name``."""
-    number = value[0] if isinstance(value, list) and len(value) == 1 else value
-    text = str(number) if isinstance(number, int | str) and not isinstance(number, bool) else ""
-    if not (text.isdecimal() and len(text) < 9 and 1 <= int(text) <= limit):  # `int` fails for thousands of digits
-        words = " ".join(map(str, value)) if isinstance(value, list) else value
-        raise SettingError(f"{name} is {format_value(words)}; allowed: integer, at least 1, at most {limit}", name)
-    return int(text)
+    count = value[0] if isinstance(value, list) and len(value) == 1 else value
+    with contextlib.suppress(ValueError):
+        count = parse_value(int, str(count))
+    check_value(name, count, INTEGER, {"minimum": 1, "maximum": limit})
+    return int(count)

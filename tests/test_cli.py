@@ -81,17 +81,7 @@ def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert flags("--eval_agent", "--help")[:2] == ["eval_agent", "num_eval_episodes"]
     assert "resume_search" in flags("--use_tune", "--help") and "num_samples" in flags("--help", "trials")
     assert flags("--help", "gamma")[0] == "discount"
-    assert "clip_range" in flags("--help", "clip") and "clip_range" not in flags("--algo", "CPG", "--help", "clip")
-    with pytest.raises(SystemExit):
-        trainer.main(["--algo", "CPG", "--help", "clip"])
-    assert "clip_range (of PPO, A2C), clip_range_vf (of PPO, A2C)" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(SystemExit):
-        trainer.main(["--help", "cartpole"])
-    assert capsys.readouterr().out.endswith(
-        " is an environment. Settings of its runs: python trainer.py --gamename cartpole --help\n"
-    )
-    assert trainer.main(["--help", "algo", "PPO"]) == 2
-    assert "did you mean '--algo PPO --help'?" in capsys.readouterr().err
+    assert "clip_range" in flags("--help", "clip") and flags("--algo", "CPG", "--help", "gamma") == ["discount"]
     assert trainer.main(["--help", "discont"]) == 2
     assert capsys.readouterr().err == (
         "error: help is 'discont', which no setting contains; did you mean 'discount'?; allowed: all, or a word\n"

@@ -13,11 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
-from control.cli.settings import REMOVED, effective_values, replaced_in
+from control.cli.settings import effective_values, replaced_in
 from control.cli.words import command_line
 from helpers import yaml_file
 from inputs import values_of
-from models.family import Family
 from models.registry import default_config, family, implementations
 from models.settings import SettingError, check, kinds
 
@@ -75,12 +74,6 @@ def test_flag_values(words: str, field: str, value: Any) -> None:
     settings = parse(shlex.split(words))
     actual = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
     assert actual == value and type(actual) is type(value)
-
-
-def test_invalid_family_is_an_error() -> None:
-    config_type, names = dataclasses.make_dataclass("Config", ["lr"], frozen=True), {"PG": {}}
-    with pytest.raises(TypeError, match="validat"):
-        Family(config_type, names, "episodes", validat=lambda config: None)  # type: ignore[call-arg]
 
 
 def test_preset_changes_defaults(tmp_path: Path) -> None:
@@ -188,10 +181,3 @@ def test_yaml_round_trip(tmp_path_factory: pytest.TempPathFactory, data: st.Data
     written = effective_values(settings)
     assert {name: as_dict(restored)[name] for name in written} == written and effective_values(restored) == written
     assert from_dict(as_dict(settings)) == dataclasses.replace(settings, explicit_names=frozenset())
-
-
-def test_no_setting_is_ignored_as_removed() -> None:
-    settings = {
-        name for implementation in implementations() for name in as_dict(settings_from(implementation=implementation))
-    }
-    assert settings.isdisjoint(REMOVED) and "clamp_adv_to_max" in settings

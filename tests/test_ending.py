@@ -87,17 +87,6 @@ def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, c
     assert capfd.readouterr().err == "interrupted\n"
 
 
-@pytest.mark.slow
-def test_training_continues_with_closed_output(logdir: Path) -> None:
-    process = started(flags(logdir))
-    assert process.stdout and process.stderr
-    process.stdout.close()
-    process.stderr.close()
-    assert process.wait(timeout=120) == 0
-    assert read_metrics(run_folder(logdir) / "metrics.csv")["epoch"] == [1, 2, 3, 4, 5]
-    assert (run_folder(logdir) / "checkpoints" / "last.ckpt").exists() and (run_folder(logdir) / "curve.png").exists()
-
-
 # -- signals -----------------------------------------------------------------------------------------------------------
 
 
@@ -180,7 +169,6 @@ def test_import_error_after_a_signal_is_an_interruption(
 SLOW_GAME = "slow_cartpole:SlowCartPole-v0"
 SEARCH = {"implementation": "SE", "gamename": SLOW_GAME, "generations": 6}
 PHASES: dict[str, tuple[dict[str, Any], str]] = {  # settings, and the line after which every step takes minutes
-    "training": ({"implementation": "DDQN", "gamename": SLOW_GAME}, "seed 25"),
     "code that is no Python": ({"implementation": "DDQN", "gamename": SLOW_GAME}, "seed 25"),
     "workers": ({"implementation": "DDQN", "gamename": SLOW_GAME, "num_workers": 2}, "seed 25"),
     "first draws": (SEARCH | {"initial_draws": 3, "initial_members": 2}, "seed 1"),

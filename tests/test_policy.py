@@ -186,7 +186,7 @@ def test_the_command_writes_a_file_that_needs_no_torch(tmp_path: Path, capsys: p
     words = ["--eval_agent", str(run), "--no_record", "--num_eval_episodes", "2", "--export", str(file)]
     assert trainer.main(words) == 0 and f'understudy.Policy("{file}")' in capsys.readouterr().out
     content = file.read_bytes()
-    assert trainer.main(words) == 2 and "which exists; allowed: a new file" in capsys.readouterr().err
+    assert trainer.main(words) == 2 and "the file exists; allowed: a new file" in capsys.readouterr().err
     again = trainer.load(run).export(tmp_path / "b.safetensors")
     assert file.read_bytes() == content == again.read_bytes()
     code = f"import sys, understudy; print(understudy.Policy({str(file)!r})([0.0, 0, 0, 0]), 'torch' in sys.modules)"

@@ -236,9 +236,8 @@ def test_importances_find_the_decisive_setting(tmp_path: Path, capsys: Shown) ->
 
 
 DAMAGED = [
-    "", "[null]", '{"trials":', "[" * 100_000, b"\xff\xfe", {"trials": [None]}, {"trials": {"a": 1}}, {"space": []},
-    {"space": {"lr": {"kind": [], "values": [1, 2]}}}, {"space": {"lr": {"kind": "loguniform", "values": [0, 2]}}},
-    {"space": {"lr": {"kind": "uniform", "values": [2, 1]}}}, {"space": {"lr": {"kind": "choice", "values": [[]]}}},
+    "", "[null]", "[" * 100_000, b"\xff\xfe", {"trials": [None]}, {"space": []},
+    {"space": {"lr": {"kind": "loguniform", "values": [0, 2]}}}, {"space": {"lr": {"kind": "choice", "values": [[]]}}},
 ]  # fmt: skip
 
 

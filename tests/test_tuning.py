@@ -70,7 +70,7 @@ BANDITS = "--implementation SE --gamename cartpole --proxy bandit"
     (BANDITS, "discount: {log1m: [0, 1]}", "log1m is [0, 1]; allowed: [low, high] of 1 minus the value, both above 0"),
     *(("", text, error) for text, error in (
     ("learning_rat: [1]", "learning_rat is unknown; did you mean 'lr'?"),
-    ("lr: []", "lr has no choices"),
+    ("lr: []", "lr: choice is []; allowed: a list"),
     ("lr: 0.1", "lr is '0.1'; allowed: a list of choices or uniform or loguniform"),
     ("lr: {loguniform: [0, 1]}", "lr: loguniform is [0, 1]; allowed: [low, high], both above 0"),
     ("lr: {uniform: [1, 0.5]}", "lr: uniform is [1, 0.5]; allowed: [low, high], the lower first"),
@@ -79,7 +79,7 @@ BANDITS = "--implementation SE --gamename cartpole --proxy bandit"
     ("hidden_sizes: {randint: [1, 5]}", "hidden_sizes: 'randint' is unknown here; allowed: choice"),
     ("epochs: [1, 2]", "epochs is no hyperparameter of UDRL; give it as a flag"),
     ("grid_size: [3, 4]", "grid_size is unknown"),
-    ("no_expo_weighting: [true]", "no_expo_weighting is no setting; write expo_weighting: [true, false]"),
+    ("no_expo_weighting: [true]", "no_expo_weighting is unknown; did you mean 'expo_weighting'?"),
     )),
 ])  # fmt: skip
 def test_space_error_message(tmp_path: Path, flags: str, text: str, error: str) -> None:

@@ -6,16 +6,15 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
 from control.cli.errors import missing_reason
 from control.cli.originals import from_original, is_original
-from control.cli.settings import RETURN_COMMANDS
-from control.cli.words import NULL, Pair, as_word, checked_text
-from models.settings import SettingError, SettingErrors, format_value, raise_all
+from control.cli.words import check_text, pairs_of
+from models.settings import SettingError, SettingErrors, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
 
@@ -62,14 +61,14 @@ def errors_in(path: str) -> Iterator[None]:
         raise SettingError(f"{path}: nested too deep") from error
 
 
-def read_config(path: str) -> list[Pair]:
-    """Read the settings in a YAML or JSON file as pairs ``(name, words)``. ``command: {return: 250}`` becomes
+def read_config(path: str) -> dict[str, list[str]]:
+    """Read the settings in a YAML or JSON file as name -> words. ``command: {return: 250}`` becomes
     ``command.return``. Files of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
     content = read_mapping("config", path, "name: value", empty=True)
     with errors_in(path):
-        content = from_original(content) if is_original(content) else content
-        pairs = list(_flatten(content))
-    return checked_text(pairs, f"{path}: ")
+        pairs = [*pairs_of(from_original(content) if is_original(content) else content)]
+    check_text(pairs, f"{path}: ")
+    return dict(pairs)
 
 
 def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> dict[str, Any]:
@@ -126,21 +125,3 @@ class _TextLoader(yaml.BaseLoader):
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
             _unique_names([(key.value, None) for key, _ in node.value])  # raises for this name
         return node_values
-
-
-def _flatten(mapping: Mapping[str, Any]) -> Iterator[Pair]:
-    """Yield a pair ``(name, words)`` for each setting of a file. Items of ``command`` become ``command.return`` and so
-    on. Raises SettingError for any other nested mapping."""
-    for name, value in mapping.items():
-        if name == "command" and isinstance(value, dict):
-            yield from _flatten({f"command.{key}": item for key, item in value.items()})
-        elif name == "command":
-            if value not in (None, *NULL):
-                value_text = format_value(as_word(value))
-                raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
-        elif isinstance(value, dict):
-            raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
-        elif isinstance(value, list):
-            yield name, [as_word(item) for item in value] or ["[]"]  # without words it would be a bare flag
-        else:
-            yield name, [as_word(value)]

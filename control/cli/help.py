@@ -10,11 +10,11 @@ from pathlib import Path
 
 from control.cli.colour import wrap_text
 from control.cli.options import Flag, Flags, flags
-from control.cli.run_settings import COMMANDS, RunConfig
+from control.cli.run_settings import COMMANDS
 from control.cli.settings import from_dict, ineffective, replaced_in
 from control.cli.words import as_word
 from models.registry import families_of, family, implementations
-from models.settings import MAX_ITEMS, RANGES, SMALLEST, SettingError, allowed, nearest
+from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
 USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
@@ -45,8 +45,8 @@ OPTIONS = (
 )
 SYNTAX = (
     "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
-    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, numbers other than 0 at least "
-    f"{SMALLEST:g}, and lists have at most {MAX_ITEMS} items. Integers may be written 1000 or 1e3."
+    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
+    f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
 )
 FIRST_COMMANDS = (
     ("--eval_agent cartpole-bandit", "train new agents on a learned CartPole, test them on the real one", "seconds"),
@@ -64,15 +64,6 @@ TEXT_COLUMN = 32  # column at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
-# Command -> setting -> note: differences from a training run.
-_NOTES = {
-    "learn": {
-        "implementation": "here the teacher's; without it PPO, QLearning for cells, or SAC for continuous actions in a "
-        "slow environment",
-        "gamename": "here --learn names it",
-    }
-}
-
 
 def help_text(
     valid_flags: Flags, choices: Mapping[str, str], words: Sequence[str], command: str | None, is_default: bool
@@ -81,66 +72,60 @@ def help_text(
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
     than training, such as ``plot``. If the user chose no implementation (``is_default``), the page has no
     hyperparameters. Raises SettingError if no setting contains the words."""
-    width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
     families = families_of(choices["implementation"], valid_flags["agent"].default)
     full = words == ["all"]
     if words and not full:
-        return _search_page(valid_flags, choices, " ".join(words), families, width, is_default)
+        return _search_page(valid_flags, choices, " ".join(words).lower(), is_default)
     if command:
-        return _command_page(valid_flags, command, families, width)
-    return _training_page(valid_flags, choices, families, width, full, is_default)
+        return _command_page(valid_flags, command, families)
+    return _training_page(valid_flags, choices, families, full, is_default)
 
 
-def _command_page(valid_flags: Flags, command: str, families: Sequence[str], width: int) -> str:
-    """Return the page of a command other than training."""
+def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
+    """Return the page of a command other than training: its settings, and the settings of a run that it uses."""
     value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
     usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
-    entries = _entries(_flags_of_command(valid_flags, command), _NOTES.get(command, {}), families, width)
-    return "\n".join([f"{usage}\n", *entries])
+    listed = [flag for flag in valid_flags.values() if flag.command == command]
+    if command != "use_tune":  # it uses all settings of a training run, too many to list
+        listed += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
+    return "\n".join([f"{usage}\n", *_entries(listed, {}, families)])
 
 
-def _search_page(
-    valid_flags: Flags, choices: Mapping[str, str], text: str, families: Sequence[str], width: int, is_default: bool
-) -> str:
-    """Return the page of the implementation's settings that contain ``text``. If there are none, or if the user chose
-    no implementation (``is_default``), list such settings of all implementations. If none of these contains the text,
-    name the page of the environment ``text``. Raises SettingError if there is no such environment either."""
-    from envs.names import GAMES
-
-    implementation, notes = choices["implementation"], _notes_without_effect(valid_flags, choices)
-    all_matches, owners = _flags_of_all_with_text(text.lower(), choices["gamename"])
-    matches = [] if is_default else _flags_with_text(valid_flags, text.lower(), families)
-    other_names = [name for name in all_matches if name not in valid_flags and text.lower() in name] if matches else []
-    heading = f"settings of {implementation} with {text!r}:"
+def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str, is_default: bool) -> str:
+    """Return the page of the implementation's settings that contain ``text``, or of all implementations if the user
+    chose none (``is_default``). Raises SettingError if there are no such settings."""
+    implementation, game = choices["implementation"], choices["gamename"]
+    matches: dict[str, Flag] = {}
+    owners: dict[str, list[str]] = {}  # setting -> implementations that have it
+    for name in implementations() if is_default else [implementation]:
+        for flag in flags(name, game).values() if is_default else valid_flags.values():
+            if _contains(flag, text.lstrip("-"), families_of(name, valid_flags["agent"].default)):
+                matches.setdefault(flag.name, flag)
+                owners.setdefault(flag.name, []).append(name)
     if not matches:
-        start = "settings" if is_default else f"{implementation} has no such setting, but others have settings"
-        heading = f"{start} with {text!r}; defaults are those of the first agent in brackets:"
-        matches = [*all_matches.values()]
-        first = next(iter(implementations()))
-        hyperparameters = [flag.name for flag in matches if flag.section.startswith("hyperparameters")]
-        notes = dict.fromkeys(hyperparameters, f"default of {first}")  # replaced unless all implementations have it
-        notes |= {name: f"of {group}" for name, group in owners.items() if group}
-    if not matches and text in GAMES:
-        return f"{text} is an environment. Settings of its runs: python trainer.py --gamename {text} --help"
-    if not matches:
-        name, _, value = text.partition(" ")
-        is_choice = value and any(name in (flag, *aliases_of(flag, families)) for flag in valid_flags)
-        hint = f"; did you mean '--{name} {value} --help'?" if is_choice else nearest(text, valid_flags)
-        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    lines = [_wrap(heading, width), *_entries(matches, notes, families, width)]
-    if re.search(r" \[[A-Z]\]", "".join(lines)):
-        lines.append("Tags such as [C] name sources, which --algo NAME --help lists.")
-    lines += [
-        f"All settings of {name}: --algo {name} --help" for name in implementations() if name.lower() == text.lower()
-    ]
-    if other_names:
-        other_settings = ", ".join(f"{name} (of {owners[name]})" for name in other_names)
-        lines.append(_wrap(f"Also {other_settings}: --algo NAME --help {text}", width))
-    return "\n".join(lines)
+        raise SettingError(
+            f"help is {text!r}, which no setting contains{nearest(text, valid_flags)}; allowed: all, or a word"
+        )
+    # Settings with the text in their name are first; False is before True.
+    listed = sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name))
+    if not is_default:
+        families = families_of(implementation, valid_flags["agent"].default)
+        notes = _notes_without_effect(valid_flags, choices)
+        return "\n".join([f"settings of {implementation} with {text!r}:", *_entries(listed, notes, families)])
+    heading = f"settings with {text!r}; defaults are those of the first implementation in brackets:"
+    groups = {name: group for name, group in owners.items() if len(group) < len(implementations())}
+    notes = {name: f"of {', '.join(group)}" for name, group in groups.items()}
+    return "\n".join([heading, *_entries(listed, notes, ())])
+
+
+def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
+    """Return whether a setting has ``text`` in its name, topic, help text or aliases."""
+    topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
+    return text in " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)]).lower()
 
 
 def _training_page(
-    valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], width: int, full: bool, is_default: bool
+    valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool, is_default: bool
 ) -> str:
     """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect,
     and no hyperparameters if the user chose no implementation (``is_default``)."""
@@ -152,34 +137,39 @@ def _training_page(
         short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
     listed = [*valid_flags.values()] if full else short_list
     subject = "every run" if is_default else f"{choices['implementation']} that act by default"
-    parts = [*_introduction(subject, width), *_groups(listed, choices, notes, families, width)]
+    parts = [*_introduction(subject), *_groups(listed, choices, notes, families)]
     parts += ["other commands, and their settings:"]
-    parts += [_entry(f"--{name} --help", str(kind.__doc__), width) for name, kind in COMMANDS.items()]
+    parts += [_entry(f"--{name} --help", str(kind.__doc__)) for name, kind in COMMANDS.items()]
     if hidden := len(valid_flags) - len(listed):
         line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this "
         line += "choice; --help all lists them, and --help WORD finds them."
-        parts += ["", _wrap(line, width)]
+        parts += ["", _wrap(line)]
     return _with_broken_commands("\n".join([*parts, ""]))
 
 
-def _wrap(text: str, width: int, indent: str = "") -> str:
-    """Return ``text`` as lines of at most ``width`` characters."""
-    return textwrap.fill(" ".join(text.split()), width, initial_indent=indent, subsequent_indent=indent)
+def _width() -> int:
+    """Return the number of columns of the page."""
+    return max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns))
 
 
-def _introduction(subject: str, width: int) -> list[str]:
+def _wrap(text: str, indent: str = "") -> str:
+    """Return ``text`` as lines that fit the page."""
+    return textwrap.fill(" ".join(text.split()), _width(), initial_indent=indent, subsequent_indent=indent)
+
+
+def _introduction(subject: str) -> list[str]:
     """Return the parts of the page before the settings. ``subject`` says whose settings follow."""
     from envs.names import GAMES, declared_games
 
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
-    wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
-    options = [_entry(term, text, width) for term, text in OPTIONS]
+    wrapped_lists = {name: _wrap(text, "  ") for name, text in lists.items()}
+    options = [_entry(term, text) for term, text in OPTIONS]
     usage = USAGE.format(subject=subject, **wrapped_lists)
-    return [usage, _wrap(SYNTAX, width), "", "options:", *options, ""]
+    return [usage, _wrap(SYNTAX), "", "options:", *options, ""]
 
 
 def _groups(
-    listed: Sequence[Flag], choices: Mapping[str, str], notes: Mapping[str, str], families: Sequence[str], width: int
+    listed: Sequence[Flag], choices: Mapping[str, str], notes: Mapping[str, str], families: Sequence[str]
 ) -> list[str]:
     """Return the entries of the ``listed`` settings, with a heading for each section. The first section of
     hyperparameters begins with their sources, which explain tags such as [C] in its entries."""
@@ -194,9 +184,9 @@ def _groups(
         parts.append(f"{section}:")
         if section.startswith("hyperparameters") and sources_match:
             text = f"Defaults are those with --gamename {choices['gamename']}. {sources_match[1]}"
-            parts += [_wrap(text, width, "  "), ""]
+            parts += [_wrap(text, "  "), ""]
             sources_match = None  # the sources are printed only once
-        parts += [*_entries(groups[section], notes, families, width), ""]
+        parts += [*_entries(groups[section], notes, families), ""]
     return parts
 
 
@@ -215,52 +205,18 @@ def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dic
     return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
 
 
-def _flags_with_text(valid_flags: Flags, text: str, families: Sequence[str]) -> list[Flag]:
-    """Return the settings with ``text`` in their name (these are first), topic, help text or aliases."""
-    text = text.lstrip("-")
-
-    def contains(flag: Flag) -> bool:
-        topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
-        words = [flag.name, topic, flag.meta.get("help", ""), *aliases_of(flag.name, families)]
-        return text in " ".join(words).lower()
-
-    matches = [flag for flag in valid_flags.values() if contains(flag)]
-    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
-
-
-def _flags_of_all_with_text(text: str, game: str) -> tuple[dict[str, Flag], dict[str, str]]:
-    """Return the settings of all implementations that contain ``text`` (`_flags_with_text`), by name, and setting ->
-    names of the implementations that have it, "" if all have it. Settings with the text in their name are first."""
-    all_matches: dict[str, Flag] = {}
-    owners: dict[str, list[str]] = {}
-    for implementation in implementations():
-        for flag in _flags_with_text(flags(implementation, game), text, families_of(implementation, RunConfig.agent)):
-            all_matches.setdefault(flag.name, flag)
-            owners.setdefault(flag.name, []).append(implementation)
-    names = {name: "" if len(group) == len(implementations()) else ", ".join(group) for name, group in owners.items()}
-    return dict(sorted(all_matches.items(), key=lambda item: (item[0] != text, text not in item[0]))), names
-
-
-def _flags_of_command(valid_flags: Flags, command: str) -> list[Flag]:
-    """Return the settings of a command: its flag, then its other settings, then settings of a run that it uses."""
-    settings = [flag for flag in valid_flags.values() if flag.command == command and flag.name != command]
-    if command != "use_tune":  # it uses all settings of a training run, too many to list
-        settings += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
-    return [valid_flags[command], *settings]
-
-
-def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str], width: int) -> list[str]:
+def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
     """Return help entries for ``listed`` settings. ``notes`` (setting -> note) follow in brackets."""
     entries = []
     for flag in listed:
         note = f" [{notes[flag.name]}]" if flag.name in notes else ""
-        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{note}", width))
+        entries.append(_entry(f"--{flag.name} {_metavar(flag)}", f"{_explanation(flag, families)}{note}"))
     return entries
 
 
-def _entry(term: str, text: str, width: int) -> str:
+def _entry(term: str, text: str) -> str:
     """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
-    lines = textwrap.wrap(" ".join(text.split()), width - TEXT_COLUMN)
+    lines = textwrap.wrap(" ".join(text.split()), _width() - TEXT_COLUMN)
     indented_term = f"  {term}"
     has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
     first_line = f"{indented_term:<{TEXT_COLUMN}}{lines.pop(0)}" if has_room else indented_term
@@ -269,7 +225,7 @@ def _entry(term: str, text: str, width: int) -> str:
 
 def _metavar(flag: Flag) -> str:
     """Return the placeholder for a flag's value, such as ``N`` or ``N,...``."""
-    if flag.meta.get("choices") and not flag.kind.is_list:
+    if flag.meta["choices"] and not flag.kind.is_list:
         return "NAME"
     single = METAVARS[flag.kind.item]
     return f"{single},..." if flag.kind.is_list else single
@@ -287,7 +243,7 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
         parts.append(f"off: --no_{flag.name}")
     if aliases := aliases_of(flag.name, families):
         parts.append(f"also: {', '.join(aliases)}")
-    return f"{flag.meta.get('help', '')} ({'; '.join(parts)})"
+    return f"{flag.meta['help']} ({'; '.join(parts)})"
 
 
 def first_commands() -> str:

@@ -5,16 +5,13 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command
-from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, agents_of
+from control.cli.settings import COMMAND, RETURN_COMMANDS, RunConfig, Settings, agents_of, defaults_for
 from models.mixture import shared_settings
-from models.registry import agent_and_proxy_defaults, families_of, family, implementations, inner_agents
+from models.registry import families_of, family, implementations, inner_agents
 from models.settings import Kind, SettingError, closest, kinds, names_with
 from models.vocabulary import DEPTHS, HINTS, WIDTHS, vocabulary
 
 FLAG_ONLY = ("config", "help", "import", "version")
-_ADVICE = {
-    "env_kwargs": "register an id with these arguments in a module of yours, and give --gamename my_module:MyEnv-v0"
-}
 
 
 @dataclass(frozen=True)
@@ -48,17 +45,22 @@ Flags = Mapping[str, Flag]
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
     this game, and for ``choices`` of ``preset`` and, if a proxy is learned, of ``proxy``, ``agent`` and ``mode``."""
-    choices = choices or {}
-    inner_names = agents_of(implementation, game, choices)  # "DDQN,PPO"
-    agent, proxy = agent_and_proxy_defaults(implementation, game, choices, inner_names)
-    section = f"hyperparameters of {implementation if proxy is None else inner_names}"
+    deciding_values = {"implementation": implementation, "gamename": game or RunConfig.gamename}
+    return flags_of_settings(defaults_for({**(choices or {}), **deciding_values}), game)
+
+
+def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
+    """Return name -> `Flag` for every setting in ``defaults``, of every command, and for every parameter of the
+    game."""
+    run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
+    section = f"hyperparameters of {run.implementation if proxy is None else run.agent}"
     agent_flags = _shared_flags(agent, section) | flags_of(agent, section)
-    all_flags = flags_of(RunConfig(agent=inner_names)) | command_flags()
+    all_flags = flags_of(RunConfig(agent=run.agent)) | command_flags()
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
     for flag_group in (parameters(game), flags_of(proxy), agent_flags):
         duplicates = all_flags.keys() & (flag_group.keys() - names_with(RunConfig, "family_default"))
-        assert not duplicates, f"{duplicates} of {implementation}: every run has a setting of that name"
+        assert not duplicates, f"{duplicates} of {run.implementation}: every run has a setting of that name"
         all_flags |= flag_group
     return all_flags
 
@@ -172,19 +174,16 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
         return missing_parameter_error(name, game, prefix)
-    owners = [other for other in implementations() if name in flags(other, "")]
+    owners = [other for other in implementations() if name in flags(other, "", {"agent": RunConfig.agent})]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
         subject = f"{implementation} with this agent" if implementation in owners else implementation
-        hint = "; a policy for --learn is --teacher" if name == "start_from" else ""
-        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}{hint}")
+        return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}")
     if name in FLAG_ONLY:
         return SettingError(f"{prefix}{name} is no setting; allowed only as the flag --{name}")
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    if name in _ADVICE:
-        return SettingError(f"{prefix}{name} is unknown; {_ADVICE[name]}")
     suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if prefix == "--" else ())
     dashes = "--" if prefix == "--" else ""
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"

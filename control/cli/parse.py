@@ -4,22 +4,50 @@ earlier ones: defaults of the family, of the implementation and of the game, a f
 import dataclasses
 import os
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.options import FLAG_ONLY, Flag, evaluation_overrides, flags, flags_of_all, parameters, unknown_error
+from control.cli.errors import MAX_LINES
+from control.cli.options import (
+    FLAG_ONLY,
+    Flag,
+    evaluation_overrides,
+    flags_of_all,
+    flags_of_settings,
+    parameters,
+    unknown_error,
+)
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
-from control.cli.settings import Settings, agents_of, as_dict, from_dict, subcommand_in, to_yaml
+from control.cli.settings import (
+    Settings,
+    agents_of,
+    as_dict,
+    defaults_for,
+    from_dict,
+    settings_with,
+    subcommand_in,
+    to_yaml,
+)
 from control.cli.together import check_together
-from control.cli.words import NULL, Pair, as_python_number, as_word, one_word, read_value, split, words_by_setting
+from control.cli.words import NULL, Pair, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
-from models.registry import agent_and_proxy_defaults, families_of, family
-from models.settings import SettingError, SettingErrors, check_value, format_value, kinds, names_with, raise_all
+from models.registry import families_of, family
+from models.settings import (
+    SettingError,
+    SettingErrors,
+    check_value,
+    format_value,
+    kinds,
+    names_with,
+    raise_all,
+)
 from models.vocabulary import translate
 
 __all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
-_CONFIGS = (RunConfig, *COMMANDS.values())
+Words = Mapping[str, list[str]]
+"""Name of a setting -> its words on the command line or in a file."""
+
 FIRST = ("implementation", "gamename")  # translated first: which other settings exist depends on these
 _BASELINE_SETTINGS = ("implementation", "mode", "agent")  # settings that `_baseline_changes` replaces
 
@@ -27,6 +55,8 @@ _BASELINE_SETTINGS = ("implementation", "mode", "agent")  # settings that `_base
 def parse(argv: Sequence[str] | None = None) -> Settings:
     """Parse ``argv`` to settings. The default is the arguments of the process. Raises SettingError, with a line for
     each wrong name and value, and SystemExit(0) after ``--help`` or ``--version``."""
+    from envs.names import import_module
+
     pairs = split(sys.argv[1:] if argv is None else argv)
     names = [name for name, _ in pairs]
     if "version" in names:
@@ -38,88 +68,128 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         raise SettingError("--config is given twice; allowed: one file")
     if "use_tune" in names:
         pairs = _with_search_file(pairs)
-    task = dict(pairs).get("learn")
-    if task and "gamename" not in names:  # ``--learn GAME`` names the environment
-        pairs = [*pairs, ("gamename", task)]
-    flag_words, file_words = dict(pairs), dict[str, list[str]]()
-    file = one_word("config", flag_words["config"]) if "config" in flag_words else ""
+    all_words, file_words = dict(pairs), dict[str, list[str]]()
+    flag_words = {name: words for name, words in all_words.items() if name not in FLAG_ONLY}
+    if flag_words.get("learn"):  # ``--learn GAME`` names the environment
+        flag_words.setdefault("gamename", flag_words["learn"])
+    file = one_word("config", all_words["config"]) if "config" in all_words else ""
     if file:
         from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
-        file_words = dict(read_config(file))
-    modules: list[str] = []
-    for name, words in pairs:
-        if name == "import":
-            modules += words or [""]  # no module has the name "", which is an error
-    _import_modules(modules, ())
-    file_names, flag_names = {*file_words}, {*flag_words}  # `_parse` adds the settings that aliases stand for
+        file_words = read_config(file)
+    module_words = [word for name, words in pairs if name == "import" for word in words or [""]]
+    for module in ",".join(module_words).split(",") if module_words else ():
+        import_module("import", module)
     try:
-        settings = _parse(pairs, file, file_words, file_names, flag_names)
+        settings = _settings_from_words(flag_words, file_words, "--", file, all_words.get("help"))
     except SettingError as error:
         errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
         for i, part in enumerate(errors):
             # The message about a setting of the file begins with the name of the file.
-            if part.name in file_names - flag_names and not str(part).startswith(f"{file}: "):
+            if part.name in file_words.keys() - flag_words.keys() and not str(part).startswith(f"{file}: "):
                 errors[i] = SettingError(f"{file}: {part}", part.name)
         raise_all(errors)
-    return dataclasses.replace(settings, imports=tuple(modules))
+    return dataclasses.replace(settings, imports=tuple(module_words))
 
 
-def _parse(
-    pairs: list[Pair], file: str, file_words: dict[str, list[str]], file_names: set[str], flag_names: set[str]
+def settings_from(**values: Any) -> Settings:
+    """Return settings from keywords with the names of flags. Values are numbers, text, paths, None, lists or tuples.
+    Commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
+    return _settings_from_words(dict(pairs_of(values)), {}, prefix="")
+
+
+def training_from(**values: Any) -> Settings:
+    """Return `settings_from` for a training run. Raises SettingError if a setting selects another command."""
+    settings = settings_from(**values)
+    if settings.subcommand is not None:
+        name = settings.subcommand.flag
+        value = format_value(getattr(settings.subcommand, name))
+        raise SettingError(f"{name} is {value}; allowed: null, as only the command does that", name)
+    return settings
+
+
+def _settings_from_words(
+    flag_words: Words, file_words: Words, prefix: str, file: str = "", help_words: Sequence[str] | None = None
 ) -> Settings:
-    """Return the settings of the flags in ``pairs`` and of the file (``file_words``, name -> words). Flags override the
-    file. Adds the settings that aliases represent to ``file_names`` and ``flag_names``."""
+    """Return the settings of the flags or keywords in ``flag_words``, which override the ``file_words`` of ``file``. In
+    messages, ``prefix`` is put before unknown names: ``--`` for flags, "" for keywords. With ``help_words``, the words
+    after ``--help``, prints the help and raises SystemExit(0)."""
+    from envs.names import import_module
+
+    typed_words = flag_words
     # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
-    flag_words, renamed = translate(dict(pairs), (), FIRST)
-    flag_names |= flag_words.keys()
+    flag_words, renamed = translate(flag_words, (), FIRST)
+    file_words, _ = translate(file_words, (), FIRST)
     if file:
-        file_words, _ = translate(file_words, (), FIRST)
-        file_names |= file_words.keys()
-        file_words = _file_words_without_flag_only(file_words, flag_words)
-    _import_modules((), flag_words.get("gamename", ()))
-    if baseline := _baseline_changes({name: " ".join(words) for name, words in (file_words | flag_words).items()}):
+        file_words = _without_flag_only(file_words, flag_words)
+    # Only flags and keywords have modules imported, so that a file cannot run code.
+    import_module("gamename", " ".join(flag_words.get("gamename", ())))
+    if baseline := _baseline_changes({name: " ".join(words) for name, words in {**file_words, **flag_words}.items()}):
         file_words = _without_names(file_words, _BASELINE_SETTINGS)
-        baseline_words = {name: [as_word(value)] for name, value in baseline.items()}
-        flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | baseline_words
-    choices = _resolve_choices(file_words | flag_words)
+        flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | dict(pairs_of(baseline))
+    choices = _resolve_choices({**file_words, **flag_words}, for_help=help_words is not None)
     _check_choices_of_file(file, file_words, flag_words)
-    if "help" in flag_words:
-        _print_help(file_words | flag_words, choices)
+    if help_words is not None:
+        _print_help({**file_words, **flag_words}, help_words, choices)
         sys.exit(0)
-    if file:
-        file_words, _ = _without_aliases(file_words, choices, {})
-        file_names |= file_words.keys()
-    flag_words, more_renamed = _without_aliases(_without_names(flag_words, FLAG_ONLY), choices, file_words)
-    flag_names |= flag_words.keys()
-    _print_translations(dict(pairs), renamed | more_renamed, flag_words)
-    wrong: list[SettingError] = []
-    valid = (choices.valid_flags, choices.implementation)
-    from_flags = words_by_setting(flag_words.items(), *valid, prefix="--", game=choices.game, wrong=wrong)
-    from_file = words_by_setting(file_words.items(), *valid, prefix=f"{file}: ", game=choices.game, wrong=wrong)
-    if isinstance(choices.agents, Mixture):
-        from_flags = expand_shared(choices.agents, from_flags)
-        from_file = expand_shared(choices.agents, from_file)
-    flag_names |= from_flags.keys()
+
+    def current_value(name: str) -> Any:
+        """Return the value of a setting without the flags, if an alias is only a part of it, such as a width."""
+        flag = choices.valid_flags[name]
+        if choices.evaluating:  # the value is in the checkpoint, which is not yet read
+            return None
+        return read_value(flag, file_words[name]) if name in file_words else flag.default
+
+    file_words, _ = translate(file_words, choices.families, choices.valid_flags, current_value)
+    flag_words, more_renamed = translate(flag_words, choices.families, choices.valid_flags, current_value)
+    if prefix:
+        _print_translations(typed_words, renamed | more_renamed, flag_words)
     if choices.evaluating:  # the checkpoint has the other settings
-        used_names = {name for name in from_file if _is_used_in_evaluation(choices.valid_flags[name])}
-        used_names |= parameters(choices.game).keys() if "gamename" in from_file | from_flags else set()
-        from_file = _without_names(from_file, from_file.keys() - used_names)
-    return _settings(_read_values(from_file | from_flags, choices, wrong), choices, from_flags)
+        unused = [flag.name for flag in choices.valid_flags.values() if not _is_used_in_evaluation(flag)]
+        played = parameters(choices.game) if "gamename" in file_words | flag_words else {}
+        file_words = _without_names(file_words, {*unused} - played.keys())
+    wrong: list[SettingError] = []
+    file_values = _read(_without_names(file_words, flag_words), choices, f"{file}: ", wrong)
+    flag_values = _read(flag_words, choices, prefix, wrong)
+    raise_all(wrong)
+    return _checked_settings(file_values | flag_values, choices, flag_values.keys())
 
 
-def _print_help(words: Mapping[str, list[str]], choices: "_Choices") -> None:
-    """Print the help page for a command line with ``words`` (setting -> its words). ``help`` is one of the settings."""
+def _read(words: Words, choices: "_Choices", prefix: str, wrong: list[SettingError]) -> dict[str, Any]:
+    """Return the values of ``words`` by setting. ``no_x`` sets a switch ``x`` to the opposite. Appends an error to
+    ``wrong`` for every unknown name, whose message begins with ``prefix``, and for every value that cannot be read or
+    is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
+    values: dict[str, Any] = {}
+    for name, value_words in words.items():
+        flag, switch = (choices.valid_flags.get(key) for key in (name, name.removeprefix("no_")))
+        try:
+            if flag is not None:
+                values[name] = read_value(flag, value_words)
+                if not choices.evaluating or _is_used_in_evaluation(flag):
+                    check_value(name, values[name], flag.kind, flag.meta)
+            elif switch is not None and switch.kind.item is bool:
+                values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
+            elif len(wrong) < MAX_LINES:
+                wrong.append(unknown_error(name, choices.valid_flags, choices.implementation, prefix, choices.game))
+            else:  # it is only counted, because a search for similar names takes time
+                wrong.append(SettingError(f"{prefix}{name} is unknown"))
+        except SettingError as error:
+            wrong.append(error)
+    return expand_shared(choices.agents, values) if isinstance(choices.agents, Mixture) else values
+
+
+def _print_help(words: Words, help_words: Sequence[str], choices: "_Choices") -> None:
+    """Print the help page for a command line with ``words`` and with ``help_words`` after ``--help``."""
     from control.cli.help import help_text
 
     deciding_names = [name for name, flag in choices.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
     deciding_values = {name: one_word(name, words[name]) for name in deciding_names}
     deciding_values |= {"implementation": choices.implementation, "gamename": choices.game}
     command = next((name for name in COMMANDS if name in words), None)
-    print(help_text(choices.valid_flags, deciding_values, words["help"], command, "implementation" not in words))
+    print(help_text(choices.valid_flags, deciding_values, help_words, command, "implementation" not in words))
 
 
-def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_words: Mapping[str, list[str]]) -> None:
+def _check_choices_of_file(file: str, file_words: Words, flag_words: Words) -> None:
     """Raise SettingError if a flag changes the implementation or the preset of the file, because the other values of
     the file are for these. With ``--eval_agent`` nothing is checked, because the checkpoint decides both."""
     if "eval_agent" in flag_words:
@@ -133,26 +203,11 @@ def _check_choices_of_file(file: str, file_words: Mapping[str, list[str]], flag_
     raise_all(wrong)
 
 
-def _read_values(words: Mapping[str, list[str]], choices: "_Choices", wrong: list[SettingError]) -> dict[str, Any]:
-    """Convert words to values, by setting. Raises SettingError for all values that cannot be read or are out of range,
-    and for the errors in ``wrong``. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
-    values: dict[str, Any] = {}
-    for name, value_words in words.items():
-        flag = choices.valid_flags[name]
-        try:
-            values[name] = read_value(flag, value_words)
-            if not choices.evaluating or _is_used_in_evaluation(flag):
-                check_value(name, values[name], flag.kind, flag.meta)
-        except SettingError as error:
-            wrong.append(error)
-    raise_all(wrong)
-    return values
-
-
-def _file_words_without_flag_only(file_words: dict[str, list[str]], flag_words: Container[str]) -> dict[str, Any]:
+def _without_flag_only(file_words: Words, flag_words: Container[str]) -> dict[str, Any]:
     """Return ``file_words`` without settings that only flags may set. Raises SettingError if the file has such a
     setting, unless its value is the default, or ``flag_words`` have it too."""
-    defaults = {name: getattr(config, name) for config in _CONFIGS for name in names_with(config, "by_flag")}
+    configs = (RunConfig, *COMMANDS.values())
+    defaults = {name: getattr(config, name) for config in configs for name in names_with(config, "by_flag")}
     wrong = []
     for name in sorted(file_words.keys() & defaults.keys()):
         value, default = " ".join(file_words[name]), defaults[name]
@@ -192,38 +247,6 @@ def _with_search_file(pairs: list[Pair]) -> list[Pair]:
     return [("config", [file]), ("resume_search", [folder]), *other_pairs]
 
 
-def settings_from(**values: Any) -> Settings:
-    """Return settings from keywords with the names of flags. Values are numbers, text, paths, None, lists or tuples.
-    Commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
-    values = {name: as_python_number(value) for name, value in values.items()}
-    values |= {
-        f"command.{name}": as_python_number(value) for name, value in (values.pop("command", None) or {}).items()
-    }
-    values, _ = translate(values, (), FIRST)
-    if values.get("gamename") is not None:
-        _import_modules((), [as_word(values["gamename"])])
-    if baseline := _baseline_changes({name: as_word(value) for name, value in values.items()}):
-        values = _without_names(values, _BASELINE_SETTINGS) | baseline
-    choices = _resolve_choices({name: [as_word(value)] for name, value in values.items() if value is not None})
-    values, _ = _without_aliases(values, choices, {})
-    unknown_names = [name for name in values if name not in choices.valid_flags]
-    valid = (choices.valid_flags, choices.implementation)
-    raise_all([unknown_error(name, *valid, prefix="", game=choices.game) for name in unknown_names])
-    if isinstance(choices.agents, Mixture):
-        values = expand_shared(choices.agents, values)
-    return _settings(values, choices, flag_names=frozenset(values))
-
-
-def training_from(**values: Any) -> Settings:
-    """Return `settings_from` for a training run. Raises SettingError if a setting selects another command."""
-    settings = settings_from(**values)
-    if settings.subcommand is not None:
-        name = settings.subcommand.flag
-        value = format_value(getattr(settings.subcommand, name))
-        raise SettingError(f"{name} is {value}; allowed: null, as only the command does that", name)
-    return settings
-
-
 def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings that replace `_BASELINE_SETTINGS` if ``texts`` (setting -> text) are of a run
     ``--implementation RN --mode -1``, and print them. Empty for other runs. Such a run is a baseline of Ferreira et al.
@@ -239,24 +262,7 @@ def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
     return changes
 
 
-def _without_aliases(
-    values: Mapping[str, Any], choices: "_Choices", previous_words: Mapping[str, list[str]]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return ``values`` by names of settings instead of aliases, and alias -> name. An alias of a part of a setting,
-    such as the width of ``hidden_sizes``, changes the value in ``previous_words``, or else the default."""
-
-    def current_value(name: str) -> Any:
-        if choices.evaluating:  # the value in the checkpoint is not yet read
-            return None
-        flag = choices.valid_flags[name]
-        return read_value(flag, previous_words[name]) if name in previous_words else flag.default
-
-    return translate(values, choices.families, choices.valid_flags, current_value)
-
-
-def _print_translations(
-    typed: Mapping[str, list[str]], renamed: Mapping[str, str], translated: Mapping[str, list[str]]
-) -> None:
+def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
     """Print how aliases are translated, such as ``--env CartPole-v1 is --gamename cartpole here``, one line for each
     setting. ``typed`` and ``translated`` have the words by flag and by setting; ``renamed`` is alias -> setting."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
@@ -267,17 +273,6 @@ def _print_translations(
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
-
-
-def _import_modules(module_words: Sequence[str], game_words: Sequence[str]) -> None:
-    """Import the modules in the words of ``--import`` (``a,b``), and the module in the words of ``--gamename``
-    (``module:Name``). Both are from flags or keywords, never from a file, so that a file cannot run code."""
-    from envs.names import import_module
-
-    for names in module_words:
-        for module in names.split(","):
-            import_module("import", module)
-    import_module("gamename", " ".join(game_words))
 
 
 class _Choices(NamedTuple):
@@ -294,10 +289,9 @@ class _Choices(NamedTuple):
     agents: Any = None
 
 
-def _resolve_choices(words: Mapping[str, list[str]]) -> _Choices:
-    """Read from ``words`` (setting -> its words) the values that decide which settings exist: implementation, game,
-    preset and agents. A preset for one game makes it the default game. Aliases of games are resolved. Raises
-    SettingError."""
+def _resolve_choices(words: Words, for_help: bool) -> _Choices:
+    """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. A
+    preset for one game makes it the default game. Aliases of games are resolved. Raises SettingError."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -308,42 +302,44 @@ def _resolve_choices(words: Mapping[str, list[str]]) -> _Choices:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
-    if evaluating and "help" not in words:
+    if evaluating and not for_help:
         # An evaluation takes flags of every implementation, because the checkpoint decides which apply.
         return _Choices(implementation, game.name, evaluating, flags_of_all(game.name), families=())
     deciding_settings = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
         deciding_settings.add("agent")
     deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
-    agent_names = agents_of(implementation, game.name, deciding_values)
-    agents, _ = agent_and_proxy_defaults(implementation, game.name, deciding_values, agent_names)
-    valid_flags = flags(implementation, game.name, deciding_values)
-    families = families_of(implementation, agent_names)
-    return _Choices(implementation, game.name, evaluating, valid_flags, families, agents)
+    defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
+    families = families_of(implementation, defaults.run.agent)
+    return _Choices(
+        implementation, game.name, evaluating, flags_of_settings(defaults, game.name), families, defaults.agent
+    )
 
 
-def _settings(values: dict[str, Any], choices: _Choices, flag_names: Container[str]) -> Settings:
+def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:
     """Build settings from ``values`` and check their combination. Parameters of the environment become part of
-    ``gamename``. ``flag_names`` are the settings from flags. Removes items from ``values``. Raises SettingError."""
+    ``gamename``. ``flag_names`` are the settings from flags. Raises SettingError."""
     game = choices.game
+    parameter_values: dict[str, Any] = {}
     if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
-        parameter_values = {name: values.pop(name) for name in parameters(game) if name in values}
+        parameter_values = {name: values[name] for name in parameters(game) if name in values}
         if parameter_values:
             game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
-    explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
-    typed_flags = [name for name in values if name in flag_names]
-    command = {name.removeprefix("command."): values.pop(name) for name in list(values) if name.startswith("command.")}
-    values |= {"gamename": game, "command": command}
+    command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
+    names = [name for name in values if name not in parameter_values]
+    typed_flags = [name for name in names if name in flag_names]
+    explicit_names = frozenset("command" if name.startswith("command.") else name for name in names)
+    inactive_commands = [kind for kind in COMMANDS.values() if not values.get(kind.flag)]
+    inactive_names = {name for command_class in inactive_commands for name in kinds(command_class)}
+    used_names = [name for name in names if name not in inactive_names and not name.startswith("command.")]
+    used_values = {name: values[name] for name in used_names} | {"gamename": game, "command": command}
     if choices.evaluating:
-        overrides = evaluation_overrides()
-        changed = {name: values.pop(name) for name in list(values) if name in overrides}
-        evaluation = {name: values[name] for name in values if name in {*kinds(RunConfig), *kinds(EvaluateConfig)}}
+        changed = {name: used_values.pop(name) for name in evaluation_overrides() & used_values.keys()}
+        known_names = {*kinds(RunConfig), *kinds(EvaluateConfig), "command"}
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
-        settings = defaults.replace(**evaluation, command=command)
+        settings = defaults.replace(**{name: value for name, value in used_values.items() if name in known_names})
     else:
-        inactive_commands = [kind for kind in COMMANDS.values() if not values.get(kind.flag)]
-        inactive_names = {name for command_class in inactive_commands for name in kinds(command_class)}
-        settings = from_dict(_without_names(values, inactive_names))
+        settings = settings_with(used_values)
     check_together(settings, typed_flags, choices.valid_flags)
     return dataclasses.replace(settings, explicit_names=explicit_names)
 

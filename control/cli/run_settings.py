@@ -346,7 +346,8 @@ class LearnConfig(Command):
     teacher: str | None = _learning(
         None,
         "policy to learn from: an agent's run or checkpoint, or module:function of observations [N, S]; null trains an "
-        "agent",
+        "agent of --implementation, by default PPO, QLearning for cells, or SAC for continuous actions in a slow "
+        "environment",
         by_flag=True,
     )
     teacher_steps: int = _learning(1_000_000, "largest number of steps of that agent's training", minimum=1000)

@@ -60,7 +60,8 @@ class Settings:
     def value(self, name: str) -> Any:
         """Return the value of a setting. If several configs have it, the last of `configs` counts: the agent's before
         the proxy's, and the proxy's before the run's."""
-        return next(getattr(config, name) for config in reversed(self.configs) if hasattr(config, name))
+        configs = (self.agent, self.proxy, self.subcommand, self.run)
+        return next(getattr(config, name) for config in configs if hasattr(config, name))
 
     @property
     def total_steps(self) -> int | None:
@@ -96,19 +97,14 @@ class Settings:
         command = _checked_command(changes.pop("command", self.command))
         changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
         changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
-        by_config = self._changes_by_config(changes)
-        configs = {attribute: build(getattr(self, attribute), values) for attribute, values in by_config.items()}
-        return dataclasses.replace(self, command=command, **configs)
-
-    def _changes_by_config(self, changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return the changes of each config: attribute, such as ``agent`` -> setting -> new value."""
-        by_config: dict[str, dict[str, Any]] = {}
+        parts = {name: getattr(self, name) for name in ("proxy", "agent", "run", "subcommand")}
+        changes_of_part: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
-            attributes = ("proxy", "agent", "run", "subcommand")
-            owners = (attribute for attribute in attributes if name in kinds(type(getattr(self, attribute))))
+            owners = (part for part, config in parts.items() if name in kinds(type(config)))
             # Unknown names go to the agent, whose `build` raises an error.
-            by_config.setdefault(next(owners, "agent"), {})[name] = value
-        return by_config
+            changes_of_part.setdefault(next(owners, "agent"), {})[name] = value
+        configs = {part: build(parts[part], values) for part, values in changes_of_part.items()}
+        return dataclasses.replace(self, command=command, **configs)
 
 
 def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
@@ -145,35 +141,27 @@ def as_dict(settings: Settings) -> dict[str, Any]:
 
 def default_settings(settings: Settings) -> dict[str, Any]:
     """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
-    run, values = settings.run, as_dict(settings)
+    values = as_dict(settings)
     choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
-    agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, choices, run.agent)
-    subcommand = None if settings.subcommand is None else type(settings.subcommand)()
-    return as_dict(Settings(RunConfig(), agent, proxy=proxy, subcommand=subcommand))
+    return as_dict(defaults_for({name: values[name] for name in _DECIDING} | choices))
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
     """Return the settings for ``values``, a mapping of names or aliases of settings. Missing settings have their
     defaults, and the flag of a command adds its settings. Raises SettingError."""
     values, _ = translate(values, (), _DECIDING)
-    defaults = _defaults(values)
+    defaults = defaults_for(values)
     setting_names = {name for part in defaults.configs for name in kinds(type(part))}
     setting_names |= shared_settings(defaults.agent).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return _with_values(defaults, values)
+    return settings_with(values)
 
 
-def _defaults(values: Mapping[str, Any]) -> Settings:
-    """Return the default settings for the implementation, game, agents, preset and command in ``values``."""
-    run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
-    run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
-    agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
-    return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
-
-
-def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return ``defaults`` changed to ``values``. Raises SettingError for conflicts, or if nothing ends the training."""
+def settings_with(values: Mapping[str, Any]) -> Settings:
+    """Return the default settings for the implementation, game, agents, preset and command in ``values``, changed to
+    ``values``, a mapping of names of settings. Raises SettingError for conflicts, or if nothing ends the training."""
+    defaults = defaults_for(values)
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
     values = {**values, "command": values.get("command") or {}}
@@ -183,13 +171,21 @@ def _with_values(defaults: Settings, values: Mapping[str, Any]) -> Settings:
     if settings.epochs is None and settings.total_steps is None:
         line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
         raise SettingError(line, end_name)
+    configs = {run.implementation: settings.agent if settings.proxy is None else settings.proxy}
     if settings.proxy is not None:
-        validate(run.implementation, settings.proxy)
-        for name, _, agent_config in split_by_family(settings.agent, parse_agents(run.agent)):
-            validate(name, agent_config)
-    else:
-        validate(run.implementation, settings.agent)
+        configs |= {name: config for name, _, config in split_by_family(settings.agent, parse_agents(run.agent))}
+    problems = [family(name).validate(config) for name, config in configs.items()]
+    raise_all([SettingError(problem) for problem in problems if problem])
     return settings
+
+
+def defaults_for(values: Mapping[str, Any]) -> Settings:
+    """Return the default settings for the implementation, game, agents, preset and command in ``values``, which may
+    have other settings too."""
+    run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
+    run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
+    agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
+    return Settings(run, agent, proxy=proxy, subcommand=subcommand_in(values))
 
 
 def check_exclusive(flag_names: Sequence[str]) -> None:
@@ -220,12 +216,6 @@ def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
     return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
-
-
-def validate(implementation: str, config: Any) -> None:
-    """Raise SettingError if settings in ``config`` of this implementation conflict."""
-    if problem := family(implementation).validate(config):
-        raise SettingError(problem)
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
@@ -298,12 +288,6 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
     omitted |= kinds(type(settings.subcommand)).keys()
-    if run.no_checkpoint:
-        omitted.add("checkpoint_every")
-    if not run.record:
-        omitted.add("record_episodes")
-    if run.recording_epoch_interval <= 0:
-        omitted |= {"recording_epoch_interval", "record_n_rollouts_per_epoch"}
     if not settings.command:
         omitted.add("command")
     omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}

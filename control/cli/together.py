@@ -12,23 +12,16 @@ from control.cli.settings import Settings, check_exclusive, ineffective, replace
 from control.cli.words import FILM_WORDS
 from models.settings import SettingError, closest, kinds, names_with, nearest, raise_all
 
-ONE_THREAD_PER_PROCESS = " with --num_workers {}, whose processes have a thread each"
-
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
     """Raise SettingError if settings conflict, if files are missing, or if some of the flags in ``typed`` have no
     effect. ``typed`` are the names of the flags that the user gave."""
-    run, command = settings.run, settings.subcommand
+    run = settings.run
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
-    if command is not None:
-        only_for_training = names_with(run, "commands", ())  # no other command uses them
-        if command.flag != "learn":  # ``--learn`` has settings of training, such as ``--resume``
-            only_for_training |= names_with(run, "commands", ("learn",))
-        check_exclusive([command.flag, *(name for name in sorted(only_for_training) if getattr(run, name))])
     check_effects(_flags_without_effect(settings, typed, valid_flags))
-    raise_all([*_missing_files(run), *_missing_files(command)])
+    raise_all([*_missing_files(run), *_missing_files(settings.subcommand)])
 
 
 def check_effects(without_effect: Iterable[tuple[str, str]]) -> None:
@@ -88,8 +81,6 @@ def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flag
             yield name, f" with {run.implementation}{hint}"
         elif name in reasons:
             yield name, f": {reasons[name]}"
-        elif name == "num_threads" and run.num_threads > 1 and run.num_workers > 1 and settings.proxy is not None:
-            yield name, ONE_THREAD_PER_PROCESS.format(run.num_workers)
 
 
 def _uses_setting(command: str, flag: Flag) -> bool:

@@ -1,15 +1,14 @@
-"""Convert words of the command line to values of settings, and back. Values in YAML and JSON files are read as text and
-converted by the same functions. So a text has the same meaning in a file and after a flag."""
+"""Convert words of the command line to values of settings, and back. Values in YAML and JSON files and keywords in
+Python become words too, and are converted by the same functions. So a text has the same meaning everywhere."""
 
 import re
 import shlex
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from control.cli.errors import MAX_LINES
-from control.cli.options import FLAG_ONLY, Flag, Flags, flags_for_values, flags_of_all, unknown_error
-from control.cli.settings import Settings, as_dict, end_setting
-from models.settings import SettingError, allowed, closest, format_value, parse_value, value_error
+from control.cli.options import Flag, flags_for_values
+from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
+from models.settings import SettingError, allowed, format_value, parse_value, value_error
 
 Pair = tuple[str, list[str]]
 """The name of a setting and its words, which are empty for a bare flag."""
@@ -22,45 +21,48 @@ FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not i
 
 def split(argv: Sequence[str]) -> list[Pair]:
     """Split ``--a=1 --b --c 2 3`` into ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``. ``-h`` becomes ``--help``, and
-    hyphens in names become underscores. Raises SettingError for words before the first flag, a setting with one dash,
-    and bytes that are not UTF-8."""
+    hyphens in names become underscores. Raises SettingError for words before the first flag and for bytes that are not
+    UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
-        if word == "-h":
-            word = "--help"
-        misspelt_flag = _flag_with_one_dash(word, is_first=not pairs)
-        has_name = word[2:3] not in ("", "=")  # unlike ``--`` and ``--=x``
-        if word.startswith("--") and has_name:
-            name, equals, value = word[2:].partition("=")
+        flag, equals, value = ("--help" if word == "-h" else word).partition("=")
+        name = flag.removeprefix("--")
+        if flag.startswith("--") and name:
             pairs.append((re.sub(r"(?<=\w)-", "_", name), [value] if equals else []))
-        elif pairs and not misspelt_flag:
+        elif pairs:
             _, words = pairs[-1]
             words.append(word)
         else:
-            hint = f"did you mean '--{misspelt_flag}'?" if misspelt_flag else "flags start with --"
-            raise SettingError(f"{word!r} is not a flag; {hint}")
-    return checked_text(pairs)
+            raise SettingError(f"{word!r} is not a flag; flags start with --")
+    check_text(pairs)
+    return pairs
 
 
-def _flag_with_one_dash(word: str, is_first: bool) -> str:
-    """Return the flag that the user meant by ``word``, such as ``-name``. Empty for a value, such as ``-1``. A word
-    before all flags (``is_first``) cannot be a value, so then a flag with a similar name is also returned."""
-    if not word.startswith("-") or not word[1:2].isalpha():
-        return ""
-    name, flag_names = word[1:].partition("=")[0], [*flags_of_all(""), *FLAG_ONLY]
-    if name in flag_names:
-        return name
-    return (closest(name, flag_names) or "") if is_first else ""
-
-
-def checked_text(pairs: list[Pair], source: str = "") -> list[Pair]:
-    """Return ``pairs`` if they are UTF-8 without NUL. Otherwise raise SettingError, which begins with ``source``."""
+def check_text(pairs: Sequence[Pair], source: str = "") -> None:
+    """Raise SettingError, which begins with ``source``, unless ``pairs`` are UTF-8 without NUL."""
     for name, words in pairs:
         for word in (name, *words):
             # Python represents bytes that are not UTF-8 as surrogates, which cannot be written to files.
             if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
                 raise SettingError(f"{source}{name} is {word!a}; allowed: text in UTF-8 without NUL")
-    return pairs
+
+
+def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
+    """Yield a pair ``(name, words)`` for each of the ``values``, the content of a file or keywords. Items of
+    ``command`` become ``command.return`` and so on. Raises SettingError for any other nested mapping."""
+    for name, value in values.items():
+        if name == "command" and isinstance(value, Mapping):
+            yield from pairs_of({f"command.{key}": item for key, item in value.items()})
+        elif name == "command":
+            if value not in (None, *NULL):
+                value_text = format_value(as_word(value))
+                raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
+        elif isinstance(value, Mapping):
+            raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
+        elif isinstance(value, list | tuple):
+            yield name, [as_word(item) for item in value] or ["[]"]  # without words it would be a bare flag
+        else:
+            yield name, [as_word(value)]
 
 
 def one_word(name: str, words: Sequence[str]) -> str:
@@ -69,30 +71,6 @@ def one_word(name: str, words: Sequence[str]) -> str:
         return words[0]
     problem = f"{name} is {format_value(' '.join(words))}; allowed: one value" if words else f"--{name} needs a value"
     raise SettingError(problem, name)
-
-
-def words_by_setting(
-    pairs: Iterable[Pair], valid_flags: Flags, implementation: str, prefix: str, game: str, wrong: list[SettingError]
-) -> dict[str, list[str]]:
-    """Return ``pairs`` as setting -> words. If a name has several pairs, the last counts. ``no_x`` sets a switch ``x``
-    to the opposite. Appends an error to ``wrong`` for every unknown name, and for every ``no_x`` whose word is no
-    boolean. In errors, ``prefix`` precedes the name: ``--``, or the name of the file. They may mention ``game``."""
-    setting_words: dict[str, list[str]] = {}
-    for name, words in pairs:
-        positive = name.removeprefix("no_")
-        if name in valid_flags:
-            setting_words[name] = words
-        elif positive in valid_flags and valid_flags[positive].kind.item is bool:
-            try:
-                is_negated = parse_value(bool, " ".join(words) or "true")  # a bare ``--no_x`` is ``--no_x true``
-                setting_words[positive] = [as_word(not is_negated)]
-            except ValueError:
-                wrong.append(value_error(name, " ".join(words), valid_flags[positive].kind, {}))
-        elif len(wrong) < MAX_LINES:  # further errors are only counted
-            wrong.append(unknown_error(name, valid_flags, implementation, prefix, game))
-        else:
-            wrong.append(SettingError(f"{prefix}{name} is unknown"))
-    return setting_words
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
@@ -105,8 +83,10 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
-    items = words if kind.is_list else [one_word(flag.name, words)]
-    if kind.is_list and (kind.item is not str or "choices" in flag.meta):  # other texts may contain commas
+    items = words
+    if not kind.is_list and len(words) > 1:
+        one_word(flag.name, words)  # raises the error
+    if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # other texts may contain commas
         listed = ",".join(words).strip("[]() ").removesuffix(",")
         items = listed.split(",") if listed else []
     try:
@@ -117,13 +97,10 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     return values if kind.is_list else values[0]
 
 
-def as_python_number(value: Any) -> Any:
-    """Convert a scalar of an array library to a Python number. Return other values unchanged."""
-    return value.item() if getattr(value, "shape", None) == () else value
-
-
 def as_word(value: Any, separator: str = " ") -> str:
     """Return ``value`` as the text to write after a flag. Items of a list are joined by ``separator``."""
+    if getattr(value, "shape", None) == ():  # a number of an array library
+        value = value.item()
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

@@ -19,7 +19,7 @@ from control.cli.options import flags, missing_parameter_error, settings_of_fres
 from control.cli.progress import progress, watch_part
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
-from control.cli.together import ONE_THREAD_PER_PROCESS, check_effects
+from control.cli.together import check_effects
 from control.cli.words import command_line
 from control.commands.process import configure_process
 from control.commands.push import check_hub, push
@@ -55,9 +55,18 @@ from understudy.files import PROXY_FILE, SUFFIX, pretrained
 from understudy.kinds import KINDS
 from understudy.policy import AGENT
 
-_CHECKPOINT_ONLY_SETTINGS: tuple[str, ...] = ("record", "record_episodes", "evaluation", "save_dataset", "export")
-_CHECKPOINT_ONLY_SETTINGS += ("obedience", "command", "implementation", "gamename", "accelerator")
-_MAX_EPISODES = 1000  # test episodes of all fresh agents on a proxy together; they are played at the same time
+# Settings that have an effect only on a checkpoint, and only on a proxy.
+_CHECKPOINT_ONLY_SETTINGS = {
+    "record",
+    "record_episodes",
+    "evaluation",
+    "save_dataset",
+    "export",
+    "obedience",
+    "command",
+}
+_CHECKPOINT_ONLY_SETTINGS |= {"implementation", "gamename", "accelerator"}
+_PROXY_ONLY_SETTINGS = {"num_agents", "real_baseline", "real_steps", "agent"}
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
 WIDTHS = (14, 7, 5, 22, 6, 7)
 REAL_STEPS = 50_000  # default limit for agents that train on the real environment
@@ -84,84 +93,102 @@ def evaluate(settings: Settings) -> int:
     return 0 if verdict.passed else 1
 
 
+def _check_source(settings: Settings, is_proxy: bool) -> None:
+    """Raise SettingError if the user set settings that have no effect on a proxy, or else on a checkpoint."""
+    fresh_agents = settings_of_fresh_agents()
+    if is_proxy:
+        unused, source = _CHECKPOINT_ONLY_SETTINGS & settings.explicit_names, "a proxy"
+        unused |= settings.changed.keys() - fresh_agents
+    else:
+        unused, source = _PROXY_ONLY_SETTINGS & settings.explicit_names, "a checkpoint, which holds its agent"
+        unused |= settings.changed.keys() & fresh_agents
+    check_effects((name, f" with --eval_agent of {source}") for name in sorted(unused))
+
+
 def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
     """Play ``num_eval_episodes`` episodes for each seed of the checkpoint and print a table of the returns. Write a
     video unless ``--no_record`` is set, and a dataset, a policy or an upload if the flags for them are set. Seeds of
     episodes come from ``--seed`` (25 by default), not from the run."""
     run, options = settings.run, settings.subcommand
-    trained_settings = checkpoint.settings
-    implementation, trained_on = trained_settings.run.implementation, trained_settings.run.gamename
-    _check_settings_for_checkpoint(settings, implementation)
-    game = _game_to_play(settings, trained_on)
-    if game != trained_on:
-        trained_settings = settings_in_environment(trained_settings, game)
-    if options.obedience:
-        check_effects(_settings_unused_with_obedience(settings, game, trained_on))
+    _check_source(settings, is_proxy=False)
+    played_settings = _settings_of_episodes(settings, checkpoint)
+    implementation, game = played_settings.run.implementation, played_settings.run.gamename
+    trained_on = checkpoint.settings.run.gamename
     if options.save_dataset is not None:
         recordings.check_new(options.save_dataset)
     episodes = options.num_eval_episodes
     if options.obedience and "num_eval_episodes" not in settings.explicit_names:
         episodes = obedience.EPISODES
-    # The user chooses output, speed and device, and may change the time limit. Other settings are the checkpoint's.
-    names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & settings.explicit_names)}
-    changes = {name: getattr(run, name) for name in names}
-    trained_settings = trained_settings.replace(**changes, command=trained_settings.command | settings.command)
-    play_settings = settings_to_play(trained_settings, episodes)
-    with contextlib.closing(trained_loop(checkpoint, play_settings, run.seed)) as loop:
+    loop_settings = settings_to_play(played_settings, episodes)
+    with contextlib.closing(trained_loop(checkpoint, loop_settings, run.seed)) as loop:
         episode_loop = obedience.commanded_loop(loop, implementation) if options.obedience else None
         if options.evaluation not in ("both", *loop.evaluation_modes):
             problem = f"evaluation is {options.evaluation!r}, which has no effect with {implementation}"
             raise SettingError(f"{problem}; allowed: {', '.join(loop.evaluation_modes)}")
         modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
-            check_recording(play_settings.run)
-        place = game if game == trained_on else f"{game} (trained on {trained_on})"
+            check_recording(loop_settings.run)
+        policy_text = ""
         if options.export is not None:
-            export_policy(loop.agents[0], trained_settings, Path(options.export))
+            path = export_policy(loop.agents[0], played_settings, Path(options.export))
+            policy_text = f'understudy.Policy("{path}")' if path.suffix == ".safetensors" else str(path)
+        place = game if game == trained_on else f"{game} (trained on {trained_on})"
         epoch = checkpoint.run_state["epoch"]
         print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
         if episode_loop:
             print(f"{obedience.COMMANDS} commands, {episodes} episodes of each per seed\n")
-            obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, play_settings.command)
+            obedience.report(checkpoint, episode_loop, modes, episodes, run.seed, loop_settings.command)
             return
-        print(f"{_command_text(loop, play_settings)}{episodes} episodes per seed\n")
+        print(f"{_command_text(loop, loop_settings)}{episodes} episodes per seed\n")
         trajectories: list[Trajectory] = []
         if options.save_dataset is not None:
             loop.trajectories = trajectories
         solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         table = _print_returns(loop, modes, episodes, solved)
         if options.save_dataset is not None:
-            spaces, game_entry = loop.agents[0].spaces, split_name(game)[0]
-            folder = recordings.save(options.save_dataset, trajectories, spaces, game_entry, implementation)
-            hint = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
-            print(f"dataset: {hint}in {folder}")
-        if (name := options.push_to_hub) is not None:
-            _push_agent(name, checkpoint, trained_settings, loop, f"{episodes} episodes per seed\n\n{table}")
-        if options.export is not None:
-            is_numpy = Path(options.export).suffix == ".safetensors"
-            print(f'policy: understudy.Policy("{options.export}")' if is_numpy else f"policy: {options.export}")
+            print(f"dataset: {_save_dataset(options.save_dataset, trajectories, loop, game, implementation)}")
+        if options.push_to_hub is not None:
+            result = f"{episodes} episodes per seed\n\n{table}"
+            _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
+        if policy_text:
+            print(f"policy: {policy_text}")
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
             sample = modes == ("sampled",)
-            text = film_evaluation(loop, play_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
+            text = film_evaluation(loop, loop_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print()
             for line in text.splitlines():
                 print_wrapped(line)
 
 
-def _check_settings_for_checkpoint(settings: Settings, implementation: str) -> None:
-    """Raise SettingError if the user set settings that have no effect on a checkpoint, or another implementation than
-    ``implementation``, the checkpoint's."""
-    hyperparameters = settings.changed.keys() & settings_of_fresh_agents()
-    only_with_proxy = {"num_agents", "real_baseline", "real_steps", "agent"} & settings.explicit_names
-    unused = dict.fromkeys(hyperparameters, "the checkpoint holds it")
-    unused |= dict.fromkeys(only_with_proxy, "only on a proxy agents are trained")
-    check_effects((name, f" with --eval_agent: {reason}") for name, reason in sorted(unused.items()))
-    if "implementation" in settings.explicit_names and settings.run.implementation != implementation:
-        problem = f"implementation is {settings.run.implementation!r}, but the checkpoint is of {implementation!r}"
+def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Settings:
+    """Return the settings of the checkpoint with the environment and the commands of the user, who also chooses output,
+    speed and device, and may change the time limit. Raises SettingError if the checkpoint does not allow them."""
+    trained_settings = checkpoint.settings
+    run, trained_run, explicit_names = settings.run, trained_settings.run, settings.explicit_names
+    if "implementation" in explicit_names and run.implementation != trained_run.implementation:
+        problem = f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}"
         raise SettingError(f"{problem}; leave it out")
+    game = _game_to_play(settings, trained_run.gamename)
+    if settings.subcommand.obedience:
+        names = {"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names
+        check_effects((name, " with --obedience, which only commands returns") for name in sorted(names))
+        if game != trained_run.gamename:
+            check_effects([("obedience", f" with gamename {game}: its commands are those of {trained_run.gamename}")])
+    if game != trained_run.gamename:
+        trained_settings = settings_in_environment(trained_settings, game)
+    names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & explicit_names)}
+    changes = {name: getattr(run, name) for name in names}
+    return trained_settings.replace(**changes, command=trained_settings.command | settings.command)
+
+
+def _save_dataset(name: str, trajectories: list[Trajectory], loop: Loop, game: str, implementation: str) -> str:
+    """Write the ``trajectories`` as a dataset of Minari, and return a text with its flag and folder."""
+    spaces = loop.agents[0].spaces
+    folder = recordings.save(name, trajectories, spaces, split_name(game)[0], implementation)
+    return f"in {folder}" if spaces.is_image else f"--dataset minari:{name}, in {folder}"  # images cannot be read back
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
@@ -195,19 +222,6 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
     }
     agent = loop.agents[0]
     push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), rows, result)
-
-
-def _settings_unused_with_obedience(settings: Settings, game: str, trained_on: str) -> Iterator[tuple[str, str]]:
-    """Yield a pair ``(setting, end of the error message)`` for each setting without effect because of ``--obedience``,
-    as `check_effects` needs it. In another ``game`` than ``trained_on``, ``obedience`` itself has no effect."""
-    if game != trained_on:
-        yield "obedience", f" with gamename {game}: its commands are those of {trained_on}"
-    elif settings.run.record or "return" in settings.command:
-        name = "record" if settings.run.record else "command.return"
-        yield name, " with --obedience, which asks for many returns"
-    for name in ("save_dataset", "export", "push_to_hub"):
-        if getattr(settings.subcommand, name) is not None:
-            yield name, " with --obedience"
 
 
 def _game_to_play(settings: Settings, trained_on: str) -> str:
@@ -279,17 +293,12 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     proxy. Seeds of the agents come from ``--seed``. If there are several implementations, they train one after another,
     and the results of each are the same as without the others."""
     run, options = settings.run, settings.subcommand
-    check_effects(_settings_unused_with_proxy(settings))
+    _check_source(settings, is_proxy=True)
     agents = agents_for_proxy(settings, proxy)
     names = ",".join(agents)
-    errors: list[SettingError] = []
-    if options.num_eval_episodes > _MAX_EPISODES:
-        line = f"num_eval_episodes is {options.num_eval_episodes}; allowed with a proxy: at most {_MAX_EPISODES}"
-        errors.append(SettingError(line, "num_eval_episodes"))
     if options.num_agents < len(agents):
         line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
-        errors.append(SettingError(line, "num_agents"))
-    raise_all(errors)
+        raise SettingError(line, "num_agents")
     tests_per_agent = 10
     if "num_eval_episodes" in settings.explicit_names:
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
@@ -367,22 +376,6 @@ def _train_and_print(
     return outcome.scores
 
 
-def _settings_unused_with_proxy(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield a pair ``(setting, end of the error message)`` for each of the user's settings that have no effect when a
-    proxy is evaluated, as `check_effects` needs it."""
-    run, options = settings.run, settings.subcommand
-    for name in _CHECKPOINT_ONLY_SETTINGS:
-        if name in settings.explicit_names:
-            hint = "; did you mean '--agent'?" if name == "implementation" else ""
-            yield name, f" with a proxy for --eval_agent{hint}"
-    if run.num_workers > 1 and run.num_threads > 1:
-        yield "num_threads", ONE_THREAD_PER_PROCESS.format(run.num_workers)
-    for name in sorted(settings.changed.keys() - settings_of_fresh_agents()):
-        yield name, " with a proxy for --eval_agent"
-    if not options.real_baseline and "real_steps" in settings.explicit_names:
-        yield "real_steps", " with --no_real_baseline"
-
-
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
     """Print the row ``name`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
     ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
@@ -431,8 +424,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         implementations = parse_agents(names)
     names_of_class = names_in(config_classes(implementations))  # config class -> field -> flag
     agents: dict[str, Any] = {}
-    reasons: dict[str, str] = {}  # flag without effect for at least one implementation -> reason
-    effective: set[str] = set()  # flags with an effect for at least one implementation
+    reasons: dict[str, list[str | None]] = {}  # changed flag -> for each implementation why it has no effect, or None
     for name in implementations:
         flag_of_field: dict[str, str] = {}  # changed fields only
         for field, family_flag in names_of_class[family(name).config].items():
@@ -445,11 +437,8 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
         reason_of_field = ineffective(with_lacks(evaluated, spaces))
         for field, flag in flag_of_field.items():
-            if field in reason_of_field:
-                reasons[flag] = reason_of_field[field]
-            else:
-                effective.add(flag)
-    check_effects((flag, f": {reasons[flag]}") for flag in sorted(reasons.keys() - effective))
+            reasons.setdefault(flag, []).append(reason_of_field.get(field))
+    check_effects((flag, f": {texts[0]}") for flag, texts in sorted(reasons.items()) if all(texts))
     return agents
 
 
@@ -495,8 +484,8 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     """Return the settings of the proxy's search as setting -> value, with agents of implementation ``name`` instead of
     its agents. If agents of the same family trained in the search, ``name`` gets their values, except for settings that
-    distinguish the implementations of the family. Otherwise it gets the values that both families may have
-    (`_common_values`) and values of the preset. The content of the file is not checked, so this may raise anything."""
+    distinguish the implementations of the family. Otherwise it gets the values of `_values_for_other_family`. The
+    content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
@@ -514,9 +503,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
             if saved_name in saved_settings and field not in distinguishing:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
-        (searched_class,) = saved_names
-        values |= _common_values(saved_settings, searched_class, config_class)
-        values |= _preset_changes_for_agent(proxy, name)
+        values |= _values_for_other_family(proxy, saved_settings, searched_agents[0], name)
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
@@ -525,50 +512,41 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     return values
 
 
-def _common_values(saved_settings: dict[str, Any], searched_class: type, config_class: type) -> dict[str, Any]:
-    """Return the values in ``saved_settings`` of agents with the config class ``searched_class`` that agents of another
-    family, with ``config_class``, may have too. Choices that the other family lacks are left out, also from lists. A
-    list that becomes empty is left out."""
-    searched_choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(searched_class)}
-    choices = {field.name: {*field.metadata["choices"]} for field in dataclasses.fields(config_class)}
-    common_values = {}
-    for name in choices.keys() & saved_settings.keys():
-        value = saved_settings[name]
-        # Without choices, any value in the range of the setting is allowed.
-        foreign_choices = searched_choices.get(name, set()) - choices[name] if choices[name] else set()
-        if not isinstance(value, list) and value not in foreign_choices:
-            common_values[name] = value
-        elif isinstance(value, list) and (items := [item for item in value if item not in foreign_choices]):
-            common_values[name] = items
-    return common_values
-
-
-def _preset_changes_for_agent(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return field -> value for fields of agent ``name`` for which the proxy's preset has a value that the search's
-    agent does not have: it lacks the field, or the preset has another value for it. Empty if the preset does not permit
-    both agents."""
-    searched_agent = parse_agents(proxy.description.get("settings", {}).get("agent", name))[0]
+def _values_for_other_family(
+    proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
+) -> dict[str, Any]:
+    """Return field -> value for agents of implementation ``name``, whose family is not that of the ``searched_agent``.
+    A field gets the value of the proxy's preset if the preset has another value for it than for the searched agent, or
+    if the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without choices that the
+    family of ``name`` does not have."""
     keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
     choices = {key: getattr(proxy.config, key) for key in keys}
     choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))
     try:
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
-    except SettingError:
-        return {}
-    searched_fields = {field.name for field in dataclasses.fields(family(searched_agent).config)}
-    changes = {}
+    except SettingError:  # the preset does not permit both agents
+        preset_values = {}
+
+    def preset_value(agent_name: str, key: str, default: Any) -> Any:
+        """Return the value of a field with the prefix of the agent's family (``PPO_lr``), else the value for all
+        agents (``lr``), else the default."""
+        names = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
+        return next((preset_values[name] for name in names if name in preset_values), default)
+
+    searched_fields = dataclasses.fields(family(searched_agent).config)
+    searched_choices = {field.name: {*field.metadata["choices"]} for field in searched_fields}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
-        key, default = field.name, field.default
-        value = _preset_value(preset_values, name, key, default)
-        # The agent of the search lacks the field, and the preset sets it, with or without the prefix of the agent.
-        is_new = key not in searched_fields and bool({key, f"{name}_{key}"} & preset_values.keys())
-        if is_new or value != _preset_value(preset_values, searched_agent, key, default):
-            changes[key] = value
-    return changes
-
-
-def _preset_value(preset_values: Mapping[str, Any], agent_name: str, key: str, default: Any) -> Any:
-    """Return the value that a preset gives setting ``key`` of an agent: its value with the prefix of the agent's family
-    (``PPO_lr``), else its value for all agents (``lr``), else ``default``."""
-    names = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
-    return next((preset_values[name] for name in names if name in preset_values), default)
+        key, allowed = field.name, {*field.metadata["choices"]}
+        value, searched_value = (preset_value(agent, key, field.default) for agent in (name, searched_agent))
+        is_new = key not in searched_choices and bool({key, f"{name}_{key}"} & preset_values.keys())
+        if is_new or value != searched_value:
+            values[key] = value
+        elif key in saved_settings:
+            saved = saved_settings[key]
+            # Without choices, any value in the range of the setting is allowed.
+            foreign = searched_choices.get(key, set()) - allowed if allowed else ()
+            items = [item for item in (saved if isinstance(saved, list) else [saved]) if item not in foreign]
+            if items:
+                values[key] = items if isinstance(saved, list) else saved
+    return values

@@ -213,14 +213,16 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     selects the format (`FORMATS`). Raises SettingError as `Run.export` does."""
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)
+    problem = ""
     if network is None:
-        line = f"export is {str(path)!r}, but a single network does not describe the policy of {run.implementation}"
-        allowed = "observations that are vectors or cells, and with desire_rank no command.return"
-        raise SettingError(f"{line} on {run.gamename}; allowed: {allowed}", "export")
-    if path.suffix not in FORMATS:
-        raise SettingError(f"export is {str(path)!r}; allowed: a file that ends with {', '.join(FORMATS)}", "export")
-    if path.exists():
-        raise SettingError(f"export is {str(path)!r}, which exists; allowed: a new file", "export")
+        problem = f"a single network does not describe the policy of {run.implementation} on {run.gamename}; "
+        problem += "allowed: observations that are vectors or cells, and with desire_rank no command.return"
+    elif path.suffix not in FORMATS:
+        problem = f"allowed: a file that ends with {', '.join(FORMATS)}"
+    elif path.exists():
+        problem = "the file exists; allowed: a new file"
+    if network is None or problem:
+        raise SettingError(f"export is {str(path)!r}; {problem}", "export")
     bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
     header: dict[str, Any] = {"game": run.gamename, "implementation": run.implementation, "actions": bounds}
     header |= {"cells": agent.spaces.one_hot, "activations": network.activations, "head": network.head}
@@ -236,9 +238,7 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)
-    except (ValueError, ModuleNotFoundError) as error:
-        raise SettingError(f"export is {str(path)!r}, but {one_line(error) or error}", "export") from error
-    except OSError as error:
-        line = f"export is {str(path)!r}, which cannot be written ({error.strerror}); allowed: a new file"
-        raise SettingError(line, "export") from error
+    except (ValueError, ModuleNotFoundError, OSError) as error:
+        reason = one_line(error) or getattr(error, "strerror", None) or error
+        raise SettingError(f"export is {str(path)!r}, which cannot be written: {reason}", "export") from error
     return path

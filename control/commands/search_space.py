@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from control.cli.files import errors_in, read_mapping
-from control.cli.options import Flag, Flags, flags
+from control.cli.options import Flag, Flags, flags, unknown_error
 from control.cli.settings import Settings, as_dict, from_dict
-from control.cli.words import as_word, read_value, words_by_setting
+from control.cli.words import as_word, read_value
 from models.registry import families_of, family
-from models.settings import INTEGER, MAX_ITEMS, SettingError, allowed_clause, kinds, names_with, nearest, setting, width
+from models.settings import INTEGER, MAX_ITEMS, SettingError, kinds, names_with, setting, width
 from models.vocabulary import translate
 
 KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
@@ -156,15 +156,18 @@ def _published_file(settings: Settings) -> Path:
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
     """Return the dimension for an entry of a file. The entry is a list of choices, or ``{kind: arguments}`` with a kind
     of `KINDS`. Raises SettingError, also if one of its values conflicts with the other settings of a trial."""
+    if name not in valid_flags:
+        raise unknown_error(name, valid_flags, settings.run.implementation, prefix="", game="")
     entry = {"choice": entry} if isinstance(entry, list) else entry
-    _check_entry(name, entry, settings, valid_flags)
+    if problem := _entry_problem(name, entry, settings, valid_flags[name]):
+        raise SettingError(problem)
     ((kind, arguments),) = entry.items()
     values: Sequence[Any] = ()
     count = 0
     if kind == "choice":
         words_of_choices = [choice if isinstance(choice, list) else [choice] for choice in arguments]
         values = [read_value(valid_flags[name], words) for words in words_of_choices]
-    elif range_and_count := _range(kind, arguments):  # never None, because `_check_entry` has checked it
+    elif range_and_count := _range(kind, arguments):  # never None, because `_entry_problem` has checked it
         *values, count = range_and_count
     setting_values = [1 - value for value in values] if kind == "log1m" else values
     # Raises if a value is out of range or conflicts with other settings.
@@ -174,20 +177,14 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
 
 
-def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> None:
-    """Raise SettingError for the first error in an ``entry`` of a file: the name is no tunable setting, or the entry is
-    neither a list of choices nor a valid range. ``entry`` has the form ``{kind: arguments}`` if it is correct."""
+def _entry_problem(name: str, entry: Any, settings: Settings, flag: Flag) -> str:
+    """Return a message about the first error in the ``entry`` of the setting ``name``, or "" if there is none: the
+    setting is not tunable, or the entry is neither a list of choices nor a valid range. A correct entry has the form
+    ``{kind: arguments}``, and its numbers are texts, because files are read as text."""
     implementation = settings.run.implementation
-    wrong: list[SettingError] = []  # gets the error for an unknown name
-    setting_words = words_by_setting([(name, ["true"])], valid_flags, implementation, prefix="", game="", wrong=wrong)
-    if wrong:
-        raise wrong[0]
-    if name not in setting_words:  # it is the negation ``no_x`` of a setting
-        raise SettingError(f"{name} is no setting; write {name.removeprefix('no_')}: [true, false]")
-    flag = valid_flags[name]
     is_tunable = name in names_with(settings.proxy, "tunable")  # a setting of the search for a proxy
     if not (is_tunable or flag.section.startswith("hyperparameters") or name == "seed"):
-        raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
+        return f"{name} is no hyperparameter of {implementation}; give it as a flag"
     item = flag.kind.item
     is_number = item in (int, float) and not flag.kind.is_list
     # The kinds of ranges for the type of this setting: all for floats, ranges of whole numbers for integers.
@@ -195,32 +192,23 @@ def _check_entry(name: str, entry: Any, settings: Settings, valid_flags: Flags) 
         kind for kind, (_, types) in KINDS.items() if types and is_number and (item is float or types == (int, int))
     ]
     if not isinstance(entry, dict) or len(entry) != 1:
-        raise SettingError(
-            f"{name} is {entry!r}; allowed: {' or '.join(['a list of choices', *ranges])}, with its numbers"
-        )
+        return f"{name} is {entry!r}; allowed: {' or '.join(['a list of choices', *ranges])}, with its numbers"
     ((kind, arguments),) = entry.items()
     if kind not in ("choice", *ranges):
-        allowed_kinds = ", ".join(["choice", *ranges])
-        raise SettingError(f"{name}: {kind!r} is unknown here{allowed_clause(nearest(kind, ranges), allowed_kinds)}")
-    if not isinstance(arguments, list):
-        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {KINDS[kind][0]}")
-    if kind == "choice":
-        _check_choices(name, arguments, flag.kind.is_list)
-    elif _range(kind, arguments) is None:
-        allowed, _ = KINDS[kind]
-        raise SettingError(f"{name}: {kind} is [{', '.join(map(str, arguments))}]; allowed: {allowed}, the lower first")
-
-
-def _check_choices(name: str, choices: list[Any], is_list: bool) -> None:
-    """Raise SettingError unless all choices can be values of the setting ``name``: texts, because files are read as
-    text, or also lists of texts if the setting ``is_list``. Raise it also without choices."""
-    if not choices:
-        raise SettingError(f"{name} has no choices")
-    for choice in choices:
-        items = choice if isinstance(choice, list) and is_list else [choice]
+        return f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}"
+    allowed, _ = KINDS[kind]
+    if not isinstance(arguments, list) or not arguments:
+        return f"{name}: {kind} is {arguments!r}; allowed: {allowed}"
+    if kind != "choice":
+        text = ", ".join(map(str, arguments))
+        is_valid = _range(kind, arguments) is not None
+        return "" if is_valid else f"{name}: {kind} is [{text}]; allowed: {allowed}, the lower first"
+    for choice in arguments:
+        items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
         if not all(isinstance(item, str) for item in items):
-            expected = "list of values" if is_list else "single value"
-            raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+            expected = "list of values" if flag.kind.is_list else "single value"
+            return f"{name}: the choice {choice!r} is not a {expected}"
+    return ""
 
 
 def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:

@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning
-from control.cli.ending import ending, print_on_stderr
+from control.cli.ending import INTERRUPTED, ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
 from control.commands.choose_proxy import finish_search, print_if, real_agents_text
@@ -130,6 +130,12 @@ def _print_heading(module: RunModule, folder: Path) -> None:
         # With ``start_from``, a teacher or a proxy already shows that agents can learn.
         if module.config.start_from is None:
             print_wrapped(real_agents_text(module))
+
+
+def train_and_report(settings: Settings) -> int:
+    """Train as the command does, and return the exit status."""
+    folder, finished = train(settings)
+    return exit_status(folder) if finished else INTERRUPTED
 
 
 def exit_status(folder: Path) -> int:

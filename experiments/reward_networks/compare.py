@@ -28,7 +28,7 @@ from torch import Tensor
 
 from control.cli import parse
 from control.cli.options import flags as known_flags
-from control.cli.settings import Settings, build, validate
+from control.cli.settings import Settings, build
 from control.cli.words import read_value
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test, first_stable, stays_solved
@@ -47,7 +47,7 @@ from experiments.comparison import REWARD_ROWS, check_given, check_number, numbe
 from models.mixture import Mixture
 from models.off_policy import TwinCriticAgent
 from models.proxies import files
-from models.registry import agent_class, families_of, parse_agents
+from models.registry import agent_class, families_of, family, parse_agents
 from models.settings import SettingError, choice_error, kinds
 from models.vocabulary import translate
 from understudy.kinds import KINDS, MODES
@@ -230,7 +230,8 @@ def opened(word: str, changes: Sequence[str], game: str) -> tuple[str, files.Pro
             raise SettingError(f"--use {key}={text} has no effect: all agents train and are tested alike")
         values[key] = read_value(flags_by_name[key], [text])
     changed_proxy = dataclasses.replace(proxy, config=build(proxy.config, values))
-    validate(changed_proxy.implementation, changed_proxy.config)
+    if problem := family(changed_proxy.implementation).validate(changed_proxy.config):
+        raise SettingError(problem)
     if (size := changed_proxy.networks.size) != len(proxy.parameters):
         line = f"use is {' '.join(changes)!r}, with which {path} would have {size} weights"
         raise SettingError(f"{line}; allowed: settings that leave it its {len(proxy.parameters)}")
