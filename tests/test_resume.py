@@ -144,19 +144,6 @@ def test_locked_run_without_a_checkpoint_is_not_resumed(past_run: Path, logdir: 
     assert run_folder(logdir) == past_run
 
 
-def test_lost_or_foreign_rows_of_metrics(past_run: Path, logdir: Path, capsys: Shown) -> None:
-    table = past_run / "metrics.csv"
-    rows = table.read_text().splitlines(keepends=True)
-    table.write_text("".join([*rows[:-1], rows[-1].replace(",25,", ",26,")]))
-    old_files = contents(logdir)
-    refused(trainer.main, flags(logdir, "--resume", epochs=6), "is not the table of this run: line 6", capsys)
-    assert old_files == contents(logdir)
-    table.unlink()
-    assert trainer.main(flags(logdir, "--resume", epochs=6)) == 0
-    assert "warning: rows of 5 epochs are lost (1 to 5)" in capsys.readouterr().out
-    assert read_metrics(table)["epoch"] == [5, 6]
-
-
 def test_resume_refuses_a_damaged_or_best_checkpoint(past_run: Path, logdir: Path, capsys: Shown) -> None:
     """The error offers the other checkpoint if it is intact."""
     last, best = (past_run / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
