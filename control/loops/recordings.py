@@ -212,8 +212,9 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
 def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
     """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium: parts of
     dictionaries and tuples one after another, discrete numbers one-hot."""
-    steps = iterate(batch_space(space, len(episode) + 1), episode.observations)
-    return np.stack([gym.spaces.flatten(space, observation) for observation in steps]).astype(np.float32)
+    observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
+    vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
+    return np.stack(vectors).astype(np.float32)
 
 
 def _padded(values: Sequence[Tensor]) -> Tensor:
