@@ -23,7 +23,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
 from control.loops.process import configure_torch
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from control.loops.threads import for_members
@@ -461,8 +461,8 @@ class InnerLoop:
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Play K greedy episodes of each of M members from ``seeds [M, K]``, by the fastest method that supports the
         policy: machine code, the table of a grid world, or step by step."""
-        episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
-        return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
+        episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, threads=self.threads)
+        return episodes or self._play_by_table(policy) or play_episodes(policy, real, seeds)
 
     def _play_by_table(self, policy: Policy) -> Episodes | None:
         """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),

@@ -143,8 +143,6 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
         make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
     )
     training = open_environment(max(1, schedule.episodes))
-    if training.spaces.max_episode_steps is None and run.time_limit is None:
-        note(f"{run.gamename} has no time limit, so an episode may never end; --time_limit N cuts it")
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.

@@ -333,23 +333,22 @@ class StepGroups(Loop):
         in the order of the run's M members."""
         return {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
 
-    def _play_round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be
         False."""
         assert not sample
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
-        results = []
+        parts = []
         for group in self.groups:
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
-            action_log = self.action_log if group is self.groups[0] else None  # it contains the first member
             episodes = None
             if group.loop.play is not None and self.trajectories is None:  # machine code keeps no trajectories
-                episodes = group.loop.play(policy, group.evaluation, seeds[members], action_log=action_log)
-            if episodes is None:
-                episodes = self._play_policy(policy, group.evaluation, seeds[members], action_log)
-            results.append({"returns": episodes.returns, "lengths": episodes.lengths})
-        return Episodes(**self._in_member_order(results))
+                episodes = group.loop.play(policy, group.evaluation, seeds[members], record_actions)
+            parts.append(episodes or self._play_policy(policy, group.evaluation, seeds[members], record_actions))
+        order = self.member_order
+        returns, lengths = torch.cat([part.returns for part in parts]), torch.cat([part.lengths for part in parts])
+        return Episodes(returns[order], lengths[order], parts[0].actions)  # the first group has the first member
 
     def measure(self) -> dict[str, Tensor]:
         """Evaluate with greedy actions. Return the mean returns and lengths of episodes and, in an environment without
