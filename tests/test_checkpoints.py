@@ -155,7 +155,6 @@ INVALID_VALUES: dict[str, tuple[Any, str]] = {
     "understudy.epoch": ("7", "epoch is str; allowed: int"),
     "understudy.gradient_steps": (-1, "gradient_steps is -1"),
     "understudy.env_steps": (ONE.repeat(2), r"env_steps is int64 \[2\]; allowed: int64 \[1\]"),
-    "understudy.loop.env_steps": (ONE, "loop has counted"),
     "understudy.loop.agent": ({}, "it has no 'memory'"),
     "understudy.loop.agent.streams": (torch.zeros(1, 7, dtype=torch.uint8), "random generators"),
     f"{MEMORY}.lengths.0": (0, "memory of member 0 has lengths"),

@@ -182,10 +182,7 @@ class StepLoop:
         seeds, starts = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
-            block, first_row = (
-                self._starts_at(step).block,
-                step % BLOCK,
-            )  # the block has a row [M, E, ...] for each step
+            block, first_row = self._starts_at(step).block, step % BLOCK  # a block has a row [M, E, ...] for each step
             num_rows = min(BLOCK - first_row, last_step - step + 1)
             rows = slice(first_row, first_row + num_rows)
             seeds.append(block["seeds"][:, rows])
