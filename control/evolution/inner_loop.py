@@ -288,9 +288,7 @@ class InnerLoop:
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
             assert proxies is not None
-            size = self._max_members()
-            slices = [slice(first, first + size) for first in range(0, len(seeds), size)]
-            return Outcome.joined([loop._run_batch(proxies[rows], seeds[rows], None, by_target) for rows in slices])
+            return loop._test_targets(proxies, seeds)
         batches = loop._batches(seeds, sample_all)
         # Each thread trains a part of the members of every batch or, if batches are small, a part of the batches.
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
@@ -347,29 +345,37 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_batch(
-        self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
-    ) -> Outcome:
+    def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None) -> Outcome:
         """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. There must be at most
-        `_max_members` agents, of one implementation, with networks of one shape. With ``by_target``, train no agents,
-        but test the policies with the highest rewards in the proxies. Returns of agents whose weights are no longer
-        finite are NaN."""
+        `_max_members` agents, of one implementation, with networks of one shape."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
-        if by_target:
-            assert proxies is not None
-            target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
-            trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
-        else:
-            training_watch = watch_part(watch, 0, _TRAINING_FRACTION)
-            with self._tests_in_training(seeds) as tests:
-                trained = self.train_to_end(self.begin(proxies, list(seeds)), tests, training_watch)
-        test_time = time.perf_counter()
+        training_watch = watch_part(watch, 0, _TRAINING_FRACTION)
+        with self._tests_in_training(seeds) as tests:
+            trained = self.train_to_end(self.begin(proxies, list(seeds)), tests, training_watch)
+        outcome = self._test_outcome(trained, seeds, train_seconds=time.perf_counter() - start_time)
+        if watch is not None:
+            watch(1)
+        return outcome
+
+    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
+        """Test the policies with the highest rewards in ``proxies [N, D]``, in batches. No agents are trained."""
+        self._training_test_steps = 0
+        size, parts = self._max_members(), []
+        for first in range(0, len(seeds), size):
+            rows, batch_seeds = proxies[first : first + size], seeds[first : first + size]
+            no_steps, no_curve = torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 0)
+            target = self.stages.parameters.target(rows)
+            trained = Trained(target, rows.isfinite().all(1), no_steps, no_steps, no_curve)
+            parts.append(self._test_outcome(trained, batch_seeds, train_seconds=0.0))
+        return Outcome.joined(parts)
+
+    def _test_outcome(self, trained: Trained, seeds: Sequence[int], train_seconds: float) -> Outcome:
+        """Test the agents after training. Returns of agents whose weights are no longer finite are NaN."""
+        start_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
             returns[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
-        if watch is not None:
-            watch(1)
         return Outcome(
             returns=test_episodes.returns,
             lengths=test_episodes.lengths,
@@ -377,8 +383,8 @@ class InnerLoop:
             steps=trained.steps,
             episodes=trained.episodes,
             test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
-            train_seconds=test_time - start_time,
-            test_seconds=time.perf_counter() - test_time,
+            train_seconds=train_seconds,
+            test_seconds=time.perf_counter() - start_time,
         )
 
     def close(self) -> None:

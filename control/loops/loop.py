@@ -43,6 +43,7 @@ class Loop(ABC):
     score_name = "mean greedy return"  # the same in words
     steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     compiled = False  # whether agents train in machine code
+    continuing = False  # whether the environment has no episodes
     target: float | None = None  # score that ends the run, if the agent's settings define one
     watch: Watch | None = None  # called with the finished fraction of an epoch, if an epoch takes many steps
     actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
@@ -115,11 +116,14 @@ class Loop(ABC):
 
     def measure(self) -> dict[str, Tensor]:
         """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
-        episodes in the settings. Return the mean returns, and the mean length of greedy episodes, ``{tag: [M]}``."""
+        episodes in the settings. Return the mean returns, the mean length of greedy episodes and, in an environment
+        without episodes, the mean reward of a greedy step, ``{tag: [M]}``."""
         evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
         row = {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
-        if "greedy" in evaluations:
-            row["eval/length_greedy"] = evaluations["greedy"].lengths.float().mean(1)
+        greedy = evaluations["greedy"]
+        row["eval/length_greedy"] = greedy.lengths.float().mean(1)
+        if self.continuing:
+            row["eval/reward_rate"] = (greedy.returns / greedy.lengths).mean(1)
         return row
 
     def second_score(self) -> Tensor:

@@ -279,6 +279,7 @@ class StepGroups(Loop):
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
+        self.continuing = schedule.continuing
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
@@ -346,15 +347,6 @@ class StepGroups(Loop):
         order = self.member_order
         returns, lengths = torch.cat([part.returns for part in parts]), torch.cat([part.lengths for part in parts])
         return Episodes(returns[order], lengths[order], parts[0].actions)  # the first group has the first member
-
-    def measure(self) -> dict[str, Tensor]:
-        """Evaluate with greedy actions. Return the mean returns and lengths of episodes and, in an environment without
-        episodes, the mean reward of a step, ``{tag: [M]}``."""
-        episodes = self._evaluate_mode("greedy")
-        row = {self.score_tag: episodes.returns.mean(1), "eval/length_greedy": episodes.lengths.float().mean(1)}
-        if self.schedule.continuing:
-            row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
-        return row
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member
