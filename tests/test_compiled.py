@@ -298,8 +298,7 @@ def test_tests_during_training(argv: str) -> None:
     for make_tests in (compiled.make_tests, lambda *_: None):
         loop, inner._training_test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"make_tests": make_tests}))
-        with inner._tests_in_training(seeds) as tests:
-            outcomes.append((inner.train_to_end(loop, tests), inner._training_test_steps, weights(loop)))
+        outcomes.append((inner.train_to_end(loop, with_tests=True), inner._training_test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes
     assert first.curve.shape == other.curve.shape == (3, 7)
     assert first.curve.unique().numel() > 2 and steps > 60
