@@ -1,9 +1,5 @@
 """Runs that stop in the midst, to be resumed and held against a run that nobody stopped."""
 
-import multiprocessing
-import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +28,6 @@ def stopped(argv: list[str], logdir: Path, epoch: int) -> dict[str, Any]:
     state = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state
     assert state["epoch"] == epoch - 1
     return state
-
-
-def killed(argv: list[str], ready: Callable[[], bool]) -> None:
-    """A run of the command in a copy of this process, which is killed a moment after ``ready``."""
-    process = multiprocessing.get_context("fork").Process(target=trainer.main, args=(argv,))
-    process.start()
-    while not ready():
-        assert process.is_alive()
-        time.sleep(0.005)
-    time.sleep(0.013)
-    process.kill()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
 
 
 def epochs_of(logdir: Path) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli import parse
 from control.evolution.inner_loop import InnerLoop, train
-from control.loops.rollout import rollout
+from control.loops.rollout import play_episodes
 from control.loops.steps import StepLoop
 from envs.make import make_environment
 from models.agents.ddqn.config import Config as DDQN
@@ -281,7 +281,7 @@ def test_play_equals_rollout(game: str, kind: str) -> None:
     flat_weights = size * Streams(seeds).normal(agent.flat_parameters.shape[1])
     policy, starts = agent.with_weights(flat_weights), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
-    actual, expected = compiled.play(policy, real, starts), rollout(policy, real, starts, keep=False)
+    actual, expected = compiled.play(policy, real, starts), play_episodes(policy, real, starts)
     assert actual is not None
     same = (actual.lengths == expected.lengths) & torch.isclose(actual.returns, expected.returns, rtol=1e-4, atol=1e-3)
     assert same.float().mean() > 0.95  # rounding decides between actions that are as good now and then
@@ -298,8 +298,7 @@ def test_tests_during_training(argv: str) -> None:
     for make_tests in (compiled.make_tests, lambda *_: None):
         loop, inner._training_test_steps = begin_loop(inner, seeds), 0
         inner.compiled = types.SimpleNamespace(**(vars(compiled) | {"make_tests": make_tests}))
-        with inner._tests_in_training(seeds) as tests:
-            outcomes.append((inner.train_to_end(loop, tests), inner._training_test_steps, weights(loop)))
+        outcomes.append((inner.train_to_end(loop, with_tests=True), inner._training_test_steps, weights(loop)))
     (first, steps, first_weights), (other, count, other_weights) = outcomes
     assert first.curve.shape == other.curve.shape == (3, 7)
     assert first.curve.unique().numel() > 2 and steps > 60

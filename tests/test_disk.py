@@ -5,13 +5,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partialmethod
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 
 from control.cli import parse as config
 from control.storage import checkpoints
@@ -150,56 +147,6 @@ def test_disk_with_little_room(limit_kind: str, name: str, resumed: bool, tmp_pa
             yield from recovery_problems(place, log.with_name(f"{log.name}_again"), name, reference, resumed)
 
     attempts(tmp_path, iter(range(0, max_limit, max(1, max_limit // 16))), attempt)
-
-
-# A function that writes, and the number of its call at which the disk is full.
-MOMENTS = [
-    ("UDRL", "control.lightning.callbacks.RunLog.__init__", 1),
-    ("UDRL", "control.lightning.callbacks.RunLog.on_train_epoch_end", 1),
-    ("UDRL", "control.lightning.callbacks.RunLog.on_train_epoch_end", 4),
-    ("UDRL", "control.lightning.callbacks.RunLog.finish", 1),
-    ("UDRL", "control.lightning.callbacks.Checkpoints._save", 1),
-    ("UDRL", "control.lightning.callbacks.Checkpoints._save", 2),
-    ("UDRL", "control.lightning.callbacks.Checkpoints._save", 3),
-    ("UDRL", "control.commands.train.learning_curve", 1),
-    ("videos", "control.films.recording.record", 1),
-    ("videos", "control.films.recording.record", 2),
-    ("SE", "control.lightning.callbacks.Checkpoints._save", 4),
-    ("SE", "control.storage.run_dir.atomic_write_text", 1),
-    ("SE", "control.storage.run_dir.atomic_write_text", 2),
-    ("SE", "models.proxies.files.save", 1),
-    ("SE", "control.reports.synthetic.picture", 1),
-]
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_disk_fills_up_during_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = run_folder(small(name, tmp_path))
-
-    def attempt(moment: tuple[str, int], log: Path) -> Iterator[str]:
-        (path, count), calls = moment, 0
-        with disk(tmp_path) as place, monkeypatch.context() as patched:
-            real = resolve_name(path)
-
-            def filling(*args: Any, **kwargs: Any) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls == count:
-                    fill(place, 0)
-                return real(*args, **kwargs)
-
-            patched.setattr(path, filling)
-            # Else the thread of TensorBoard writes every two minutes.
-            patched.setattr(SummaryWriter, "__init__", partialmethod(SummaryWriter.__init__, flush_secs=0))
-            run = resume(name, place, log)
-            if wrong := run_problem(run):
-                yield wrong
-            patched.undo()
-            if not (place / "filler").exists():
-                yield "the disk was never full"
-            yield from recovery_problems(place, log.with_name(f"{log.name}_again"), name, reference, False)
-
-    attempts(tmp_path, iter([moment[1:] for moment in MOMENTS if moment[0] == name]), attempt)
 
 
 # Read-only folders and files of a resumed run.

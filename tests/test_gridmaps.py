@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import hashed
-from control.loops.rollout import rollout
+from control.loops.rollout import play_episodes
 from envs.gridmaps import MAPS, CliffWalking, GridMap
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
@@ -147,9 +147,7 @@ def test_play_equals_rollout(name: str, limit: int) -> None:
     # Most random policies circle: every second one moves right or down, and up in the first column.
     by_cell[::2] = torch.tensor([world.actions.index("right"), world.actions.index("down")])[by_cell[::2] % 2]
     by_cell[::4, -len(world.rows[0])] = world.actions.index("up")
-    stepped = rollout(
-        Moves(by_cell), TensorEnvironment(world, 200, 1), torch.zeros(200, 1, dtype=torch.int64), keep=False
-    )
+    stepped = play_episodes(Moves(by_cell), TensorEnvironment(world, 200, 1), torch.zeros(200, 1, dtype=torch.int64))
     returns, lengths = world.play(by_cell, limit)
     assert_near(returns, stepped.returns[:, 0], gamma(limit + 1) * limit * 100)  # rewards are at most 100
     assert torch.equal(lengths, stepped.lengths[:, 0])

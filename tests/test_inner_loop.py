@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from control.evolution import inner_loop
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.loops.rollout import Episodes
 from control.loops.steps import StepLoop
@@ -201,16 +200,6 @@ def test_agents_are_freed_after_the_run(game: str, kind: str, agent: Any, compil
         gc.enable()
 
 
-def test_programs_of_few_members_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, seeds = loop_of(**PLATEAU), list(range(7))
-    proxies = proxies_of(loop, 7)
-    expected = loop.run(proxies, seeds)
-    monkeypatch.setattr(inner_loop, "MOST_MEMBERS", 3)
-    parts = loop.run(proxies, seeds)
-    assert_same_outcome(parts, expected, list(range(7)))
-    assert parts.test_steps == expected.test_steps > 0 and parts.train_seconds > 0 and parts.test_seconds > 0
-
-
 @pytest.mark.parametrize(
     ("game", "agents"), [("cartpole", 512), ("emptyroom33", 512), ("FrozenLake8x8-v1", 32), ("Taxi-v3", 4)]
 )
@@ -219,19 +208,6 @@ def test_agents_with_long_observations_train_in_small_programs(game: str, agents
     loop, seeds = loop_of(game), list(range(1000))
     sizes = [len(rows) for _, rows in loop._batches(seeds, sample_all=False)]
     assert sizes[0] == max(sizes) == agents and sum(sizes) == 1000
-
-
-def test_stopped_agent_is_tested_as_it_was() -> None:
-    """Though it continued to learn beside the others until the next compaction."""
-    loop, seeds = loop_of(**PLATEAU), list(range(12))
-    proxies = proxies_of(loop, 12)
-    company = loop.run(proxies, seeds)
-    early = (company.steps < 160).nonzero()[:, 0].tolist()
-    assert len(early) > 3
-    for i in early[:3]:
-        assert_same_outcome(
-            loop.run(proxies[[i]], [seeds[i]], inner_steps=int(company.steps[i]), inner_rule="budget"), company, [i]
-        )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from control.cli import parse as config
 from control.evolution.inner_loop import InnerLoop
-from control.loops.rollout import rollout
+from control.loops.rollout import play_episodes
 from control.loops.steps import StepLoop
 from control.reports import synthetic
 from control.reports.synthetic import action_rewards, behaviour, in_bins
@@ -54,7 +54,7 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
         samples = behaviour(proxy, settings)
     assert (len(compaction_sizes) > 0) == early
     trained = loop.train_to_end(loop.begin(proxy.parameters.expand(10, -1), list(range(10))))
-    episodes = rollout(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10), keep=False)
+    episodes = play_episodes(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10))
     steps = int(episodes.lengths.sum())
     assert episodes.returns.sum() == steps  # a step is a point
     assert samples["real"][:, 4].tolist() == [1.0] * steps

@@ -75,31 +75,6 @@ def overlapping() -> bytes:
     return archive_bytes[:start] + table * 10 + end[:8] + struct.pack("<2HL", 10, 10, 10 * len(table)) + end[16:]
 
 
-def declared(size: int) -> bytes:
-    """A part that claims ``size`` bytes in the fields for large files."""
-    archive_bytes = bytearray(archive({PICKLE: b"\x80\x02}."}))
-    at = archive_bytes.index(b"PK\x01\x02")
-    extra = struct.pack("<2H2Q", 1, 16, size, size)
-    archive_bytes[at + 20 : at + 28], archive_bytes[at + 30 : at + 32] = b"\xff" * 8, struct.pack("<H", len(extra))
-    archive_bytes[-22 - 0 : -22] = extra
-    archive_bytes[-10:-6] = struct.pack("<L", 46 + len(PICKLE) + len(extra))
-    return bytes(archive_bytes)
-
-
-def large_table(size: int) -> bytes:
-    """A table of contents of ``size`` bytes, by the record for large archives."""
-    archive_bytes = archive({PICKLE: b"\x80\x02}."})
-    where = archive_bytes.index(b"PK\x01\x02")
-    record = b"PK\x06\x06" + struct.pack("<Q2H2L4Q", 44, 45, 45, 0, 0, 1, 1, size, where)
-    locator = b"PK\x06\x07" + struct.pack("<LQL", 0, len(archive_bytes) - 22, 1)
-    return archive_bytes[:-22] + record + locator + archive_bytes[-22:]
-
-
-def repeated_opcode(opcode: bytes, count: int) -> bytes:
-    """A pickle with a list of ``count`` times ``opcode``."""
-    return pickled(b"](" + opcode * count + b"e")
-
-
 MAX_OPCODES = 2**21 - 400  # opcodes of one byte that a pickle may have
 WORDS = b"X\x00\x00\x08\x00" + b"x" * 2**19 + b"q\x01"
 PAIRS = b"](" + b"]q\x02(K\x01K\x01e" * 1000 + b"eq\x01"  # a list of pairs, number 1 in the memo
@@ -107,9 +82,6 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "lists that share parts, as settings": (lambda: saved(content(nested(60))), "again and again"),
     "tuples that share parts, as a key": (
         lambda: pickled(b"}" + pickle.dumps(nested(60, tuple), 2)[2:-1] + b"K\x01s"), "a tuple as a key"),
-    "tuples that share parts, as a storage": (
-        lambda: pickled(b"(K\x00K\x00" + pickle.dumps(nested(60, tuple), 2)[2:-1] + b"K\x00K\x00tQ"),
-        "named by a tuple"),
     "a list within itself": (lambda: pickled(b"]q\x00h\x00a"), "again and again"),
     "a long text again and again": (lambda: pickled(b"](" + WORDS + b"h\x01" * 10**5 + b"e"), "again and again"),
     "stride 0": (lambda: saved(content(torch.zeros(1).expand(10**9))), "overlap"),
@@ -124,8 +96,6 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "compressed": (lambda: archive({PICKLE: bytes(10**8)}, zipfile.ZIP_DEFLATED), "compressed"),
     "a hundred thousand parts": (lambda: shared_parts(100_000), "table of contents"),
     "parts that share bytes": (overlapping, "share their bytes"),
-    "a part of 2 ** 62 bytes": (lambda: declared(2**62), "share their bytes"),
-    "a table of contents of 2 ** 62 bytes": (lambda: large_table(2**62), "damaged"),
     "a pickle of 10 MB": (lambda: archive({PICKLE: bytes(10**7)}), "allowed: at most"),
     "a number of 2 GB": (lambda: pickled(b"\x8b\xff\xff\xff\x7f"), "damaged"),
     "bytes of 2 ** 60": (lambda: pickled(b"\x8e" + struct.pack("<Q", 2**60)), "damaged"),
@@ -133,27 +103,16 @@ ATTACKS: dict[str, tuple[Callable[[], bytes], str]] = {
     "bytearray(10 ** 10)": (lambda: pickled(b"cbuiltins\nbytearray\nI10000000000\n\x85R"), "bytearray"),
     "copies of a mapping": (
         lambda: pickled(PAIRS + b"ccollections\nOrderedDict\nq\x03](" + b"h\x03h\x01\x85R" * 10**5 + b"e"), "damaged"),
-    "numbers written into a tensor": (
-        lambda: pickled(tensor((10**6,), (1,), 10**6) + b"(" + b"\x88K\x01" * 10**5 + b"u", **{"0": bytes(4 * 10**6)}),
-        "as a key"),
     "attributes of a function": (lambda: pickled(TENSOR + b"}X\x01\x00\x00\x00aK\x01sb"), "was not written"),
-    "a hundred thousand mappings": (lambda: repeated_opcode(b"}", 10**5), "was not written"),
-    "two million mappings": (lambda: repeated_opcode(b"}", MAX_OPCODES), "was not written"),
-    "half a million ordered mappings": (
-        lambda: pickled(b"](ccollections\nOrderedDict\nq\x00" + b"h\x00)R" * (MAX_OPCODES // 4) + b"e"), "was not wri"),
+    "a hundred thousand mappings": (lambda: pickled(b"](" + b"}" * 10**5 + b"e"), "was not written"),
     "four hundred thousand tensors": (
         lambda: pickled(b"](" + TENSOR + arguments((1,), (1,), 1) + b"q\x08R"
                         + b"h\x07h\x08R" * (MAX_OPCODES // 5) + b"e", **{"0": bytes(4)}), "holds 5[0-9]{4} tensors"),
     "a hundred thousand levels": (lambda: pickled(b"]" * 10**5 + b"a" * (10**5 - 1)), "was not written"),
-    "a million levels": (lambda: pickled(b"]" * 10**6 + b"a" * (10**6 - 1)), "was not written"),
 }  # fmt: skip
-# As many as one file may have.
-LARGE = ("two million mappings", "half a million ordered mappings", "a million levels")
 
 
-@pytest.mark.parametrize(
-    "attack", [pytest.param(attack, marks=[pytest.mark.slow] * (attack in LARGE)) for attack in ATTACKS]
-)
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_hostile_checkpoint_is_refused(attack: str, tmp_path: Path) -> None:
     make, message = ATTACKS[attack]
     path = tmp_path / "last.ckpt"
@@ -207,17 +166,13 @@ GROUP = {
 }  # fmt: skip
 CHANGES: list[dict[str, Any]] = [
     {"over_seeds": None},
-    {"over_seeds": {"eval/return_greedy": {}}},
     {"over_seeds": {"eval/return_greedy": {"n": 1, "mean": 10**400, "iqm": 1.0, "iqm_interval": None}}},
     {"seeds": []},
-    {"seeds": {"25": {"eval/return_greedy": {"last": "x"}}}},
-    {"names": 3},
-    {"curves": []},
     {"curves": {"eval/return_greedy": {"env_steps": [1, 9], "seeds": [[1.0]]}}},
 ]
 
 
-@pytest.mark.parametrize("change", [*CHANGES, "over_seeds", "seeds"], ids=str)
+@pytest.mark.parametrize("change", [*CHANGES, "seeds"], ids=str)
 def test_damaged_numbers_of_a_figure_are_refused(change: Any, tmp_path: Path, capsys: Shown) -> None:
     group = {n: v for n, v in GROUP.items() if n != change} if isinstance(change, str) else GROUP | change
     path = tmp_path / "x.json"
@@ -260,13 +215,4 @@ def test_huge_safetensors_header_is_refused(tmp_path: Path) -> None:
     entries = ",".join(f'"{i}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for i in range(200_000))
     path.write_bytes(struct.pack("<Q", len(entries) + 2) + b"{" + entries.encode() + b"}")
     with pytest.raises(ProxyError, match="a header of 11,[0-9,]* bytes"):
-        understudy.load(path)
-
-
-@pytest.mark.parametrize("offsets", [(0, 2**40), (2**62, 2**63), (8, 4), (4, 12)])
-def test_safetensors_offsets_outside_the_file_are_refused(offsets: tuple[int, int], tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    head = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": offsets}}).encode()
-    path.write_bytes(struct.pack("<Q", len(head)) + head + bytes(8))
-    with pytest.raises(ProxyError, match="not a whole safetensors file"):
         understudy.load(path)

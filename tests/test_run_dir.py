@@ -18,8 +18,6 @@ from control.storage.run_dir import (
     MetricsFile,
     atomic_write_text,
     create,
-    locked,
-    missing_epochs,
     newest,
     parent,
     read_metrics,
@@ -158,33 +156,14 @@ def test_invalid_metrics_file_is_an_error(tmp_path: Path, content: str | bytes |
     assert content is None or path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
 
 
-@pytest.mark.parametrize(("rows", "lost"), [
-    (ROWS, []), (ROWS[::-1], []), (ROWS[2:], [1]), (ROWS[:3], [2]), ((), [1, 2]), ((*ROWS, "3,300,25,\n"), []),
+@pytest.mark.parametrize(("rows", "epochs"), [
+    (ROWS, [1, 1, 2, 2]), (ROWS[2:], [2, 2]), (ROWS[:3], [1, 1, 2, 2]), ((), [2, 2]),
+    ((*ROWS, "3,300,25,\n"), [1, 1, 2, 2]),
 ])  # fmt: skip
-def test_missing_epochs_of_a_resumed_run(tmp_path: Path, rows: tuple[str, ...], lost: list[int]) -> None:
+def test_table_ends_with_the_epoch_of_the_checkpoint(tmp_path: Path, rows: tuple[str, ...], epochs: list[int]) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text(HEAD + "".join(rows))
-    assert missing_epochs(path, {25: 200, 26: 200}, 2) == lost
     MetricsFile(path).resume_after([{"epoch": 2, "env_steps": 200, "seed": seed} for seed in (25, 26)])
     table = read_metrics(path)
-    pairs = list(zip(table["epoch"], table["seed"], strict=True))
-    assert pairs == [(epoch, seed) for epoch in (1, 2) if epoch == 2 or 1 not in lost for seed in (25, 26)]
+    assert table["epoch"] == epochs and table["seed"] == [25, 26] * (len(epochs) // 2)
     assert table["env_steps"][-2:] == [200, 200]
-
-
-@pytest.mark.parametrize("row", ["1,100,25,\n", "2,300,25,\n", "2,200,27,\n", "0,0,25,\n"])
-def test_rows_of_another_run_are_refused(tmp_path: Path, row: str) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text(HEAD + "".join(ROWS[:2]) + row)
-    with pytest.raises(SettingError, match="line 4 is of epoch .*move it away"):
-        missing_epochs(path, {25: 200, 26: 200}, 2)
-
-
-@pytest.mark.parametrize("name", [".lock", "config.yaml", "metrics.csv", "checkpoints"])
-def test_foreign_files_in_the_run_folder_are_not_changed(tmp_path: Path, name: str) -> None:
-    path, elsewhere = tmp_path / "run" / name, tmp_path / "elsewhere"
-    path.parent.mkdir(), elsewhere.write_text("of somebody")
-    path.symlink_to(elsewhere) if name in (".lock", "checkpoints") else path.mkdir()
-    with pytest.raises(SettingError, match=f"{name}' is no f"), locked(path.parent):
-        pass
-    assert elsewhere.read_text() == "of somebody" and [entry.name for entry in path.parent.iterdir()] == [name]

@@ -180,7 +180,7 @@ def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.Monke
         ("test_teachers:late", "the action 2; allowed: whole numbers, 0 to 1"),
         ("test_teachers:broken", "failed: no such policy"),
         ("test_teachers:half", r"the action 0\.5; allowed: whole numbers, 0 to 1"),
-        ("test_teachers:lost", "gives nan; allowed: finite numbers"),
+        ("test_teachers:lost", "gives numbers that are not finite; allowed"),
         ("test_teachers:ending", "failed: 3; allowed: a function"),
     ],
 )

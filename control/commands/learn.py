@@ -45,7 +45,7 @@ from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
-from control.loops.rollout import FunctionPolicy, rollout
+from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, GOOD_FRACTION, PAGE, conclusion, write_page
 from control.reports.search import quartiles
 from control.reports.tables import number_text
@@ -513,7 +513,7 @@ def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
     envs = 16  # environments in parallel
     seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:
-        parts = [rollout(policy, real, chunk, keep=False).returns[0] for chunk in seeds.split(envs, 1)]
+        parts = [play_episodes(policy, real, chunk).returns[0] for chunk in seeds.split(envs, 1)]
     return torch.cat(parts).numpy()
 
 

@@ -204,16 +204,11 @@ def has_machine_code(settings: Settings) -> bool:
 
 
 def _restored_module(settings: Settings, checkpoint_path: Path) -> RunModule:
-    """Return the module of an interrupted run, restored from its checkpoint, with the changes in ``settings``. Prints a
-    warning if metrics.csv lacks rows of epochs before the checkpoint. Writes nothing."""
+    """Return the module of an interrupted run, restored from its checkpoint, with the changes in ``settings``. Writes
+    nothing."""
     checkpoint = checkpoints.load(checkpoint_path, resume=True)
     module = build_module(_resumed_settings(settings, checkpoint))
     module.restore(checkpoint)
-    table = run_dir.run_folder_of(checkpoint_path) / "metrics.csv"
-    steps_of_seed = dict(zip(module.seeds, module.env_steps.tolist(), strict=True))
-    if lost_epochs := run_dir.missing_epochs(table, steps_of_seed, module.epoch):
-        span = f"{lost_epochs[0]} to {lost_epochs[-1]}"
-        warning(f"rows of {len(lost_epochs)} {module.unit}s are lost ({span}): {str(table)!r} does not have them")
     return module
 
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,11 +26,11 @@ from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
 from envs.names import import_module
 from models.proxies.search import SearchConfig
-from models.settings import ProcessDied, SettingError, UserError
+from models.settings import ProcessDied, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
-_CONNECT_SECONDS, _ANSWER_SECONDS = 5.0, 20.0  # time limits for opening a socket, and for the cluster's status
+_CONNECT_SECONDS = 5.0  # time limit for opening a socket
 # Ray reads these when it is first imported. They turn off its reports, its usage statistics and its copies of every
 # metric, and give trials the priority of an ordinary run instead of a lower one. A call after Ray's end does not start
 # it again. Messages of its daemons, such as a page about a dead worker, are skipped.
@@ -66,7 +65,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     """
     for name, value in (_VARIABLES | (_LOCAL_VARIABLES if address is None else {})).items():
         os.environ.setdefault(name, value)
-    if address is not None:
+    if address is not None and address != "auto":
         _check_cluster(address)
     import ray
 
@@ -112,26 +111,14 @@ def _no_stderr() -> Iterator[None]:
 
 
 def _check_cluster(address: str) -> None:
-    """Check in a subprocess that a cluster answers. If none does, Ray in this process would retry for minutes. Raises
-    SettingError for a malformed address, UserError if there is no answer."""
-    if address != "auto":
-        host, _, port = address.rpartition(":")
-        if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
-            raise SettingError(f"ray_address is {address!r}; allowed: host:port of a cluster's head, or auto")
-    command = [sys.executable, "-m", "ray.scripts.scripts", "status"]
+    """Raise UserError if no program listens at ``address``. Ray in this process would retry for minutes."""
+    host, _, port = address.rpartition(":")
     try:
-        if address != "auto":
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
-            command += ["--address", address]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
-        lines = [line for line in (result.stdout + result.stderr).splitlines() if line.strip()]
-        reason = (lines[-1] if lines else "ray status failed") if result.returncode else ""
-    except subprocess.TimeoutExpired:
-        reason = f"no answer of a Ray head in {_ANSWER_SECONDS:.0f} s"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason:
-        raise _unreachable(address, reason)
+        if not host or not port.isdecimal():
+            raise OSError("allowed: host:port of a cluster's head, or auto")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
+        raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 def _unreachable(address: str, reason: str) -> UserError:
@@ -141,15 +128,6 @@ def _unreachable(address: str, reason: str) -> UserError:
         f"ray_address is {address!r}: no cluster can be joined there ({reason.rstrip('.')}); this machine must be a "
         f"node of it ({start}), see docs/tuning.md"
     )
-
-
-@contextlib.contextmanager
-def _cores_for(num_workers: int, address: str | None) -> Iterator[int]:
-    """Context manager that starts or joins Ray, and yields the number of cores that each task must request. Tasks wait
-    for free cores. In a trial of a hyperparameter search, Ray runs already."""
-    in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    with contextlib.nullcontext() if in_trial else connected(address, num_workers):
-        yield 0 if in_trial else 1  # a trial has reserved the cores
 
 
 class RayWorkers:
@@ -170,11 +148,14 @@ class RayWorkers:
         cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
         self._close = weakref.finalize(self, cleanup.close)
+        in_trial = "ray" in sys.modules and sys.modules["ray"].is_initialized()
         try:
-            cores = cleanup.enter_context(_cores_for(num_workers, ray_address))
+            if not in_trial:
+                cleanup.enter_context(connected(ray_address, num_workers))
             cleanup.callback(_cancel, self._tasks)
             import ray
 
+            cores = 0 if in_trial else 1  # of a task, which waits until they are free; a trial has reserved its cores
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Empty calls load the imports, so that errors appear now.
             self._results([None] * num_workers)
@@ -247,7 +228,7 @@ def make_workers(
 
 
 def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
-    """Run the task of a worker process: load the imports of ``job`` (arguments of `InnerLoop`), then train and test the
+    """Run the task of a worker process: build the `InnerLoop` with the arguments ``job``, then train and test the
     agents of ``call`` (arguments of `InnerLoop.run`: proxies, seeds, options), if any."""
     loop = _worker_loop(*job)
     if call is None:

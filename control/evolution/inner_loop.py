@@ -23,7 +23,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
 from control.loops.process import configure_torch
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from control.loops.threads import for_members
@@ -57,15 +57,6 @@ class Trained:
     steps: Tensor
     episodes: Tensor
     curve: Tensor
-
-
-@dataclass
-class TestsInTraining:
-    """Tests of M agents during training. A test plays K greedy episodes of each agent on the environment ``real``.
-    ``starts [M, N, K]`` are the seeds of the episodes of at most N tests."""
-
-    real: Environment
-    starts: Tensor
 
 
 @dataclass
@@ -288,9 +279,7 @@ class InnerLoop:
         loop.config = dataclasses.replace(self.config, **changes)
         if by_target:
             assert proxies is not None
-            size = self._max_members()
-            slices = [slice(first, first + size) for first in range(0, len(seeds), size)]
-            return Outcome.joined([loop._run_batch(proxies[rows], seeds[rows], None, by_target) for rows in slices])
+            return loop._test_targets(proxies, seeds)
         batches = loop._batches(seeds, sample_all)
         # Each thread trains a part of the members of every batch or, if batches are small, a part of the batches.
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
@@ -347,29 +336,36 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_batch(
-        self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool = False
-    ) -> Outcome:
+    def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None) -> Outcome:
         """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. There must be at most
-        `_max_members` agents, of one implementation, with networks of one shape. With ``by_target``, train no agents,
-        but test the policies with the highest rewards in the proxies. Returns of agents whose weights are no longer
-        finite are NaN."""
+        `_max_members` agents, of one implementation, with networks of one shape."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
-        if by_target:
-            assert proxies is not None
-            target, no_steps = self.stages.parameters.target(proxies), torch.zeros(len(seeds), dtype=torch.int64)
-            trained = Trained(target, proxies.isfinite().all(1), no_steps, no_steps, torch.zeros(len(seeds), 0))
-        else:
-            training_watch = watch_part(watch, 0, _TRAINING_FRACTION)
-            with self._tests_in_training(seeds) as tests:
-                trained = self.train_to_end(self.begin(proxies, list(seeds)), tests, training_watch)
-        test_time = time.perf_counter()
+        loop, training_watch = self.begin(proxies, list(seeds)), watch_part(watch, 0, _TRAINING_FRACTION)
+        trained = self.train_to_end(loop, with_tests=True, watch=training_watch)
+        outcome = self._test_outcome(trained, seeds, train_seconds=time.perf_counter() - start_time)
+        if watch is not None:
+            watch(1)
+        return outcome
+
+    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
+        """Test the policies with the highest rewards in ``proxies [N, D]``, in batches. No agents are trained."""
+        self._training_test_steps = 0
+        size, parts = self._max_members(), []
+        for first in range(0, len(seeds), size):
+            rows, batch_seeds = proxies[first : first + size], seeds[first : first + size]
+            no_steps, no_curve = torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 0)
+            target = self.stages.parameters.target(rows)
+            trained = Trained(target, rows.isfinite().all(1), no_steps, no_steps, no_curve)
+            parts.append(self._test_outcome(trained, batch_seeds, train_seconds=0.0))
+        return Outcome.joined(parts)
+
+    def _test_outcome(self, trained: Trained, seeds: Sequence[int], train_seconds: float) -> Outcome:
+        """Test the agents after training. Returns of agents whose weights are no longer finite are NaN."""
+        start_time = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
             returns[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
-        if watch is not None:
-            watch(1)
         return Outcome(
             returns=test_episodes.returns,
             lengths=test_episodes.lengths,
@@ -377,8 +373,8 @@ class InnerLoop:
             steps=trained.steps,
             episodes=trained.episodes,
             test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
-            train_seconds=test_time - start_time,
-            test_seconds=time.perf_counter() - test_time,
+            train_seconds=train_seconds,
+            test_seconds=time.perf_counter() - start_time,
         )
 
     def close(self) -> None:
@@ -405,25 +401,30 @@ class InnerLoop:
             environment = self.stages.stage(proxies, agent)  # in which the agent trains on the proxies
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
-    def train_to_end(self, loop: StepLoop, tests: TestsInTraining | None = None, watch: Watch | None = None) -> Trained:
-        """Train the fresh agents of ``loop`` to the end, with ``tests`` every ``test_every`` steps. Training and tests
-        run as compiled code if it supports them. Tests run inside the compiled training loop if possible. The returned
-        policy acts in the real environment."""
+    def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> Trained:
+        """Train the fresh agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
+        them every ``test_every`` steps, unless this setting is None. The returned policy acts in the real
+        environment."""
+        config, agent = self.config, loop.agent
         environment = loop.environment  # kept, because `train` may replace ``loop.environment`` when members end early
-        envs, compiled, compiled_tests = loop.agent.envs, self.compiled, None
-        steps = -(-self.config.inner_steps // envs)  # of every environment, rounded up
-        # The setting ``test_every`` is None only without tests; then the value 1 is ignored.
-        test_every = -(-(self.config.test_every or 1) // envs)
-        options: dict[str, Any] = {}
-        if compiled is not None and compiled.can_compile(loop):
-            if tests is not None:
-                compiled_tests = compiled.make_tests(loop, tests.real, tests.starts, test_every)  # None: impossible
-            options = {"advance": compiled.CompiledLoop(self.threads, compiled_tests)}
-            options["compact_every"] = compiled.COMPACT_EVERY
-        if tests is not None and compiled_tests is None:
-            options |= {"test": functools.partial(self._test_in_training, tests), "test_every": test_every}
-        rule = self._rule(loop.agent.members)
-        trained = train(loop, steps, rule, self.config.train_episodes, watch=watch, **options)
+        compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
+        compiled_tests, options = None, dict[str, Any]()
+        with contextlib.ExitStack() as stack:
+            if with_tests and config.test_every is not None:
+                count = config.inner_steps // config.test_every + 1  # the largest possible number of tests
+                starts = lockstep_streams(agent.seeds, "tests on the way").episode_seeds(count, config.test_episodes)
+                real = stack.enter_context(contextlib.closing(self._test_environment(agent.members)))
+                test_every = -(-config.test_every // agent.envs)  # steps of every environment, rounded up
+                if compiled is not None:  # tests inside the training loop, if possible
+                    compiled_tests = compiled.make_tests(loop, real, starts, test_every)
+                if compiled_tests is None:
+                    test = functools.partial(self._test_in_training, real, starts)
+                    options = {"test": test, "test_every": test_every}
+            if compiled is not None:
+                options["advance"] = compiled.CompiledLoop(self.threads, compiled_tests)
+                options["compact_every"] = compiled.COMPACT_EVERY
+            steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
+            trained = train(loop, steps, self._rule(agent.members), config.train_episodes, watch=watch, **options)
         if compiled_tests is not None:
             tests_done = slice(compiled_tests.tests_done)
             trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
@@ -432,37 +433,28 @@ class InnerLoop:
             trained.policy = environment.dynamics.adapted(trained.policy)
         return trained
 
-    @contextlib.contextmanager
-    def _tests_in_training(self, seeds: Sequence[int]) -> Iterator[TestsInTraining | None]:
-        """Context manager that yields the tests during the training of agents of ``seeds [M]``, None without tests."""
-        config = self.config
-        if config.test_every is None:
-            yield None
-            return
-        # The largest possible number of tests; both settings are rounded up to whole steps of all environments.
-        count = config.inner_steps // config.test_every + 1
-        starts = lockstep_streams(seeds, "tests on the way").episode_seeds(count, config.test_episodes)
-        real = make_environment(self.game, len(seeds), config.test_episodes, time_limit=config.test_limit)
-        with contextlib.closing(real):
-            yield TestsInTraining(real, starts)
-
-    def _test_in_training(self, tests: TestsInTraining, policy: Policy, number: int) -> Tensor:
-        """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0."""
-        episodes = self._rollout(policy, tests.real, tests.starts[:, number])
+    def _test_in_training(self, real: Environment, starts: Tensor, policy: Policy, number: int) -> Tensor:
+        """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0, of K episodes on ``real``.
+        ``starts [M, N, K]`` are the seeds of the episodes of N tests."""
+        episodes = self._rollout(policy, real, starts[:, number])
         self._training_test_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)
 
     def test(self, policy: Policy, seeds: Sequence[int]) -> Episodes:
         """Play K greedy test episodes of each of M agents on the real environment, by the agents' ``seeds [M]``."""
-        count, limit = self.config.test_episodes, self.config.test_limit
-        with contextlib.closing(make_environment(self.game, policy.members, count, time_limit=limit)) as real:
-            return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(count))
+        with contextlib.closing(self._test_environment(policy.members)) as real:
+            return self._rollout(policy, real, lockstep_streams(seeds, "tests").episode_seeds(real.envs))
+
+    def _test_environment(self, members: int) -> Environment:
+        """Return the real environment with the K test episodes of each of ``members`` agents."""
+        config = self.config
+        return make_environment(self.game, members, config.test_episodes, time_limit=config.test_limit)
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Play K greedy episodes of each of M members from ``seeds [M, K]``, by the fastest method that supports the
         policy: machine code, the table of a grid world, or step by step."""
-        episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, self.threads)
-        return episodes or self._play_by_table(policy) or rollout(policy, real, seeds, keep=False)
+        episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, threads=self.threads)
+        return episodes or self._play_by_table(policy) or play_episodes(policy, real, seeds)
 
     def _play_by_table(self, policy: Policy) -> Episodes | None:
         """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),

@@ -24,14 +24,14 @@ from torch import Tensor
 from control.evolution import stable_baselines
 from control.evolution.stable_baselines import policy_error
 from control.loops.build import build_loop, spaces_of, take_weights
+from control.loops.loop import first_member_actions
 from control.loops.rollout import LONG, FunctionPolicy, rollout
 from control.storage import checkpoints
-from control.storage.checkpoints import Checkpoint, CheckpointError
+from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
 from envs.make import Stages, make_environment
 from envs.names import first_line
-from models.contract import StepAgent
 from models.registry import family
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
@@ -69,42 +69,34 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     else:
         policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
     actions: Any = spaces.actions
-    if isinstance(actions, Discrete):
-        shape = (actions.n,) if wants_values else ()  # of the output for one observation
-    else:
-        shape = (actions.size,)
+    shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
+    picks_action = isinstance(actions, Discrete) and not wants_values
 
     def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        problem, allowed = _invalid_output(output, (len(obs), *shape), actions, wants_values)
+        problem, allowed = "", ""
+        if output.shape != (len(obs), *shape):
+            problem = f"{list(output.shape)} numbers for {len(obs)} observations"
+            allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
+        elif not output.float().isfinite().all():
+            problem, allowed = "numbers that are not finite", "finite numbers"
+        elif picks_action:
+            invalid = output[(output != output.long()) | (output < 0) | (output >= actions.n)]
+            if len(invalid):
+                problem, allowed = f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
         if problem:
             raise policy_error(source, f", which gives {problem}", allowed)
-        if isinstance(actions, Discrete):
-            return output.float() if wants_values else output.long()
+        if picks_action:
+            return output.long()
+        if wants_values:
+            return output.float()
         return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors now
     return checked_policy
-
-
-def _invalid_output(output: Tensor, shape: tuple[int, ...], actions: Any, wants_values: bool) -> tuple[str, str]:
-    """Return two parts of an error, the problem with the ``output`` of a policy for N observations and the allowed
-    output, or two empty texts for a valid output. ``shape`` is the valid shape, ``[N, ...]``, and ``actions`` is the
-    action space of the environment."""
-    if output.shape != shape:
-        allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
-        return f"{list(output.shape)} numbers for {shape[0]} observations", allowed
-    not_finite = output[~output.float().isfinite()]
-    if len(not_finite):
-        return f"{not_finite[0].item()}", "finite numbers"
-    if isinstance(actions, Discrete) and not wants_values:
-        invalid = output[(output != output.long()) | (output < 0) | (output >= actions.n)]
-        if len(invalid):
-            return f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
-    return "", ""
 
 
 def _function_policy(source: str) -> Teacher:
@@ -127,39 +119,31 @@ def _function_policy(source: str) -> Teacher:
     return act
 
 
-def _checkpoint(source: str) -> Checkpoint:
-    """Load an agent's checkpoint. Raises SettingError if ``source`` has none."""
+def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
+    """Load an agent, and return the greedy policy of its first member or, with ``wants_values``, its action values.
+    Raises SettingError if there is no checkpoint, the agent is of another game, or it has no action values."""
     try:
         checkpoint = checkpoints.load(source)
     except CheckpointError as error:
         problem = f", neither a proxy nor a policy: {str(error).partition('; allowed')[0]}"
         allowed = "a proxy's file, run folder or name; where a proxy can be made of it, a policy"
         raise policy_error(source, problem, allowed) from error
-    if family(checkpoint.settings.run.implementation).learns_from == "evolution":
-        raise policy_error(source, ", a search without a winner", "a proxy, or an agent's checkpoint")
-    return checkpoint
-
-
-def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
-    """Load an agent, and return the greedy policy of its first member or, with ``wants_values``, its action values.
-    Raises SettingError if the agent is of another game, or has no action values."""
-    checkpoint = _checkpoint(source)
     run = checkpoint.settings.run
+    if family(run.implementation).learns_from == "evolution":
+        raise policy_error(source, ", a search without a winner", "a proxy, or an agent's checkpoint")
     if run.gamename.partition(",")[0] != game.partition(",")[0]:
         raise policy_error(source, f", an agent on {run.gamename}", f"one on {game}")
     with contextlib.closing(build_loop(checkpoint.settings, for_training=False)) as loop:
         take_weights(loop.agents, checkpoint)
     agent: Any = loop.agents[0]
-    has_values = isinstance(agent, StepAgent) and hasattr(agent, "values")
-    if wants_values and not has_values:
+    if wants_values and not hasattr(agent, "values"):
         raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
 
     def act(obs: Tensor) -> Tensor:
-        member_obs = obs.expand(agent.members, *obs.shape)  # [M, N, S], the same for every member
         if wants_values:
-            return agent.values(member_obs)[0]  # of [M, N, A]
+            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # of [M, N, A]
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
-        return policy.act(member_obs)[0]  # of [M, N] or [M, N, A]
+        return first_member_actions(policy, obs)
 
     return torch.no_grad()(act)
 
@@ -265,8 +249,6 @@ class TeacherEpisodes:
 def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
     """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
     SettingError if no proxy with these settings can be made from it."""
-    if Path(source).exists() and not stable_baselines.is_agent(source):
-        _checkpoint(source)  # an unusable file is reported before unsuitable settings
     return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
 
 

@@ -17,7 +17,6 @@ from control.loops.build import build_loop, take_weights, with_lacks
 from control.loops.loop import Loop, as_observations, first_member_actions
 from control.reports import tags
 from control.storage import checkpoints
-from models.state import require
 from models.streams import Streams
 
 _PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a mean over several
@@ -145,11 +144,6 @@ class AgentModule(RunModule):
     def load_run_state(self, state: dict[str, Any]) -> None:
         super().load_run_state(state)
         self.loop.load_state_dict(state["loop"])
-        # The module's counters are copies of the loop's, so they are equal unless the checkpoint is damaged.
-        counters = self.env_steps.tolist(), self.gradient_steps
-        loop_counters = self.loop.env_steps.tolist(), self.loop.gradient_steps
-        same_counts = self.epoch == self.loop.epochs and counters == loop_counters
-        require(same_counts, "loop", f"has counted {loop_counters}", f"{counters} of the run")
 
     def load_weights(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Load the weights of a checkpoint, and nothing else. Raises CheckpointError if shapes differ."""

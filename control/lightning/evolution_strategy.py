@@ -1,7 +1,6 @@
 """The callback that runs the outer loop of a search: an evolution strategy with its noise, population and archive."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -53,7 +52,6 @@ class EvolutionStrategy(pl.Callback):
         self.generation = 0  # number of the latest evaluated generation
         self.flat_generations = 0  # number of latest generations in a row that are flat (`_is_flat`)
         self.restarts = 0  # number of restarts; each doubles noise_std
-        self.warned_of_flat_fitness = False
 
     @classmethod
     def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
@@ -156,55 +154,46 @@ class EvolutionStrategy(pl.Callback):
         if module.mean_fitness is None:
             return
         limit, archive = self.config.at(self.generation).test_limit, self.archive
-        generations = [generation for _, generation, _ in archive.entries]  # in which the means were tested
-        is_comparable = [self.config.at(generation).test_limit == limit for generation in generations]
-        if not all(is_comparable):
-            archive.entries = list(itertools.compress(archive.entries, is_comparable))
+        comparable = [entry for entry in archive.entries if self.config.at(entry[1]).test_limit == limit]
+        if len(comparable) < len(archive.entries):
+            archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved
         archive.offer(module.mean_fitness, self.generation, module.proxies(self.mean))
 
-    def _is_flat(self, module: Any) -> bool:
-        """Return whether the generation is flat: all proxies have the same fitness, without solving the task."""
+    def _count_flat_generations(self, module: Any) -> None:
+        """Add 1 to ``flat_generations`` if all proxies have the same fitness without solving the task, otherwise set it
+        to 0. Raises UserError at the last of `FLAT_LIMIT` flat generations in a row."""
         finite = module.fitness[module.fitness.isfinite()]
         all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
-        return all_equal and not module.population_solves()
-
-    def _count_flat_generations(self, module: Any) -> None:
-        """Add 1 to ``flat_generations`` if the generation is flat, otherwise set it to 0. Print a note about the first
-        flat generation. Raises UserError at the last of `FLAT_LIMIT` in a row."""
-        if not self._is_flat(module):
+        if not all_equal or module.population_solves():
             self.flat_generations = 0
             return
         self.flat_generations += 1
-        fitness = float(module.fitness[module.fitness.isfinite()][0])  # of all proxies
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
-                f"for {FLAT_LIMIT} generations all proxies have had the same fitness (the latest: {fitness:.4g}), so "
-                "there is nothing to climb and the search stops; metrics and checkpoint are kept: another start "
+                f"{self._flat_text(module)} and the search stops; metrics and checkpoint are kept: another start "
                 "(start_from), a larger inner_steps, noise_std or test_limit may help"
             )
-        if self.flat_generations == 1 and not self.warned_of_flat_fitness:
-            self.warned_of_flat_fitness = True
-            note(
-                f"all proxies of generation {self.generation} have the same fitness ({fitness:.4g}), so there "
-                f"is nothing to climb; after {RESTART_EVERY} such generations in a row the search starts elsewhere; a "
-                "larger inner_steps or test_limit may help"
-            )
+
+    def _flat_text(self, module: Any) -> str:
+        """Return the first part of a message about several flat generations."""
+        fitness = float(module.fitness.nan_to_num(-torch.inf).max())  # of all proxies
+        return (
+            f"for {self.flat_generations} generations all proxies have had the same fitness (the latest: "
+            f"{fitness:.4g}), so there is nothing to climb"
+        )
 
     def _restart(self, module: Any) -> None:
         """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
         is set, the initial mean is drawn anew."""
         self.restarts += 1  # `start` doubles the noise for each restart
+        mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
             mean, mean_text = module.another_mean(seed), "a new mean"
-        else:
-            mean, mean_text = self.mean, "its current mean"
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
-        fitness = float(module.fitness.nan_to_num(-torch.inf).max())
         note(
-            f"for {self.flat_generations} generations all proxies have had the same fitness (the latest: "
-            f"{fitness:.4g}), so there is nothing to climb: the search starts from "
-            f"{mean_text} with noise_std {noise_std:.3g}; a larger inner_steps or test_limit may help"
+            f"{self._flat_text(module)}: the search starts from {mean_text} with noise_std {noise_std:.3g}; a larger "
+            "inner_steps or test_limit may help"
         )

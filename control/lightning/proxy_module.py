@@ -95,11 +95,6 @@ class ProxyModule(RunModule):
             path, self.mean.detach()[0], config=config, spaces=spaces, game=run.gamename, description=description
         )
 
-    def evaluate(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Tensor:
-        """Train fresh agents of ``seeds [N]`` on ``proxies [N, D]`` and test them. Return the objective of each agent,
-        ``[N]``. ``changes`` are settings of the inner loop, for example ``inner_steps``."""
-        return objective(self._train_fresh(proxies, seeds, **changes), self.config)
-
     def search_vector(self) -> Tensor:
         """Return the parameters ``[K]`` of the mean that a search changes, out of all D."""
         return self.stages.searched_part(self.mean.detach()[0])
@@ -285,12 +280,10 @@ class ProxyModule(RunModule):
 
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
-        distances. If possible, these include the generations that test the mean."""
+        distances. In a long search, all of these test the mean."""
         interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
         epochs = self.epochs or 5 * interval
-        # The largest divisor of the interval with which at least five rows are printed; 1 if there is none.
-        divisors = (n for n in range(interval, 0, -1) if interval % n == 0)
-        spacing = next(n for n in divisors if n == 1 or epochs >= 5 * n)
+        spacing = interval if epochs >= 5 * interval else 1
         spacing *= -(-epochs // (20 * spacing))  # a multiple of it, so that there are at most twenty rows
         return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
 

@@ -54,8 +54,8 @@ KINDS: dict[type, Any] = {kind.Agent: kind for kind in (ddqn, ppo, sac, tabular,
 _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: tabular}  # and `ActorPolicy`
 
 
-# The next four functions are stubs for compiled code. `_implement_stubs` registers an implementation for each kind of
-# agent, a module in `KINDS`: ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
+# The next four functions are stubs for compiled code. Each kind of agent, a module in `KINDS`, has implementations of
+# the same names: ``agent`` is its `Members`, ``work`` its `Work` and ``player`` its `Player`.
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
@@ -77,34 +77,21 @@ def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[n
     ``scratch`` is memory to overwrite (`EpisodeArrays.player_scratch`)."""
 
 
-def _implement_stubs(kind: Any) -> None:
-    """Register the functions of one kind of agent, the module ``kind``, as implementations of the stubs above, for its
-    types. Numba requires equal names of arguments."""
-    inline: Any = EXACT | INNER | INLINE
+def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
+    """Let compiled code call ``implementation`` in place of ``stub`` if the first argument is a ``first_type``."""
 
-    def is_kind(agent):  # type: ignore[no-untyped-def]
-        return agent.instance_class is kind.Members
+    def find(first_argument: Any, *arguments: Any) -> Any:
+        return implementation if first_argument.instance_class is first_type else None
 
-    def find_choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-        return kind.choose if is_kind(agent) else None
-
-    def find_remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-        return kind.remember if is_kind(agent) else None
-
-    def find_improve(agent, work, m, t):  # type: ignore[no-untyped-def]
-        return kind.improve if is_kind(agent) else None
-
-    def find_decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
-        return kind.decide if player.instance_class is kind.Player else None
-
-    overload(choose, jit_options=inline)(find_choose)
-    overload(remember, jit_options=inline)(find_remember)
-    overload(improve, jit_options=kind.IMPROVES | INNER)(find_improve)
-    overload(decide, jit_options=inline)(find_decide)
+    overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
 
 
 for _kind in KINDS.values():
-    _implement_stubs(_kind)
+    _inline = EXACT | INNER | INLINE
+    _implement(choose, _kind.choose, _kind.Members, _inline)
+    _implement(remember, _kind.remember, _kind.Members, _inline)
+    _implement(improve, _kind.improve, _kind.Members, _kind.IMPROVES | INNER)
+    _implement(decide, _kind.decide, _kind.Player, _inline)
 
 
 class Block(NamedTuple):
@@ -345,15 +332,11 @@ def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: in
     return CompiledTests(real, world, starts, test_every)
 
 
-def _make_world(agent_or_policy: type, environment: Environment) -> envs.World | None:
-    """Return ``environment`` as a world for compiled code, for an agent or policy of this class. Return None if it has
-    no compiled version."""
-    return envs.make_world(environment, cells_only=agent_or_policy in (tabular.Agent, tabular.Greedy))
-
-
-def _make_external_world(agent: Any) -> envs.World:
-    """Return a world for compiled code in place of an environment that Python steps for ``agent``."""
-    return envs.make_external_world(agent.spaces, cells_only=isinstance(agent, tabular.Agent))
+def _world_of(agent: Any, environment: Environment) -> envs.World:
+    """Return the environment in which ``agent`` trains as a world for compiled code. If it has no compiled version,
+    Python steps it, and the world is a placeholder."""
+    cells_only = isinstance(agent, tabular.Agent)
+    return envs.make_world(environment, cells_only) or envs.make_external_world(agent.spaces, cells_only)
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
@@ -365,7 +348,8 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
         kind = _POLICIES.get(type(policy))
     if kind is None or not isinstance(environment, TensorEnvironment) or environment.spaces.max_episode_steps is None:
         return None
-    player, world = kind.make_player(policy), _make_world(type(policy), environment)
+    player = kind.make_player(policy)
+    world = envs.make_world(environment, cells_only=isinstance(policy, tabular.Greedy))
     return None if player is None or world is None else (player, world)
 
 
@@ -489,10 +473,9 @@ class CompiledLoop:
         assert isinstance(agent, InnerAgent)
         if shared is not None and shared.environment is environment and shared.flat_parameters is agent.flat_parameters:
             return shared
-        kind, world = KINDS[type(agent)], _make_world(type(agent), environment)
+        kind, world = KINDS[type(agent)], _world_of(agent, environment)
         player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert player is not None
-        world = world or _make_external_world(agent)
         test_world = world if self.tests is None else self.tests.world
         memories = []
         for _ in range(self.threads):
@@ -673,26 +656,25 @@ def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
     """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache. Called before
     training, so that no epoch is slower than the others. Print a note if this takes long. ``evaluation`` is the
     environment of evaluations."""
+    # A copy makes one step, so that training is not changed.
     agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
-    twin = StepLoop(agent, loop.environment, Streams([0] * agent.members))
-    world = _make_world(type(agent), loop.environment) or _make_external_world(agent)
-    marker = cache_folder() / f"{KINDS[type(agent)].__name__}.{type(world).__name__}.compiled"
+    kind, world, streams = KINDS[type(agent)].__name__, _world_of(agent, loop.environment), Streams([0] * agent.members)
+    marker = cache_folder() / f"{kind}.{type(world).__name__}.compiled"
     if not marker.exists():
-        name = KINDS[type(agent)].__name__.split(".")[-2]
+        name = kind.split(".")[-2]
         note(f"the machine code of {name} is compiled, which takes about half a minute and happens once")
-    # Make one step with a copy of the agent, so that training is not changed.
     if isinstance(loop.machine_code, CompiledLoop):
-        environment = copy.deepcopy(loop.environment)
-        CompiledLoop().epoch(StepLoop(agent, environment, twin.streams), steps=1)
+        CompiledLoop().epoch(StepLoop(agent, copy.deepcopy(loop.environment), streams), steps=1)
     else:
-        compiled_agent, spaces, pairs = CompiledAgent(twin), agent.spaces, (agent.members, agent.envs)
+        compiled_agent = CompiledAgent(StepLoop(agent, loop.environment, streams))
         compiled_agent._steps_left = 1
-        obs, zeros = torch.zeros(*pairs, *spaces.obs_shape), torch.zeros(pairs)
+        pairs = (agent.members, agent.envs)
+        obs, zeros = torch.zeros(*pairs, *agent.spaces.obs_shape), torch.zeros(pairs)
         action = compiled_agent.act(obs)
         compiled_agent.observe(obs, action, obs, zeros, zeros, torch.zeros(pairs, dtype=torch.bool))
         compiled_agent.learn()
     seeds = torch.zeros(agent.members, 1, dtype=torch.int64)
-    play(agent.begin(1, twin.streams, sample=False, evaluate=True), evaluation, seeds)
+    play(agent.begin(1, streams, sample=False, evaluate=True), evaluation, seeds)
     marker.touch()
 
 
@@ -708,21 +690,20 @@ def play(
     policy: Policy,
     environment: Environment,
     seeds: Tensor,
+    record_actions: bool = False,
     threads: int = 1,
-    action_log: list[Tensor] | None = None,
 ) -> Episodes | None:
-    """Play greedy episodes from ``seeds [M, K]`` and return their returns and lengths. The N actions of the first
-    member, ``[N]`` or ``[N, A]``, are appended to ``action_log`` as one tensor. Return None if a compiled function is
-    missing, if an episode may never end, or if actions on a map are to be logged."""
+    """Play greedy episodes from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does. Return None if a
+    compiled function is missing, if an episode may never end, or if actions on a map are to be recorded."""
     compiled_policy = _player_and_world(policy, environment)
-    if compiled_policy is None or (action_log is not None and compiled_policy[1].kind == envs.CELLS):
+    if compiled_policy is None or (record_actions and compiled_policy[1].kind == envs.CELLS):
         return None
     assert isinstance(environment, TensorEnvironment)
     player, world = compiled_policy
     # The episodes are the test after a training run of one step.
     single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
     test_arrays, test_index = single_test.take_due(start_step=0, steps=1), 0
-    if action_log is not None:
+    if record_actions:
         shape = (seeds.shape[1], world.limit)
         actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
         test_arrays = test_arrays._replace(actions=actions, continuous_actions=vectors)
@@ -733,16 +714,15 @@ def play(
 
     for_members(run_episodes, len(seeds), memories)
     episodes = Episodes(single_test.returns[:, test_index], single_test.lengths[:, test_index])
-    if action_log is not None:
-        logged = torch.from_numpy(vectors if player.action_size else actions)
+    if record_actions:
+        recorded = torch.from_numpy(vectors if player.action_size else actions)
         was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-        action_log.append(logged.transpose(0, 1)[was_running])
+        episodes.actions = recorded.transpose(0, 1)[was_running]
     return episodes
 
 
 def warm() -> None:
     """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
-    running, start_seeds = torch.ones(1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.int64)  # of one member
     for game, implementation in (
         ("cartpole", "DDQN"),
         ("cartpole", "PPO"),
@@ -754,6 +734,6 @@ def warm() -> None:
         config = default_config(implementation, game)
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
-        loop, make_steps = StepLoop(agent, environment, Streams([0])), CompiledLoop()
-        list(make_steps(loop, count=1, running=running, pause=False))  # an iterator makes no step before it is used
-        play(agent.with_weights(agent.flat_parameters), environment, start_seeds)
+        loop = StepLoop(agent, environment, Streams([0]))
+        use_machine_code(loop)
+        loop.compile_ahead(environment)

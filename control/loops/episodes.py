@@ -151,11 +151,11 @@ class EpisodeLoop(Loop):
         members, num_returns = torch.arange(len(self.seeds)), self.recent.values.shape[1]
         return float(self.recent.mean(members, first=0, last=num_returns).mean()) >= self.target
 
-    def _play_round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play evaluation episodes, under the evaluation command if the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
-        return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), self.action_log)
+        return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), record_actions)
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         return self.agent.begin(envs, streams, sample=sample, evaluate=True, command=self.command)

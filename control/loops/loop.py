@@ -17,7 +17,7 @@ from torch import Tensor
 
 from control.cli.colour import warning
 from control.cli.progress import Watch
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import Episodes, play_episodes, rollout
 from envs.base import Environment, EnvironmentFault
 from models.contract import Agent, Policy
 from models.settings import SettingError, UserError
@@ -43,9 +43,9 @@ class Loop(ABC):
     score_name = "mean greedy return"  # the same in words
     steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     compiled = False  # whether agents train in machine code
+    continuing = False  # whether the environment has no episodes
     target: float | None = None  # score that ends the run, if the agent's settings define one
     watch: Watch | None = None  # called with the finished fraction of an epoch, if an epoch takes many steps
-    action_log: list[Tensor] | None = None  # collects the first member's actions during an evaluation
     actions: dict[str, Tensor] = {}  # the first member's actions in the latest evaluation, by mode, [N] or [N, A]
     trajectories: list[Trajectory] | None = None  # collects the episodes of evaluations
     varies = False  # whether greedy returns of a member differed in the latest evaluation
@@ -72,7 +72,7 @@ class Loop(ABC):
         weights any more."""
 
     @abstractmethod
-    def _play_round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play ``count`` episodes per member for `evaluate`, at most ``eval_envs``."""
 
     @abstractmethod
@@ -100,27 +100,30 @@ class Loop(ABC):
             if isinstance(value, Streams):
                 value.set_state(state[name])
 
-    def evaluate(self, episodes: int, sample: bool = False) -> Episodes:
-        """Play ``episodes`` episodes of every member, greedy or with sampled actions. No agent learns from them."""
-        return Episodes.joined([self._play_round(count, sample) for count in rounds(episodes, self.eval_envs)])
+    def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:
+        """Play ``episodes`` episodes of every member, greedy or with sampled actions. No agent learns from them. If
+        ``record_actions``, the result has the first member's actions."""
+        counts = rounds(episodes, self.eval_envs)
+        return Episodes.joined([self._play_round(count, sample, record_actions) for count in counts])
 
-    def _play_policy(
-        self, policy: Policy, environment: Environment, seeds: Tensor, action_log: list[Tensor] | None
-    ) -> Episodes:
+    def _play_policy(self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool) -> Episodes:
         """Play evaluation episodes from ``seeds [M, E]``. Add the trajectory to ``trajectories`` if that is a list."""
         if self.trajectories is None:
-            return rollout(policy, environment, seeds, keep=False, action_log=action_log)
+            return play_episodes(policy, environment, seeds, record_actions)
         trajectory = rollout(policy, environment, seeds)
         self.trajectories.append(trajectory)
         return Episodes(trajectory.returns, trajectory.lengths)
 
     def measure(self) -> dict[str, Tensor]:
         """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
-        episodes in the settings. Return the mean returns, and the mean length of greedy episodes, ``{tag: [M]}``."""
+        episodes in the settings. Return the mean returns, the mean length of greedy episodes and, in an environment
+        without episodes, the mean reward of a greedy step, ``{tag: [M]}``."""
         evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
         row = {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
-        if "greedy" in evaluations:
-            row["eval/length_greedy"] = evaluations["greedy"].lengths.float().mean(1)
+        greedy = evaluations["greedy"]
+        row["eval/length_greedy"] = greedy.lengths.float().mean(1)
+        if self.continuing:
+            row["eval/reward_rate"] = (greedy.returns / greedy.lengths).mean(1)
         return row
 
     def second_score(self) -> Tensor:
@@ -144,12 +147,11 @@ class Loop(ABC):
     def _evaluate_mode(self, mode: str) -> Episodes:
         """Evaluate with "greedy" or "sampled" actions (``mode``), with the number of episodes in the settings. Store
         the first member's `actions`."""
-        self.action_log = []
-        episodes = self.evaluate(self.eval_episodes, mode == "sampled")
-        self.actions = {**self.actions, mode: torch.cat(self.action_log)}
+        episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)
+        if episodes.actions is not None:
+            self.actions = self.actions | {mode: episodes.actions}
         if mode == "greedy":
             self.varies = bool((episodes.returns != episodes.returns[:, :1]).any())
-        self.action_log = None
         return episodes
 
     def has_reached_target(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
 from envs.names import Game, first_line
@@ -29,14 +30,11 @@ class Recording:
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         actions = _actions(action_space)
-        obs_size = gym.spaces.flatdim(obs_space) if _is_flat(obs_space) else 0
+        obs_size = gym.spaces.flatdim(obs_space)
         if spaces.is_image:
             problem, allowed = f"but {game} shows images", "an environment that shows vectors"
         elif not self.dataset.total_episodes:
             problem, allowed = "which has no episodes", "one or more episodes"
-        elif not obs_size:
-            problem = f"which has observations {obs_space}"
-            allowed = "vectors, cells, or dictionaries or tuples of them"
         elif (obs_size,) != spaces.obs_shape or actions != spaces.actions:
             problem = f"which has observations of {obs_size} numbers and {actions or action_space}"
             allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
@@ -99,7 +97,7 @@ class Recording:
         """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
         Raises SettingError if they do not fit the spaces."""
         try:
-            obs = torch.from_numpy(_flat(self.dataset.observation_space, episode.observations))
+            obs = torch.from_numpy(_flat_observations(self.dataset.observation_space, episode))
             values = np.asarray(episode.actions)
             if isinstance(self.spaces.actions, Discrete):  # agents count actions from 0
                 actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
@@ -110,12 +108,10 @@ class Recording:
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             raise self._error(problem, "values of the dataset's spaces") from error
         length, num_actions = len(rewards), getattr(self.spaces.actions, "n", 0)  # 0: continuous actions
-        if rewards.ndim != 1 or obs.shape[1:] != self.spaces.obs_shape:
-            problem = f"rewards {list(rewards.shape)} and observations {list(obs.shape)}"
-            allowed = f"[T] and [T + 1, {self.spaces.obs_shape[0]}]"
-        elif not length or len(obs) != length + 1 or len(actions) != length:
-            problem = f"{length} rewards, {len(obs)} observations and {len(actions)} actions"
-            allowed = "one more observation than rewards"
+        obs_shape = (length + 1, *self.spaces.obs_shape)
+        if not length or rewards.ndim != 1 or obs.shape != obs_shape or len(actions) != length:
+            problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
+            allowed = f"[T + 1, {self.spaces.obs_shape[0]}], T and [T]"
         elif not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
             problem, allowed = "numbers that are not finite", "finite numbers"
         elif num_actions and not ((0 <= actions) & (actions < num_actions)).all():
@@ -213,34 +209,12 @@ def _actions(space: gym.Space) -> Discrete | Continuous | None:
     return None
 
 
-def _is_flat(space: gym.Space) -> bool:
-    """Return whether `_flat` can convert values of ``space`` to vectors."""
-    if isinstance(space, gym.spaces.Dict):
-        return all(map(_is_flat, space.spaces.values()))
-    if isinstance(space, gym.spaces.Tuple):
-        return all(map(_is_flat, space.spaces))
-    return isinstance(space, gym.spaces.Box | gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
-
-
-def _flat(space: gym.Space, values: Any) -> np.ndarray:
-    """Return T values of ``space`` as vectors ``[T, N]`` float32, in the order of `gymnasium.spaces.flatten`. A number
-    of a discrete space becomes a one-hot vector."""
-    if isinstance(space, gym.spaces.Dict):
-        return np.concatenate([_flat(part, values[name]) for name, part in space.spaces.items()], 1)
-    if isinstance(space, gym.spaces.Tuple):
-        return np.concatenate([_flat(part, values[i]) for i, part in enumerate(space.spaces)], 1)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        columns = np.asarray(values).reshape(len(values), -1).T
-        parts = []
-        for n, start, column in zip(space.nvec.ravel(), space.start.ravel(), columns, strict=True):
-            parts.append(_flat(gym.spaces.Discrete(n, start=start), column))
-        return np.concatenate(parts, 1)
-    if isinstance(space, gym.spaces.Discrete):
-        cells = np.asarray(values).reshape(-1) - int(space.start)
-        if (cells < 0).any():
-            raise ValueError(f"a cell is smaller than {space.start}")
-        return np.eye(int(space.n), dtype=np.float32)[cells]
-    return np.asarray(values, np.float32).reshape(len(values), -1)
+def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
+    """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium: parts of
+    dictionaries and tuples one after another, discrete numbers one-hot."""
+    observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
+    vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
+    return np.stack(vectors).astype(np.float32)
 
 
 def _padded(values: Sequence[Tensor]) -> Tensor:

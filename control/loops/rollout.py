@@ -5,9 +5,8 @@ action, ``*O`` the shape of an observation.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -22,15 +21,22 @@ LONG = 10_000  # steps after which a note says that an episode has no time limit
 
 @dataclass
 class Episodes:
-    """Returns and lengths of finished episodes, ``[M, E]`` each, without the steps of the episodes."""
+    """Returns and lengths of finished episodes, ``[M, E]`` each, without the steps of the episodes. ``actions``, if
+    recorded, are those of the first member in all N steps of its episodes, ``[N]`` or ``[N, A]``."""
 
     returns: Tensor
     lengths: Tensor
+    actions: Tensor | None = None
 
     @classmethod
     def joined(cls, parts: Sequence["Episodes"]) -> "Episodes":
         """Concatenate episodes of the same members, in order."""
-        return cls(torch.cat([part.returns for part in parts], 1), torch.cat([part.lengths for part in parts], 1))
+        actions = [part.actions for part in parts if part.actions is not None]
+        return cls(
+            torch.cat([part.returns for part in parts], 1),
+            torch.cat([part.lengths for part in parts], 1),
+            torch.cat(actions) if actions else None,
+        )
 
 
 class FunctionPolicy(Policy):
@@ -51,25 +57,41 @@ def _note_length() -> None:
     note(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
 
 
-@overload
-def rollout(policy: Policy, environment: Environment, seeds: Tensor, keep: Literal[True] = True) -> Trajectory: ...
-@overload
-def rollout(
-    policy: Policy,
-    environment: Environment,
-    seeds: Tensor,
-    keep: Literal[False],
-    action_log: list[Tensor] | None = None,
-) -> Episodes: ...
-def rollout(
-    policy: Policy, environment: Environment, seeds: Tensor, keep: bool = True, action_log: list[Tensor] | None = None
-) -> Trajectory | Episodes:
-    """Play one episode in each of the first E environments of every member. ``seeds [M, E]`` start the episodes.
+def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
+    """Play one episode in each of the first E environments of every member, and return all steps. ``seeds [M, E]``
+    start the episodes."""
+    trace = []
+    for step, next_obs in _play(policy, environment, seeds):
+        trace.append(step)
+        final_obs = next_obs
+    columns = [torch.stack(column) for column in zip(*trace, strict=True)]  # [T, M, E, ...] each
+    rewards = [step[2] for step in trace]
+    # Summed step by step, because the rounding of a sum over the padded axis would depend on its length.
+    returns = sum(rewards[1:], start=rewards[0])
+    return Trajectory(*columns, final_obs=final_obs, returns=returns)  # type: ignore[misc]
 
-    Return the trajectory if ``keep``, otherwise only returns and lengths. Without ``keep``, the N actions of the first
-    member, ``[N]`` or ``[N, A]``, are appended to ``action_log`` as one tensor. After the end of its episode, an
-    environment makes no more steps and its rewards are 0. The policy still receives all E rows, so that a row's result
-    does not depend on the number of running episodes.
+
+def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
+    """Play the same episodes as `rollout`, but keep only returns and lengths and, if ``record_actions``, the actions of
+    the first member."""
+    returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
+    actions = []
+    for (_, action, reward, _, _, running), _ in _play(policy, environment, seeds):
+        returns += reward.cpu()
+        lengths += running.cpu()
+        if record_actions:
+            actions.append(action[0][running[0]].cpu())
+    return Episodes(returns, lengths, torch.cat(actions) if record_actions else None)
+
+
+def _play(
+    policy: Policy, environment: Environment, seeds: Tensor
+) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]]:
+    """Play one episode in each of the first E environments of every member until the last one ends. For each step,
+    yield the first six fields of a `Trajectory` and the next observation.
+
+    After the end of its episode, an environment makes no more steps and its rewards are 0. The policy still receives
+    all E rows, so that a row's result does not depend on the number of running episodes.
     """
     count = seeds.shape[1]
 
@@ -80,11 +102,7 @@ def rollout(
 
     running = torch.ones(seeds.shape, dtype=torch.bool)
     obs = environment.reset(padded(seeds), padded(running))[:, :count]
-    trace: list[tuple[Tensor, ...]] = []  # for each step, the first six fields of a `Trajectory`
-    logged: list[tuple[Tensor, Tensor]] = []  # actions, and the environments that were running
     running = running.to(obs.device)
-    returns = torch.zeros(seeds.shape, device=obs.device)
-    lengths = torch.zeros(seeds.shape, dtype=torch.int64, device=obs.device)
     has_limit = environment.spaces.max_episode_steps is not None
     steps = 0
     while running.any():
@@ -94,20 +112,8 @@ def rollout(
         action = policy.act(obs)
         step = environment.step(padded(action), padded(running))
         reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))
-        if keep:
-            trace.append((obs, action, reward, terminated, truncated, running))
-        elif action_log is not None:
-            logged.append((action, running))
-        returns += reward
-        lengths += running
         policy.advance(reward)
-        obs = step.obs[:, :count]
+        next_obs = step.obs[:, :count]
+        yield (obs, action, reward, terminated, truncated, running), next_obs
+        obs = next_obs
         running = running & ~(terminated | truncated)
-    if not keep:
-        if action_log is not None:
-            first_actions = torch.stack([action[0] for action, _ in logged])
-            was_running = torch.stack([mask[0] for _, mask in logged])
-            action_log.append(first_actions[was_running].cpu())
-        return Episodes(returns.cpu(), lengths.cpu())
-    columns = [torch.stack(column) for column in zip(*trace, strict=True)]  # [T, M, E, ...] each
-    return Trajectory(*columns, final_obs=obs, returns=returns)  # type: ignore[misc]

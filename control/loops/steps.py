@@ -182,10 +182,7 @@ class StepLoop:
         seeds, starts = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
-            block, first_row = (
-                self._starts_at(step).block,
-                step % BLOCK,
-            )  # the block has a row [M, E, ...] for each step
+            block, first_row = self._starts_at(step).block, step % BLOCK  # a block has a row [M, E, ...] for each step
             num_rows = min(BLOCK - first_row, last_step - step + 1)
             rows = slice(first_row, first_row + num_rows)
             seeds.append(block["seeds"][:, rows])
@@ -282,6 +279,7 @@ class StepGroups(Loop):
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
         self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
+        self.continuing = schedule.continuing
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
@@ -333,32 +331,22 @@ class StepGroups(Loop):
         in the order of the run's M members."""
         return {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
 
-    def _play_round(self, count: int, sample: bool) -> Episodes:
+    def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be
         False."""
         assert not sample
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
-        results = []
+        parts = []
         for group in self.groups:
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
-            action_log = self.action_log if group is self.groups[0] else None  # it contains the first member
             episodes = None
             if group.loop.play is not None and self.trajectories is None:  # machine code keeps no trajectories
-                episodes = group.loop.play(policy, group.evaluation, seeds[members], action_log=action_log)
-            if episodes is None:
-                episodes = self._play_policy(policy, group.evaluation, seeds[members], action_log)
-            results.append({"returns": episodes.returns, "lengths": episodes.lengths})
-        return Episodes(**self._in_member_order(results))
-
-    def measure(self) -> dict[str, Tensor]:
-        """Evaluate with greedy actions. Return the mean returns and lengths of episodes and, in an environment without
-        episodes, the mean reward of a step, ``{tag: [M]}``."""
-        episodes = self._evaluate_mode("greedy")
-        row = {self.score_tag: episodes.returns.mean(1), "eval/length_greedy": episodes.lengths.float().mean(1)}
-        if self.schedule.continuing:
-            row["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
-        return row
+                episodes = group.loop.play(policy, group.evaluation, seeds[members], record_actions)
+            parts.append(episodes or self._play_policy(policy, group.evaluation, seeds[members], record_actions))
+        order = self.member_order
+        returns, lengths = torch.cat([part.returns for part in parts]), torch.cat([part.lengths for part in parts])
+        return Episodes(returns[order], lengths[order], parts[0].actions)  # the first group has the first member
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member

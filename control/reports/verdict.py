@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from control.loops.build import spaces_of
-from control.loops.rollout import LONG, FunctionPolicy, rollout
+from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
 from control.reports.tables import number_text
 from envs.make import make_environment
@@ -115,7 +115,7 @@ class Baselines:
                 while num_episodes == 0 or (num_episodes < count and real_steps < max_real_steps):
                     seeds = starts.episode_seeds(envs)
                     for name in names:
-                        episodes = rollout(FunctionPolicy(policies[name]), real, seeds, keep=False)
+                        episodes = play_episodes(FunctionPolicy(policies[name]), real, seeds)
                         real_steps += int(episodes.lengths.sum())
                         returns[name] += episodes.returns[0].tolist()
                     num_episodes += envs

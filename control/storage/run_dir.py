@@ -23,6 +23,7 @@ KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
 LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
+Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv, and the same as numbers
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
@@ -117,17 +118,9 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     lock however the process ends. If the folder is ``new``, wait for the lock, because another process can hold it only
     for a moment.
 
-    Raises SettingError if another process is writing there, or if a file of the run is a folder or the reverse. Raises
-    UserError if the disk is full or fails during the block.
+    Raises SettingError if another process is writing there, UserError if the disk is full or fails during the block.
     """
-    lock = folder / ".lock"
-    for path in (lock, folder / "config.yaml", folder / "metrics.csv", folder / "checkpoints"):
-        kind = "folder" if path.name == "checkpoints" else "file"
-        is_kind = path.is_dir() if kind == "folder" else path.is_file()
-        is_linked_lock = path == lock and path.is_symlink()  # it could lock a file elsewhere
-        if is_linked_lock or (path.exists() and not is_kind):
-            raise SettingError(f"resume: {str(path)!r} is no {kind}, as it is in the folder of a run; move it away")
-    with open(lock, "a") as file:
+    with open(folder / ".lock", "a") as file:
         try:
             mode = fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB  # LOCK_NB: do not wait
             fcntl.flock(file, mode)
@@ -189,9 +182,9 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        header, _ = next(_rows(path), ([], ()))  # the default is for a file that does not exist
+        header, _ = next(_lines(path), ([], ()))  # the default is for a file that does not exist
         self.columns = header or list(KEYS)
-        self._rewrite()  # removes an incomplete last line, if the run was killed while it wrote
+        self._write(_rows(path))  # without an incomplete last line, if the run was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
@@ -200,55 +193,30 @@ class MetricsFile:
         new_columns = [tag for tag in tags if tag not in self.columns]
         if new_columns:
             self.columns += new_columns
-            self._rewrite()
+            self._write(_rows(self.path))
         # Numbers of Python, because csv would write the names of NumPy and torch types.
         plain_rows = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain_rows)
 
     def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
-        """Prepare the file for a run that resumes from a checkpoint: sort the rows by epoch and member, remove rows of
-        later epochs, and add missing rows of the checkpoint's epoch. ``checkpoint_rows`` has a row of this epoch for
-        each seed, in the order of members, with `KEYS` only."""
-        member_of_seed = {row["seed"]: member for member, row in enumerate(checkpoint_rows)}
-        last_epoch = checkpoint_rows[0]["epoch"]
-        lines: list[tuple[int, int, str]] = []  # epoch, member and text; text needs a fifth of the memory of lists
-        for cells, (epoch, _, seed, *_) in itertools.islice(_rows(self.path), 1, None):  # without the header
+        """Remove the rows of epochs after a checkpoint, from which the run resumes, and add missing rows of its epoch.
+        ``checkpoint_rows`` has a row of this epoch for each seed, with `KEYS` only."""
+        last_epoch, logged_seeds, texts = checkpoint_rows[0]["epoch"], set[int](), []
+        for cells, (epoch, _, seed, *_) in _rows(self.path):
             if epoch <= last_epoch:
-                lines.append((int(epoch), member_of_seed.get(int(seed), 0), ",".join(cells)))
-        lines.sort(key=lambda line: line[:2])
-        self._write(text.split(",") for _, _, text in lines)
-        logged = {member for epoch, member, _ in lines if epoch == last_epoch}
-        self.append(*(row for member, row in enumerate(checkpoint_rows) if member not in logged))
+                texts.append(",".join(cells))  # a fifth of the memory of a list
+            if epoch == last_epoch:
+                logged_seeds.add(int(seed))
+        self._write((text.split(","), ()) for text in texts)
+        self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
-    def _rewrite(self) -> None:
-        """Write the rows of the file again, with the current columns."""
-        self._write(cells for cells, _ in itertools.islice(_rows(self.path), 1, None))  # without the header
-
-    def _write(self, rows: Iterable[list[str]]) -> None:
+    def _write(self, rows: Iterable[Row]) -> None:
         """Replace the file by ``rows``, which may be read from the old file. Short rows are filled with empty cells."""
         with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(self.columns)
-            writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells in rows)
-
-
-def missing_epochs(path: Path, env_steps: Mapping[int, int], last_epoch: int) -> list[int]:
-    """Return the epochs from 1 to ``last_epoch``, the epoch of a checkpoint, for which metrics.csv lacks the row of at
-    least one seed. ``env_steps`` are the steps of each seed until the checkpoint. Raises SettingError for rows that do
-    not belong to this run: of another seed, of an epoch below 1, a second row of a seed and an epoch, or a row of
-    ``last_epoch`` with other steps than the checkpoint."""
-    table, logged = read_columns(path), set[tuple[int, int]]()  # pairs (epoch, seed)
-    rows = zip(*(table.get(name, ()) for name in KEYS), strict=True)
-    for line, row in enumerate(rows, start=2):  # line 1 is the header
-        epoch, steps, seed = map(int, row)
-        expected_steps = env_steps.get(seed) if epoch == last_epoch else steps
-        if seed not in env_steps or epoch < 1 or steps != expected_steps or (epoch, seed) in logged:
-            problem = f"line {line} is of epoch {epoch}, seed {seed} and {steps} steps"
-            text = f"{str(path)!r} is not the table of this run: {problem}"
-            raise SettingError(f"{text}; move it away to go on without it")
-        logged.add((epoch, seed))
-    return [epoch for epoch in range(1, last_epoch + 1) if any((epoch, seed) not in logged for seed in env_steps)]
+            writer.writerows(cells + [""] * (len(self.columns) - len(cells)) for cells, _ in rows)
 
 
 def read_metrics(path: Path) -> dict[str, list[float]]:
@@ -259,17 +227,22 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
     file does not exist."""
-    rows = _rows(path)
-    header, _ = next(rows, ([], ()))  # the default is for a file that does not exist
+    lines = _lines(path)
+    header, _ = next(lines, ([], ()))  # the default is for a file that does not exist
     columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
     append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
-    for _, numbers in rows:
+    for _, numbers in lines:
         for append, number in zip(append_functions, numbers, strict=True):
             append(number)
     return columns
 
 
-def _rows(path: Path) -> Iterator[tuple[list[str], Sequence[float]]]:
+def _rows(path: Path) -> Iterator[Row]:
+    """Yield the `_lines` of a metrics.csv after the header."""
+    return itertools.islice(_lines(path), 1, None)
+
+
+def _lines(path: Path) -> Iterator[Row]:
     """Yield ``(cells, numbers)`` for each line of a metrics.csv: its texts, and the same as numbers, with NaN for empty
     cells. The first line has the names of the columns as cells, and no numbers. An incomplete last line is left out.
     Yield nothing if the file does not exist. Raises SettingError if it cannot be read or is not a table of numbers."""

@@ -28,7 +28,7 @@ from control.cli.parse import Settings, parse
 from control.commands.evaluate import agent_settings
 from control.commands.search_space import Dimension, search_space
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from control.loops.rollout import Episodes, rollout
+from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import StepLoop
 from control.reports.obedience import rank_correlation
 from control.reports.sheets import write_numbers
@@ -82,7 +82,7 @@ class OnBoth(InnerLoop):
         agent.envs = SYNTHETIC_EPISODES
         with contextlib.closing(self.stages.stage(self.trained_on, agent)) as stage:
             starts = Streams.from_name(seeds, "synthetic tests").episode_seeds(SYNTHETIC_EPISODES)
-            synthetic_episodes = rollout(policy, stage, starts, keep=False)
+            synthetic_episodes = play_episodes(policy, stage, starts)
         free = torch.zeros_like(synthetic_episodes.lengths)  # no steps of the real environment
         return Episodes.joined([real, Episodes(synthetic_episodes.returns, free)])
 
