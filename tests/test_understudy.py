@@ -230,15 +230,6 @@ def test_pickled_environment_continues_identically(tmp_path: Path, kind: str) ->
                 np.testing.assert_array_equal(env.reset()[0], copy.reset()[0])
 
 
-def test_render_returns_a_picture(tmp_path: Path) -> None:
-    env = gym.make(ANY, proxy=write_proxy(tmp_path, "mdp"), render_mode="rgb_array")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.unwrapped.render()
-    env.reset(seed=3)
-    picture: Any = env.render()
-    assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) >= 3
-
-
 @pytest.mark.parametrize(("limit", "length"), [(None, 7), (3, 3), (100, 7)])
 def test_make_shortens_but_never_extends_the_time_limit(tmp_path: Path, limit: int | None, length: int) -> None:
     path = write_proxy(tmp_path, "mdp", scale=0.1)
