@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -43,7 +43,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._render = render
         rows = members * envs
         self._envs: list[gym.Env | None] = [None] * rows
-        self._steps: list[Any] = [_raise_not_reset] * rows  # the method ``step`` of each instance
         self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
@@ -79,7 +78,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 self._obs[row] = obs
             except BaseException as error:
                 raise self._fault(error, "reset") from error
-            self._steps[row] = env.step
         self._check_finite("observation", self._obs)
         return self._observations()
 
@@ -93,12 +91,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         names = self.game.info
         info_values = np.zeros((num_rows, len(names)), np.float32)
-        observations, step_functions = self._obs, self._steps
+        observations, envs = self._obs, self._envs
         space, obs_dtype, shape = self._space, self._obs_dtype, self._shape
         try:
             for row in rows:
                 self._row = row  # for `_fault`
-                obs, row_reward, row_terminated, row_truncated, info = step_functions[row](native_actions[row])
+                obs, row_reward, row_terminated, row_truncated, info = envs[row].step(native_actions[row])
                 if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
                     promises.check_observation(space, obs)
                 reward[row] = row_reward if type(row_reward) is float else promises.as_number(row_reward)
@@ -151,7 +149,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def close(self) -> None:
         """Close all instances. If that fails, print a warning, because they are not needed any more."""
         environments, self._envs = self._envs, [None] * len(self._envs)
-        self._steps = [_raise_not_reset] * len(self._envs)
         failed = ""
         for env in filter(None, environments):
             try:
@@ -197,11 +194,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
             place += f", step {self._ages[row]} of the episode with seed {seed}"
         return EnvironmentFault(f"{place}: {promises.error_reason(error, call)}")
-
-
-def _raise_not_reset(action: Any) -> NoReturn:
-    """Take the place of the method ``step`` of an instance that does not exist yet."""
-    raise RuntimeError("stepped before its first reset")
 
 
 def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:

@@ -150,15 +150,9 @@ class Stages(BaseStages):
     parameters: Networks
 
     def __init__(self, config: Config, game: str):
-        self.config, self.game = config, game
+        super().__init__(config, game)
         # Explained variance of a potential that is made from a policy, on episodes to which it was not fitted.
         self.explained_variance: float | None = None
-        real = make_environment(game, 1, 1)
-        self.spaces = real.spaces
-        real.close()
-        if self.spaces.is_image:
-            line = f"gamename is {game!r}, which shows images; RN takes vectors of observations"
-            raise SettingError(line, "gamename")
         self.parameters = Networks(config, self.spaces)
         init, mode = config.rn_init, self.parameters.mode
         base_name = game.partition(",")[0]  # without parameters

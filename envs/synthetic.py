@@ -104,13 +104,7 @@ class Stages(BaseStages):
     parameters: Networks
 
     def __init__(self, config: Config, game: str):
-        self.game = game
-        real = make_environment(game, 1, 1)
-        self.spaces = real.spaces
-        real.close()
-        if self.spaces.is_image:
-            line = f"gamename is {game!r}, which shows images; SE takes vectors of observations"
-            raise SettingError(line, "gamename")
+        super().__init__(config, game)
         self.parameters = Networks(config, self.spaces)
         self._starts: Starts | None = None
 

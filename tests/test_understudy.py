@@ -131,8 +131,7 @@ def test_step_and_reset_refuse_wrong_arguments(tmp_path: Path, actions: list[flo
         gym.make_vec(ANY, proxy=path, autoreset_mode="Disabled")
     with pytest.raises(ValueError, match="seed has 2 numbers; allowed: 3"):
         gym.make_vec(ANY, num_envs=3, proxy=path).reset(seed=[1, 2])
-    by_list, by_array = (vector_env.reset(seed=seeds)[0] for seeds in ([5, 7], np.array([5, 7])))
-    assert np.array_equal(by_list, by_array) and not np.array_equal(by_list, vector_env.reset(seed=5)[0])
+    assert not np.array_equal(vector_env.reset(seed=[5, 7])[0], vector_env.reset(seed=5)[0])
 
 
 @pytest.mark.parametrize(

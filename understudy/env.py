@@ -104,22 +104,18 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     def reset(
         self,
         *,
-        seed: int | Sequence[int | None] | np.ndarray | None = None,
+        seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
-        and so on. A list or array has one seed per environment. If the seed of an environment is None, its next episode
-        starts. ``options`` are ignored."""
-        seeds: list[int | None] = [None] * self.num_envs
-        first_seed = None
-        if isinstance(seed, np.ndarray):
-            seeds = seed.tolist()
-        elif isinstance(seed, list | tuple):
-            seeds = list(seed)
-        elif isinstance(seed, int | np.integer):
-            first_seed = int(seed)
-            seeds = [first_seed + i for i in range(self.num_envs)]
-        super().reset(seed=first_seed)
+        and so on. A list has one seed per environment. If the seed of an environment is None, its next episode starts.
+        ``options`` are ignored."""
+        seeds: Sequence[int | None]
+        if isinstance(seed, int):
+            super().reset(seed=seed)
+            seeds = range(seed, seed + self.num_envs)
+        else:
+            seeds = [None] * self.num_envs if seed is None else seed
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} numbers; allowed: {self.num_envs}, one per environment")
         if self._episodes is None:
