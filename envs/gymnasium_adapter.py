@@ -77,7 +77,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 promises.check_info(info)
                 self._obs[row] = obs
             except BaseException as error:
-                raise self._fault(error, "reset") from error
+                raise self._fault(error) from error
         self._check_finite("observation", self._obs)
         return self._observations()
 
@@ -96,7 +96,11 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         try:
             for row in rows:
                 self._row = row  # for `_fault`
-                obs, row_reward, row_terminated, row_truncated, info = envs[row].step(native_actions[row])
+                result = envs[row].step(native_actions[row])
+                if len(result) != 5:
+                    problem = f"step gave {len(result)} values"
+                    raise BrokenContract(f"{problem}; expected observation, reward, terminated, truncated, info")
+                obs, row_reward, row_terminated, row_truncated, info = result
                 if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
                     promises.check_observation(space, obs)
                 reward[row] = row_reward if type(row_reward) is float else promises.as_number(row_reward)
@@ -110,7 +114,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 observations[row] = obs
         except BaseException as error:
             self._ages[row] += 1  # count the failed step, because the error message states its number
-            raise self._fault(error, "step") from error
+            raise self._fault(error) from error
         self._ages[slice(None) if active is None else rows] += 1  # a slice is faster
         self._check_finite("reward", reward)
         self._check_finite("observation", observations)
@@ -139,7 +143,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         try:
             picture: Any = None if instance is None else instance.render()
         except BaseException as error:
-            text = promises.error_reason(error, "")
+            text = promises.error_reason(error)
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
         is_picture = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not is_picture or min(picture.shape) < 2:
@@ -154,7 +158,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             try:
                 env.close()
             except BaseException as error:
-                failed = promises.error_reason(error, "close")
+                failed = promises.error_reason(error)
         if failed:
             print(f"warning: environment {self.game.name} could not be closed: {failed}", file=sys.stderr)
 
@@ -184,16 +188,16 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             return
         first_index = tuple(np.argwhere(~np.isfinite(values))[0])
         self._row = int(first_index[0])  # for `_fault`
-        raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"), "")
+        raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"))
 
-    def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the current instance raised in ``call``, "step" or "reset",
-        with the number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
+    def _fault(self, error: BaseException) -> EnvironmentFault:
+        """Return the EnvironmentFault about an error that the current instance raised in a step or reset, with the
+        number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
         place, row = f"environment {self.game.name}", self._row
         if row is not None:
             seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
             place += f", step {self._ages[row]} of the episode with seed {seed}"
-        return EnvironmentFault(f"{place}: {promises.error_reason(error, call)}")
+        return EnvironmentFault(f"{place}: {promises.error_reason(error)}")
 
 
 def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
@@ -268,7 +272,7 @@ def _cause_of(error: BaseException) -> str:
     """Return in words why an instance could not be made: a missing package, with the command that installs it if that
     is known, or the ``error`` itself. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        return f"it cannot be made ({promises.error_reason(error, '')})"
+        return f"it cannot be made ({promises.error_reason(error)})"
     for package, extra in _EXTRAS.items():
         if package in str(error).lower():
             return f"it needs {package}; install it: pip install -e '.{extra}'"
