@@ -22,6 +22,8 @@ from models.spaces import Continuous, Discrete, Spaces
 
 # A number that is too large for float32 becomes infinite and raises EnvironmentFault, so NumPy need not warn.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
+# Sizes for TakeCover in Srivastava et al. 2019, "Training Agents using Upside-Down RL".
+_FRAME_SIZE, _NUM_FRAMES = 32, 8
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
@@ -30,7 +32,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     """``members * envs`` instances of one Gymnasium environment. Interface: `envs.base.Environment`.
 
     Observations of a 1-D Box are converted to float32. Images (uint8, or a Dict with one under "screen") become grey
-    stacked frames (`envs.wrappers.ImageObservation`). All other observations are flattened to float32 vectors, in which
+    stacked frames (`envs.wrappers.GreyFrame`). All other observations are flattened to float32 vectors, in which
     discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened.
 
     The constructor makes one instance, and first resets make the others. Raises SettingError if the environment cannot
@@ -280,12 +282,12 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``. Then convert observations to grey frames if ``observes_images``, else to
-    vectors."""
+    """Apply the wrappers of ``game``. Then convert observations to stacks of grey frames if ``observes_images`` (the
+    newest frame is last; at a reset, the first one fills the stack), else to vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if observes_images:
-        return wrappers.ImageObservation(env)
+        return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, _FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
     return wrappers.FlatObservation(env)
