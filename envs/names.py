@@ -1,5 +1,4 @@
-"""The names for ``--gamename``: a table of games, files of this folder that declare a ``GAME``, and every registered
-Gymnasium id. Imports no torch.
+"""The names for ``--gamename``: a table of games, and every registered Gymnasium id. Imports no torch.
 
 A name may contain parameters of the environment: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of
 a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out.
@@ -7,12 +6,11 @@ a `Game` they are sorted and written as in YAML, and parameters with the table's
 
 import contextlib
 import functools
-import importlib.util
+import importlib
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from models.settings import (
@@ -238,12 +236,9 @@ def resolve(name: str) -> Game:
     if the module is already imported. It is not imported here, because the name may be from a file. Raises
     SettingError, with the nearest name, if there is no such environment.
     """
-    name = match_spelling(name, [*GAMES, *declared_games()])
+    name = match_spelling(name, GAMES)
     if name in GAMES:
         return GAMES[name]
-    if name in declared_games():
-        game: Game = importlib.import_module(declared_games()[name]).GAME
-        return game
     if "," in name:
         game, values = split_name(name)
         try:
@@ -280,18 +275,6 @@ def import_module(setting: str, value: str) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             line += "; allowed: a module in this folder or in a folder of PYTHONPATH, corridor for corridor.py"
         raise SettingError(line, setting) from error
-
-
-@functools.cache
-def declared_games() -> dict[str, str]:
-    """Return the environments that files of this folder declare, ``{name: module}``. Such a file has a line that begins
-    with ``GAME = Game("name"``. The files are read as text, because importing them would import torch."""
-    modules = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        declaration = re.search(r'^GAME = Game\(\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
-        if declaration:
-            modules[declaration[1]] = f"envs.{path.stem}"
-    return modules
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
@@ -335,7 +318,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 def is_continuous(name: str) -> bool:
     """Return whether an environment takes continuous actions; False if it cannot be made."""
     base_name = name.partition(",")[0]
-    if base_name in GAMES or base_name in declared_games():
+    if base_name in GAMES:
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
@@ -348,7 +331,7 @@ def is_continuous(name: str) -> bool:
 
 def games_with(parameter: str) -> list[str]:
     """Return the names of the environments that have this parameter."""
-    return [game.name for game in (*_TABLE, *map(resolve, declared_games())) if parameter in game.parameter_values()]
+    return [game.name for game in _TABLE if parameter in game.parameter_values()]
 
 
 def register_environments() -> None:
@@ -420,10 +403,10 @@ def _unknown_name_error(name: str) -> SettingError:
         line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
         return SettingError(f"{line}; give --import and the one that does", "gamename")
     # The module's name would make all ids look similar.
-    similar_id = closest(env_id, gym_ids if module else [*GAMES, *declared_games(), *gym_ids])
+    similar_id = closest(env_id, gym_ids if module else [*GAMES, *gym_ids])
     suggestion = f"{module}:{similar_id}" if module else similar_id
     hint = f"; did you mean '{suggestion}'?" if similar_id else ""
-    listed = ", ".join([*(game.name for game in _TABLE), *declared_games(), "or any Gymnasium id"])
+    listed = ", ".join([*(game.name for game in _TABLE), "or any Gymnasium id"])
     return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
 
 

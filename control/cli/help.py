@@ -169,9 +169,9 @@ def _wrap(text: str, width: int, indent: str = "") -> str:
 
 def _introduction(subject: str, width: int) -> list[str]:
     """Return the parts of the page before the settings. ``subject`` says whose settings follow."""
-    from envs.names import GAMES, declared_games
+    from envs.names import GAMES
 
-    lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
+    lists = {"implementations": ", ".join(implementations()), "games": ", ".join(GAMES)}
     wrapped_lists = {name: _wrap(text, width, "  ") for name, text in lists.items()}
     options = [_entry(term, text, width) for term, text in OPTIONS]
     usage = USAGE.format(subject=subject, **wrapped_lists)
