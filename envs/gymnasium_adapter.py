@@ -19,6 +19,7 @@ from envs.names import CartPoleParameters, Game, first_line
 from envs.promises import BrokenContract
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
 
 # A number that is too large for float32 becomes infinite and raises EnvironmentFault, so NumPy need not warn.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
@@ -54,13 +55,14 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
 
-    def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Return the lower and the upper bounds of observations, ``[O]`` each. None if observations are no vectors, or
-        if the absolute value of a bound is above 1e6."""
+    def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
+        """Sample observations ``[M, count, O]`` that are uniform within their bounds, from M random streams. Return
+        None if observations are no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
         if not isinstance(space, Box) or len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
-        return torch.tensor(space.low).float(), torch.tensor(space.high).float()
+        low, high = torch.tensor(space.low).float(), torch.tensor(space.high).float()
+        return low + (high - low) * streams.uniform(count, len(low))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """See `envs.base.Environment.reset`. The first reset of an environment creates its instance."""

@@ -181,8 +181,7 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError unless phi is a potential of the state alone, because a reward that is made from a policy
-        is fitted to its returns. Return False: it needs no action values."""
+        """See `envs.make.Stages`. Phi must be a potential of the state alone, because it is fitted to returns."""
         mode = self.parameters.mode
         if not (mode.potential and mode.state) or mode.info:
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
