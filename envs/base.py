@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from envs.names import Game
 from models.settings import UserError
 from models.spaces import Spaces
 from models.state import check_like, require
@@ -88,6 +89,7 @@ class ReplayedEnvironment(Environment):
     """Base class of environments whose state cannot be copied. A snapshot holds the seeds and the actions of the
     current episodes, and `restore` replays them. A subclass must call `_record_reset` and `_record_step`."""
 
+    game: Game
     state = None
     _seeds: Tensor | None = None  # [M, E], of the current episodes
     _start_steps: Tensor  # [M, E], index in `_actions` of the first step of each current episode
@@ -104,9 +106,10 @@ class ReplayedEnvironment(Environment):
         self._actions, self._start_steps = self._actions[num_stale:], self._start_steps - num_stale
 
     def _record_step(self, actions: Tensor, active: Tensor | None) -> None:
-        """Record the actions of a step. Steps before the first reset are not recorded, because they raise an error."""
-        if self._seeds is not None:
-            self._actions.append((actions, active))
+        """Record the actions of a step. Raises EnvironmentFault before the first reset."""
+        if self._seeds is None:
+            raise EnvironmentFault(f"environment {self.game.name} was stepped before its first reset")
+        self._actions.append((actions, active))
 
     def select(self, members: Tensor) -> None:
         return None

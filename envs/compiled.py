@@ -16,7 +16,6 @@ from envs.base import Environment
 from envs.cartpole import CartPole
 from envs.gridmaps import CellTable
 from envs.mountaincar import MountainCar, MountainCarContinuous
-from envs.names import CartPoleParameters
 from envs.pendulum import Pendulum
 from envs.repeated import RepeatedDynamics
 from envs.reward import RewardedEnvironment
@@ -25,8 +24,9 @@ from envs.tensor import TensorEnvironment
 from models.compiled import NO_NET, Net, better, make_net, single
 from models.machine import exact, exact_inlined, type_predicate
 from models.proxies.reward.networks import Phi
-from models.proxies.synthetic.compiled import FORMS, network_step, target_reward
-from models.spaces import Discrete, Spaces
+from models.proxies.synthetic.compiled import network_step, target_reward
+from models.proxies.synthetic.config import FORMS
+from models.spaces import Spaces
 
 Array = np.ndarray[Any, Any]
 CARTPOLE, ACROBOT, MOUNTAINCAR, MOUNTAINCAR_CONTINUOUS, PENDULUM, CELLS, LEARNED, EXTERNAL = range(8)
@@ -37,6 +37,7 @@ KINDS = {
     MountainCarContinuous: MOUNTAINCAR_CONTINUOUS,
     Pendulum: PENDULUM,
 }
+PHYSICS = ("gravity", "cart_mass", "pole_mass", "half_length", "force")
 TAU = 2 * math.pi
 
 
@@ -50,12 +51,12 @@ class World(NamedTuple):
 
     kind: int
     obs_size: int
-    limit: int  # time limit in steps; a huge number without a limit
-    physics: tuple[float, ...]  # of CartPole: gravity, masses of cart and pole, half length, force
     actions: int  # number of actions, or of the numbers of a continuous action
+    limit: int = 2**62  # time limit in steps; a huge number without a limit
+    physics: tuple[float, ...] = (0.0,) * 5  # of CartPole, as in `PHYSICS`
     # RepeatedDynamics
-    repeat: int
-    repetition_limit: int  # time limit in repetitions if it cuts a step short, else 0
+    repeat: int = 1
+    repetition_limit: int = 0  # time limit in repetitions if it cuts a step short, else 0
     # CellTable: arrays have an entry ``cell * num_moves + action``
     num_moves: int = 0
     next_cell: Array = _empty(np.int64)
@@ -109,33 +110,38 @@ def _kind(real: Environment) -> int | None:
     return KINDS.get(type(dynamics))  # type: ignore[call-overload]
 
 
-def _needs_symexp(phi: object) -> bool:
-    """Return whether ``phi`` applies symexp and has no table of cells. Compiled steps do not compute this."""
-    return isinstance(phi, Phi) and phi.uses_symexp and phi.table is None
+def real_environment(environment: Environment) -> Environment:
+    """Return the environment that holds the states: below a learned reward, the real one."""
+    return environment.real if isinstance(environment, RewardedEnvironment) else environment
+
+
+def can_compile(environment: Environment) -> bool:
+    """Return whether compiled functions can compute the environment's steps and rewards. They cannot for some learned
+    rewards: if the network phi reads the environment's info or needs symexp, or if phi is a Python function."""
+    if isinstance(environment, RewardedEnvironment):
+        mode, phi = environment.mode, environment.phi
+        if mode.info or (mode.state and not isinstance(phi, Phi)):
+            return False
+        if isinstance(phi, Phi) and phi.uses_symexp and phi.table is None:
+            return False
+    return _kind(real_environment(environment)) is not None
 
 
 def make_world(environment: Environment, cells_only: bool = False) -> World | None:
-    """Return the `World` of an environment, or None if it has no compiled version. With ``cells_only`` a map (a
-    deterministic grid world) becomes a `Map`, for agents that need only the number of the cell. If rewards are learned,
-    check `can_compile` first."""
-    rewarded = environment if isinstance(environment, RewardedEnvironment) else None
-    real = real_environment(environment)
-    kind = _kind(real)
-    if kind is None or (rewarded is not None and _needs_symexp(rewarded.phi)):
+    """Return the `World` of an environment, or None if it has no compiled version (`can_compile`). With ``cells_only``
+    a map (a deterministic grid world) becomes a `Map`, for agents that need only the number of the cell."""
+    if not can_compile(environment):
         return None
+    real = real_environment(environment)
     assert isinstance(real, TensorEnvironment)
-    dynamics, spaces = real.dynamics, real.spaces
-    repeated = dynamics if isinstance(dynamics, RepeatedDynamics) else None
-    physics = dynamics.physics if isinstance(dynamics, CartPole) else CartPoleParameters()
-    fields: dict[str, Any] = {
-        "kind": kind,
-        "obs_size": spaces.obs_shape[0],
-        "limit": 2**62 if spaces.max_episode_steps is None else spaces.max_episode_steps,  # 2**62: no limit
-        "repeat": 1 if repeated is None else repeated.repeat,
-        "repetition_limit": 0 if repeated is None else repeated._repetition_limit or 0,
-        "physics": (physics.gravity, physics.cart_mass, physics.pole_mass, physics.half_length, physics.force),
-        "actions": spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size,
-    }
+    kind, dynamics, spaces = _kind(real), real.dynamics, real.spaces
+    fields: dict[str, Any] = {"kind": kind, "obs_size": spaces.obs_shape[0], "actions": spaces.action_size}
+    if spaces.max_episode_steps is not None:
+        fields["limit"] = spaces.max_episode_steps
+    if isinstance(dynamics, CartPole):
+        fields["physics"] = tuple(getattr(dynamics.physics, name) for name in PHYSICS)
+    if isinstance(dynamics, RepeatedDynamics):
+        fields |= {"repeat": dynamics.repeat, "repetition_limit": dynamics.repetition_limit or 0}
     if isinstance(dynamics, CellTable):
         fields |= {
             "num_moves": len(dynamics.actions),
@@ -145,8 +151,8 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
         }
     if isinstance(dynamics, SyntheticDynamics):
         fields |= _synthetic_fields(dynamics)
-    if rewarded is not None:
-        fields |= _reward_fields(rewarded)
+    if isinstance(environment, RewardedEnvironment):
+        fields |= _reward_fields(environment)
     world_type = Map if kind == CELLS and cells_only else World
     return world_type(**fields)
 
@@ -154,10 +160,8 @@ def make_world(environment: Environment, cells_only: bool = False) -> World | No
 def make_external_world(spaces: Spaces, cells_only: bool = False) -> World:
     """Return the `World` of an environment that Python steps. Compiled functions use only its number of observations.
     ``cells_only`` is as for `make_world`, so that the same functions are compiled."""
-    num_actions = spaces.actions.n if isinstance(spaces.actions, Discrete) else spaces.actions.size
-    physics = (0.0,) * 5
     world_type = Map if cells_only else World
-    return world_type(EXTERNAL, spaces.obs_shape[0], 2**62, physics, num_actions, repeat=1, repetition_limit=0)
+    return world_type(EXTERNAL, spaces.obs_shape[0], spaces.action_size)
 
 
 def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
@@ -210,11 +214,6 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
     return fields
 
 
-def real_environment(environment: Environment) -> Environment:
-    """Return the environment that holds the states: below a learned reward, the real one."""
-    return environment.real if isinstance(environment, RewardedEnvironment) else environment
-
-
 def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tensor) -> None:
     """Set an environment's episodes to ``state [M, E, K]`` and ``age [M, E]`` in steps, with observations ``obs [M, E,
     O]``."""
@@ -223,17 +222,6 @@ def set_episodes(environment: Environment, state: Tensor, age: Tensor, obs: Tens
     real.state, real.age = state.to(real.state.dtype), age
     if isinstance(environment, RewardedEnvironment):
         environment._remember_obs(obs)
-
-
-def can_compile(environment: Environment) -> bool:
-    """Return whether compiled functions can compute the environment's steps and rewards. They cannot for some learned
-    rewards: if the network phi reads the environment's info or needs symexp, or if phi is a Python function."""
-    if isinstance(environment, RewardedEnvironment):
-        mode, phi = environment.mode, environment.phi
-        phi_is_function = mode.state and not isinstance(phi, Phi)
-        if mode.info or phi_is_function or _needs_symexp(phi):
-            return False
-    return _kind(real_environment(environment)) is not None
 
 
 def make_scratch(world: World) -> Array:
@@ -416,7 +404,7 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
     discrete action, ``continuous_action`` is empty if actions are discrete. ``previous_phi`` is phi before the step; it
     is returned unchanged if the reward is not learned. ``scratch`` is from `make_scratch`."""
     f32 = np.float32
-    reward, ends, discount = f32(1), False, f32(1)
+    reward, ends, raw_done = f32(1), False, f32(0)
     if is_map(world) or world.kind == CELLS:
         entry = int(state[0]) * world.num_moves + action
         state[0], reward, ends = world.next_cell[entry], world.cell_reward[entry], world.cell_terminated[entry]
@@ -430,13 +418,11 @@ def advance(world, m, state, action, continuous_action, obs, scratch, previous_p
     elif world.kind == LEARNED:
         reward, raw_done = network_step(world, m, state, action, continuous_action, scratch)
         ends = raw_done > ENDS_ABOVE
-        if world.raw_done and not world.bandit:  # `SyntheticDynamics`: the networks also decide the discount
-            discount = f32(1) - raw_done
     else:
         reward, ends = _repeat_action(world, state, action, continuous_action)
-    discount_is_learned = world.kind == LEARNED and world.raw_done and not world.bandit
-    if ends and not discount_is_learned:
-        discount = f32(0)
+    discount = f32(0) if ends else f32(1)
+    if world.kind == LEARNED and world.raw_done and not world.bandit:  # the done network also decides the discount
+        discount = f32(1) - raw_done
     observe(world, state, obs)
     if not world.learned_reward:
         return reward, ends, discount, previous_phi

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,9 +19,12 @@ from envs.names import CartPoleParameters, Game, first_line
 from envs.promises import BrokenContract
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
+from models.streams import Streams
 
 # A number that is too large for float32 becomes infinite and raises EnvironmentFault, so NumPy need not warn.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
+# Sizes for TakeCover in Srivastava et al. 2019, "Training Agents using Upside-Down RL".
+_FRAME_SIZE, _NUM_FRAMES = 32, 8
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 
@@ -30,7 +33,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     """``members * envs`` instances of one Gymnasium environment. Interface: `envs.base.Environment`.
 
     Observations of a 1-D Box are converted to float32. Images (uint8, or a Dict with one under "screen") become grey
-    stacked frames (`envs.wrappers.ImageObservation`). All other observations are flattened to float32 vectors, in which
+    stacked frames (`envs.wrappers.GreyFrame`). All other observations are flattened to float32 vectors, in which
     discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened.
 
     The constructor makes one instance, and first resets make the others. Raises SettingError if the environment cannot
@@ -43,7 +46,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._render = render
         rows = members * envs
         self._envs: list[gym.Env | None] = [None] * rows
-        self._steps: list[Any] = [_raise_not_reset] * rows  # the method ``step`` of each instance
         self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
@@ -53,13 +55,14 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
 
-    def bounds(self) -> tuple[Tensor, Tensor] | None:
-        """Return the lower and the upper bounds of observations, ``[O]`` each. None if observations are no vectors, or
-        if the absolute value of a bound is above 1e6."""
+    def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
+        """Sample observations ``[M, count, O]`` that are uniform within their bounds, from M random streams. Return
+        None if observations are no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
         if not isinstance(space, Box) or len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
-        return torch.tensor(space.low).float(), torch.tensor(space.high).float()
+        low, high = torch.tensor(space.low).float(), torch.tensor(space.high).float()
+        return low + (high - low) * streams.uniform(count, len(low))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         """See `envs.base.Environment.reset`. The first reset of an environment creates its instance."""
@@ -78,8 +81,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 promises.check_info(info)
                 self._obs[row] = obs
             except BaseException as error:
-                raise self._fault(error, "reset") from error
-            self._steps[row] = env.step
+                raise self._fault(error) from error
         self._check_finite("observation", self._obs)
         return self._observations()
 
@@ -93,12 +95,16 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         names = self.game.info
         info_values = np.zeros((num_rows, len(names)), np.float32)
-        observations, step_functions = self._obs, self._steps
+        observations, envs = self._obs, self._envs
         space, obs_dtype, shape = self._space, self._obs_dtype, self._shape
         try:
             for row in rows:
                 self._row = row  # for `_fault`
-                obs, row_reward, row_terminated, row_truncated, info = step_functions[row](native_actions[row])
+                result = envs[row].step(native_actions[row])
+                if len(result) != 5:
+                    problem = f"step gave {len(result)} values"
+                    raise BrokenContract(f"{problem}; expected observation, reward, terminated, truncated, info")
+                obs, row_reward, row_terminated, row_truncated, info = result
                 if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
                     promises.check_observation(space, obs)
                 reward[row] = row_reward if type(row_reward) is float else promises.as_number(row_reward)
@@ -112,7 +118,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                 observations[row] = obs
         except BaseException as error:
             self._ages[row] += 1  # count the failed step, because the error message states its number
-            raise self._fault(error, "step") from error
+            raise self._fault(error) from error
         self._ages[slice(None) if active is None else rows] += 1  # a slice is faster
         self._check_finite("reward", reward)
         self._check_finite("observation", observations)
@@ -141,7 +147,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         try:
             picture: Any = None if instance is None else instance.render()
         except BaseException as error:
-            text = promises.error_reason(error, "")
+            text = promises.error_reason(error)
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
         is_picture = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not is_picture or min(picture.shape) < 2:
@@ -151,13 +157,12 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     def close(self) -> None:
         """Close all instances. If that fails, print a warning, because they are not needed any more."""
         environments, self._envs = self._envs, [None] * len(self._envs)
-        self._steps = [_raise_not_reset] * len(self._envs)
         failed = ""
         for env in filter(None, environments):
             try:
                 env.close()
             except BaseException as error:
-                failed = promises.error_reason(error, "close")
+                failed = promises.error_reason(error)
         if failed:
             print(f"warning: environment {self.game.name} could not be closed: {failed}", file=sys.stderr)
 
@@ -187,21 +192,16 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             return
         first_index = tuple(np.argwhere(~np.isfinite(values))[0])
         self._row = int(first_index[0])  # for `_fault`
-        raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"), "")
+        raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"))
 
-    def _fault(self, error: BaseException, call: str) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the current instance raised in ``call``, "step" or "reset",
-        with the number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
+    def _fault(self, error: BaseException) -> EnvironmentFault:
+        """Return the EnvironmentFault about an error that the current instance raised in a step or reset, with the
+        number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
         place, row = f"environment {self.game.name}", self._row
         if row is not None:
             seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
             place += f", step {self._ages[row]} of the episode with seed {seed}"
-        return EnvironmentFault(f"{place}: {promises.error_reason(error, call)}")
-
-
-def _raise_not_reset(action: Any) -> NoReturn:
-    """Take the place of the method ``step`` of an instance that does not exist yet."""
-    raise RuntimeError("stepped before its first reset")
+        return EnvironmentFault(f"{place}: {promises.error_reason(error)}")
 
 
 def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
@@ -276,7 +276,7 @@ def _cause_of(error: BaseException) -> str:
     """Return in words why an instance could not be made: a missing package, with the command that installs it if that
     is known, or the ``error`` itself. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
-        return f"it cannot be made ({promises.error_reason(error, '')})"
+        return f"it cannot be made ({promises.error_reason(error)})"
     for package, extra in _EXTRAS.items():
         if package in str(error).lower():
             return f"it needs {package}; install it: pip install -e '.{extra}'"
@@ -284,12 +284,12 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``. Then convert observations to grey frames if ``observes_images``, else to
-    vectors."""
+    """Apply the wrappers of ``game``. Then convert observations to stacks of grey frames if ``observes_images`` (the
+    newest frame is last; at a reset, the first one fills the stack), else to vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if observes_images:
-        return wrappers.ImageObservation(env)
+        return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, _FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
     return wrappers.FlatObservation(env)

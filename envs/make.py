@@ -98,13 +98,23 @@ class Stages:
     reward, and ``flat [M, D]`` are all D parameters of each of M proxies. A stage is an environment in which agents
     train on proxies (`stage`).
 
-    ``envs/<kind>.py`` has a subclass of this name, constructed by ``Stages(config, game)``. It implements `initial` and
-    `stage`. The other methods of this class are right for kinds that cannot be made from a policy, and whose parameters
-    are all changed by a search.
+    ``envs/<kind>.py`` has a subclass of this name. Its constructor also sets ``parameters``. It implements `initial`
+    and `stage`. The other methods of this class are right for kinds that cannot be made from a policy, and whose
+    parameters are all changed by a search.
     """
 
-    spaces: Spaces  # of the real environment
     parameters: Parameters
+
+    def __init__(self, config: Any, game: str):
+        """Store the settings of the search, and the ``spaces`` of the real environment ``game``. Raises SettingError if
+        it cannot be made, or shows images."""
+        self.config, self.game = config, game
+        real = make_environment(game, 1, 1)
+        self.spaces: Spaces = real.spaces
+        real.close()
+        if self.spaces.is_image:
+            line = f"gamename is {game!r}, which shows images; a proxy takes vectors of observations"
+            raise SettingError(line, "gamename")
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``, a row for each of M random streams, as the settings say."""

@@ -1,5 +1,4 @@
-"""The names for ``--gamename``: a table of games, files of this folder that declare a ``GAME``, and every registered
-Gymnasium id. Imports no torch.
+"""The names for ``--gamename``: a table of games, and every registered Gymnasium id. Imports no torch.
 
 A name may contain parameters of the environment: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of
 a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out.
@@ -7,12 +6,11 @@ a `Game` they are sorted and written as in YAML, and parameters with the table's
 
 import contextlib
 import functools
-import importlib.util
+import importlib
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from models.settings import (
@@ -238,12 +236,9 @@ def resolve(name: str) -> Game:
     if the module is already imported. It is not imported here, because the name may be from a file. Raises
     SettingError, with the nearest name, if there is no such environment.
     """
-    name = match_spelling(name, [*GAMES, *declared_games()])
+    name = match_spelling(name, GAMES)
     if name in GAMES:
         return GAMES[name]
-    if name in declared_games():
-        game: Game = importlib.import_module(declared_games()[name]).GAME
-        return game
     if "," in name:
         game, values = split_name(name)
         try:
@@ -280,18 +275,6 @@ def import_module(setting: str, value: str) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
             line += "; allowed: a module in this folder or in a folder of PYTHONPATH, corridor for corridor.py"
         raise SettingError(line, setting) from error
-
-
-@functools.cache
-def declared_games() -> dict[str, str]:
-    """Return the environments that files of this folder declare, ``{name: module}``. Such a file has a line that begins
-    with ``GAME = Game("name"``. The files are read as text, because importing them would import torch."""
-    modules = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        declaration = re.search(r'^GAME = Game\(\s*"([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
-        if declaration:
-            modules[declaration[1]] = f"envs.{path.stem}"
-    return modules
 
 
 def split_name(name: str) -> tuple[Game, dict[str, Any]]:
@@ -335,7 +318,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 def is_continuous(name: str) -> bool:
     """Return whether an environment takes continuous actions; False if it cannot be made."""
     base_name = name.partition(",")[0]
-    if base_name in GAMES or base_name in declared_games():
+    if base_name in GAMES:
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
@@ -348,7 +331,7 @@ def is_continuous(name: str) -> bool:
 
 def games_with(parameter: str) -> list[str]:
     """Return the names of the environments that have this parameter."""
-    return [game.name for game in (*_TABLE, *map(resolve, declared_games())) if parameter in game.parameter_values()]
+    return [game.name for game in _TABLE if parameter in game.parameter_values()]
 
 
 def register_environments() -> None:
@@ -374,18 +357,17 @@ def reward_threshold(name: str) -> float | None:
     return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
-def _gym_ids() -> dict[str, str]:
-    """Return the Gymnasium ids that can be made, ``{id: name of the module that defines it}``."""
+def _gym_ids() -> list[str]:
+    """Return the Gymnasium ids that can be made."""
     from gymnasium.envs.registration import registry
 
     register_environments()
-    modules = {}
-    for name, spec in registry.items():
-        entry_point = spec.entry_point  # a function or class, or its name ``module:name``
-        # Retired ids are still registered, but their entry points raise.
-        if not getattr(entry_point, "__name__", "").startswith("_raise_"):
-            modules[name] = getattr(entry_point, "__module__", str(entry_point).partition(":")[0])
-    return modules
+    # Retired ids are still registered, but their entry points raise.
+    return [
+        gym_id
+        for gym_id, spec in registry.items()
+        if not getattr(spec.entry_point, "__name__", "").startswith("_raise_")
+    ]
 
 
 def _registered_id(env_id: str) -> str | None:
@@ -393,43 +375,38 @@ def _registered_id(env_id: str) -> str | None:
     if this version cannot be made. None if there is no such id and no newer version."""
     ids = _gym_ids()
     env_id = match_spelling(env_id, ids)
-    id_match = re.fullmatch(r"(.+?)(?:-[vV](\d+))?", env_id)
-    if id_match is None:  # empty, or several lines
-        return None
     if env_id in ids:
         return env_id
     newest_versions: dict[str, int] = {}  # by id without version
     for gym_id in ids:
-        versioned_id = re.fullmatch(r"(.+)-v(\d+)", gym_id)
-        if versioned_id:
-            base_id, version = versioned_id[1], int(versioned_id[2])
-            newest_versions[base_id] = max(version, newest_versions.get(base_id, -1))
-    base_id = match_spelling(id_match[1], newest_versions)
+        base_id, version = _split_version(gym_id)
+        newest_versions[base_id] = max(version, newest_versions.get(base_id, -1))
+    base_id, requested_version = _split_version(env_id)
+    base_id = match_spelling(base_id, newest_versions)
     newest = newest_versions.get(base_id, -1)
-    requested_version = int(id_match[2] or -1)  # an id without a version is older than all others
     return f"{base_id}-v{newest}" if requested_version < newest else None
 
 
+def _split_version(gym_id: str) -> tuple[str, int]:
+    """Split ``CartPole-v1`` into its name and its version. The version of an id without one is -1, older than all."""
+    id_match = re.fullmatch(r"(.+)-[vV](\d+)", gym_id)
+    return (id_match[1], int(id_match[2])) if id_match else (gym_id, -1)
+
+
 def _unknown_name_error(name: str) -> SettingError:
-    """Return the error about a name that no environment has. It suggests the nearest name. If the name is a module, it
-    suggests an id that the module registers. For ``namespace/Env-v0`` with an unknown namespace, it suggests to import
-    the module."""
-    modules_by_id = _gym_ids()
+    """Return the error about a name that no environment has. It suggests the nearest name or, for ``namespace/Env-v0``
+    with an unknown namespace, to import the module that registers it."""
+    gym_ids = _gym_ids()
     module, _, env_id = name.rpartition(":")
     namespace, slash, _ = env_id.partition("/")
-    if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in modules_by_id):
+    if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in gym_ids):
         line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
         return SettingError(f"{line}; give --import and the one that does", "gamename")
-    # Compare ids of this package without the package's name, which would make all of them look similar.
-    package = module.partition(".")[0] or name
-    package_ids = [gym_id for gym_id, home_module in modules_by_id.items() if home_module.partition(".")[0] == package]
-    suggestion = closest(env_id, package_ids) if module else None
-    if suggestion:
-        suggestion = f"{module}:{suggestion}"
-    else:
-        suggestion = closest(env_id, [*GAMES, *declared_games(), *modules_by_id])
-    hint = f"; did you mean '{suggestion}'?" if suggestion else ""
-    listed = ", ".join([*(game.name for game in _TABLE), *declared_games(), "or any Gymnasium id"])
+    # The module's name would make all ids look similar.
+    similar_id = closest(env_id, gym_ids if module else [*GAMES, *gym_ids])
+    suggestion = f"{module}:{similar_id}" if module else similar_id
+    hint = f"; did you mean '{suggestion}'?" if similar_id else ""
+    listed = ", ".join([*(game.name for game in _TABLE), "or any Gymnasium id"])
     return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
 
 

@@ -5,7 +5,6 @@ drops imaginary parts. `envs.gymnasium_adapter` accepts most results by a few fa
 functions for the others.
 """
 
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +17,6 @@ from models.settings import StopNow, UserError, format_value, shorten
 
 MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 _NUMBERS = "biuf"  # NumPy's kinds of dtypes: bool, int, unsigned int, float
-# Method of an environment -> the values that it must return.
-_CALLS = {"step": "observation, reward, terminated, truncated and info", "reset": "observation and info"}
 
 
 class BrokenContract(Exception):
@@ -95,20 +92,13 @@ def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) 
         raise BrokenContract(f"{label} lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
 
 
-def error_reason(error: BaseException, call: str) -> str:
-    """Return one line about an error that the method ``call`` ("step", "reset", ...) of an environment raised.
-    KeyboardInterrupt and StopNow are raised again."""
+def error_reason(error: BaseException) -> str:
+    """Return one line about an error that an environment raised. KeyboardInterrupt and StopNow are raised again."""
     if isinstance(error, KeyboardInterrupt | StopNow):
         raise error
     if isinstance(error, BrokenContract | UserError):
         return str(error)
-    text = f"{type(error).__name__}: {first_line(error)}"
-    *_, (innermost_frame, _) = traceback.walk_tb(error.__traceback__)
-    in_adapter = innermost_frame.f_globals.get("__name__", "").startswith(("envs.", "gymnasium."))
-    # A result with another number of values than expected raises "not enough values to unpack", for example.
-    if call in _CALLS and "unpack" in text and in_adapter:
-        return f"{call} did not give {_CALLS[call]} ({text})"
-    return text
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:

@@ -30,7 +30,7 @@ class RepeatedDynamics(Dynamics):
         self.repeat = action_repeat
         # Number of repetitions after which an episode ends in the middle of a step; None if that never happens. Only
         # with this limit do states have a column of repetitions.
-        self._repetition_limit = limit if limit is not None and limit % action_repeat else None
+        self.repetition_limit = limit if limit is not None and limit % action_repeat else None
         step_limit = None if limit is None else -(-limit // action_repeat)  # rounded up
         self.spaces = Spaces((self.obs_size,), self.actions, torch.float32, step_limit, self.max_return)
 
@@ -49,17 +49,17 @@ class RepeatedDynamics(Dynamics):
 
     def initial(self, seeds: Tensor) -> Tensor:
         state = self.first_states(seeds)
-        return state if self._repetition_limit is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
+        return state if self.repetition_limit is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
 
     def observe(self, state: Tensor) -> Tensor:
-        return self.observe_state(state if self._repetition_limit is None else state[..., :-1])
+        return self.observe_state(state if self.repetition_limit is None else state[..., :-1])
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Repeat the actions and return the sum of the rewards. Episodes that have ended keep their state."""
         if self.repeat == 1:
             state, reward, terminated = self.single_step(state, actions)
             return state, reward.float(), terminated, None
-        limit = self._repetition_limit
+        limit = self.repetition_limit
         if limit is not None:
             state, counts = state[..., :-1], state[..., -1:]  # repetitions before this step
         state, total, terminated = self.single_step(state, actions)

@@ -150,15 +150,9 @@ class Stages(BaseStages):
     parameters: Networks
 
     def __init__(self, config: Config, game: str):
-        self.config, self.game = config, game
+        super().__init__(config, game)
         # Explained variance of a potential that is made from a policy, on episodes to which it was not fitted.
         self.explained_variance: float | None = None
-        real = make_environment(game, 1, 1)
-        self.spaces = real.spaces
-        real.close()
-        if self.spaces.is_image:
-            line = f"gamename is {game!r}, which shows images; RN takes vectors of observations"
-            raise SettingError(line, "gamename")
         self.parameters = Networks(config, self.spaces)
         init, mode = config.rn_init, self.parameters.mode
         base_name = game.partition(",")[0]  # without parameters
@@ -187,8 +181,7 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """Raise SettingError unless phi is a potential of the state alone, because a reward that is made from a policy
-        is fitted to its returns. Return False: it needs no action values."""
+        """See `envs.make.Stages`. Phi must be a potential of the state alone, because it is fitted to returns."""
         mode = self.parameters.mode
         if not (mode.potential and mode.state) or mode.info:
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"

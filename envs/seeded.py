@@ -2,8 +2,8 @@
 
 There is no state, and the order of calls does not matter. A seed gives the same numbers alone, in a batch of seeds, and
 in a block of many steps. The numbers are hashes (`understudy.hashing`), not the streams of NumPy or torch. The results
-of `uniform`, `uniform_at`, `normal` and `sign` for one seed are unrelated. The first of several numbers of a seed do
-not depend on how many there are.
+of `uniform`, `uniform_at` and `normal` for one seed are unrelated. The first of several numbers of a seed do not depend
+on how many there are.
 """
 
 import math
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits, seed_hash
+from understudy.hashing import ANGLE, AT, RADIUS, UNIFORM, UNIT, bits
 
 _MOST_AT_ONCE = 1 << 18  # normal numbers per call, because a hash needs several copies of them in memory
 _NUMPY_BELOW = 1 << 10  # number of seeds below which NumPy is twice as fast as torch
@@ -47,11 +47,6 @@ def normal(seeds: Tensor, n: int) -> Tensor:
         return torch.cat([draw_normal(part) for part in parts]).view(*seeds.shape, n)
 
     return _draw_unique(draw_in_parts, seeds)
-
-
-def sign(seeds: Tensor) -> Tensor:
-    """Return -1.0 or 1.0, float32, for each of ``seeds [...]``, by the first bit of the seed's hash."""
-    return torch.where(seed_hash(seeds.to(torch.int64)) < 0, 1.0, -1.0)
 
 
 def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ initial states, one in each row. With the setting ``pairs``, a search changes pa
 the target is trained.
 """
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,6 @@ from torch import Tensor
 
 from envs import seeded
 from envs.base import Environment
-from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import Stages as BaseStages
 from envs.make import make_environment
 from envs.tensor import Dynamics, TensorEnvironment
@@ -104,13 +104,7 @@ class Stages(BaseStages):
     parameters: Networks
 
     def __init__(self, config: Config, game: str):
-        self.game = game
-        real = make_environment(game, 1, 1)
-        self.spaces = real.spaces
-        real.close()
-        if self.spaces.is_image:
-            line = f"gamename is {game!r}, which shows images; SE takes vectors of observations"
-            raise SettingError(line, "gamename")
+        super().__init__(config, game)
         self.parameters = Networks(config, self.spaces)
         self._starts: Starts | None = None
 
@@ -155,9 +149,7 @@ class Stages(BaseStages):
         return dict.fromkeys(("table_episodes", "target_scale"), "all that it can show is known, and in the table")
 
     def with_visited_states(self, flat: Tensor, get_obs: Callable[..., Tensor], scaled: bool) -> Tensor:
-        """Return ``flat [D]`` with its initial states replaced by states from real episodes of its target policy (see
-        `envs.make.Stages`), if there is a target and the range of observations is unknown. Otherwise return ``flat``.
-        """
+        """See `envs.make.Stages`. Nothing changes without a target, or if the range of observations is known."""
         networks = self.parameters
         if not (self.lacks_table_range and networks.has_target):
             return flat
@@ -168,9 +160,9 @@ class Stages(BaseStages):
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
-        """Return the numbers ``[K]`` of the parameters ``flat [D]`` that a search changes: the weights of the networks.
-        With the setting ``pairs``, they are a pair ``[S + A]`` for each row of the table of initial states: the state,
-        scaled as an input of the target network, and the output of the target network."""
+        """See `envs.make.Stages`. A search changes the weights of the networks or, with the setting ``pairs``, a pair
+        ``[S + A]`` for each row of the table of initial states: the state, scaled as an input of the target network,
+        and the output of the target network."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -180,9 +172,8 @@ class Stages(BaseStages):
         return torch.cat([scale_states(states, fixed), target_actions], 2).flatten()
 
     def with_searched_part(self, part: Tensor, template: Tensor) -> Tensor:
-        """Return the parameters ``[..., D]`` of environments with ``part [..., K]`` as their `searched_part`. Without
-        ``pairs``, the tables are copied from ``template [D]``. With ``pairs``, `train_on_pairs` trains the targets, all
-        from the same initial weights."""
+        """See `envs.make.Stages`. Without ``pairs``, the tables are copied from ``template [D]``. With ``pairs``,
+        `train_on_pairs` trains the targets, all from the same initial weights."""
         networks = self.parameters
         leading_shape = part.shape[:-1]
         if networks.config.pairs is None:  # the weights come before the tables
@@ -214,8 +205,7 @@ class Stages(BaseStages):
         return self.parameters.config.clone_of == "values"
 
     def check_policy(self, source: str) -> bool:
-        """Return whether a clone of the policy ``source`` needs its action values instead of its actions. Raises
-        SettingError if the settings do not allow a proxy from a policy."""
+        """See `envs.make.Stages`. With ``clone_of`` "values", a clone needs action values."""
         networks, discrete = self.parameters, isinstance(self.spaces.actions, Discrete)
         if not (networks.num_table_rows or networks.has_cells):
             line = f"start_from is {source!r}, a policy; allowed with it: proxy bandit and first_states table or cells"
@@ -323,17 +313,10 @@ class Stages(BaseStages):
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:
     """Sample observations ``[M, count, S]`` that are spread over the range of observations, from M random streams.
     Return None if the range is unknown."""
-    real = make_environment(game, 1, 1)
-    try:
-        if isinstance(real, TensorEnvironment):
-            return real.dynamics.sample_observations(streams, count)
-        bounds = real.bounds() if isinstance(real, GymnasiumEnvironment) else None
-        if bounds is None:
-            return None
-        low, high = bounds
-        return low + (high - low) * streams.uniform(count, len(low))
-    finally:
-        real.close()
+    real: Any = make_environment(game, 1, 1)
+    with contextlib.closing(real):
+        observations: Tensor | None = real.sample_observations(streams, count)
+        return observations
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:

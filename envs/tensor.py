@@ -155,9 +155,12 @@ class TensorEnvironment:
             truncated = truncated & active
         return Step(self.device_dynamics.observe(self.state), reward, terminated, truncated, discount)
 
+    def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
+        """See `Dynamics.sample_observations`."""
+        return self.dynamics.sample_observations(streams, count)
+
     def select(self, members: Tensor) -> "TensorEnvironment":
-        """Return a new environment with ``members [M']`` int64 only, which continues their current episodes. This one
-        does not change."""
+        """See `envs.base.Environment.select`."""
         subset = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
         rows = members.to(self.device)
         subset.state, subset.age, subset._started = self.state[rows], self.age[rows], self._started

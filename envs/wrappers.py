@@ -100,16 +100,14 @@ class FlatObservation(gym.ObservationWrapper):
         return gym.spaces.flatten(self._space, obs)
 
 
-class ImageObservation(gym.Wrapper):
-    """Observe the last ``stack`` frames in grey: ``(stack, size, size)`` uint8, the newest frame last.
+class GreyFrame(gym.ObservationWrapper):
+    """Observe a grey frame ``(size, size)`` uint8, which is resized by averaging areas.
 
     The environment's observations are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is
-    ignored), or a Dict with such an image under ``"screen"``. Frames are resized by averaging areas. At a reset, the
-    first frame fills the whole stack. The default sizes are those for TakeCover in Srivastava et al. 2019, "Training
-    Agents using Upside-Down RL".
+    ignored), or a Dict with such an image under ``"screen"``.
     """
 
-    def __init__(self, env: gym.Env, size: int = 32, stack: int = 8) -> None:
+    def __init__(self, env: gym.Env, size: int) -> None:
         super().__init__(env)
         self._space = env.observation_space
         if isinstance(self._space, gym.spaces.Dict):
@@ -124,29 +122,17 @@ class ImageObservation(gym.Wrapper):
         # [size, H] @ image [H, W C] @ columns [W C, size]. The columns also weight the channels by luma.
         rows, columns = (adaptive_avg_pool1d(torch.eye(n)[None], size)[0] for n in (height, width))
         self._rows, self._columns = rows.T, torch.kron(columns, torch.tensor(luma).unsqueeze(1))
-        self._frames = np.zeros((stack, size, size), np.uint8)
-        self.observation_space = Box(0, 255, (stack, size, size), np.uint8)
+        self.observation_space = Box(0, 255, (size, size), np.uint8)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        obs, info = self.env.reset(seed=seed, options=options)
-        self._frames[:] = self._grey_frame(obs)
-        return self._frames.copy(), info
-
-    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, info = self.env.step(action)
-        self._frames[:-1] = self._frames[1:]
-        self._frames[-1] = self._grey_frame(obs)
-        return self._frames.copy(), reward, terminated, truncated, info
-
-    def _grey_frame(self, obs: Any) -> np.ndarray:
-        """Convert an image ``[H, W(, C)]`` to a grey frame ``[size, size]`` uint8."""
+    def observation(self, obs: Any) -> np.ndarray:
+        """Convert an image ``[H, W(, C)]`` to a grey frame. Raises `envs.promises.BrokenContract` if it is none."""
         check_observation(self._space, obs)
         image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs))
         return (self._rows @ image.flatten(1).float() @ self._columns).round_().to(torch.uint8).numpy()
 
 
 def image_space(space: Any) -> Box | None:
-    """Return the space of the images in observations of ``space``, as `ImageObservation` uses them. None if there are
+    """Return the space of the images in observations of ``space``, as `GreyFrame` uses them. None if there are
     no images."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))

@@ -11,7 +11,7 @@ import os
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,32 @@ def read_archive(file: Path) -> Any:
     """Return the content of a file written by `torch.save`, with tensors on the CPU. The file is a zip archive, whose
     parts are a pickle and the numbers of each tensor. Their checksums and sizes are checked before unpickling. Raises
     BadZipFile, UnpicklingError, or any error that a damaged pickle causes."""
-    size = file.stat().st_size
-    limit = _pickle_limit(size)
+    file_size = file.stat().st_size
+    limit = _pickle_limit(file_size)
     with _LimitedFile(file) as stream, zipfile.ZipFile(stream) as archive:
         parts = archive.infolist()
         if any(part.compress_type or part.compress_size != part.file_size for part in parts):
             raise zipfile.BadZipFile("its archive is compressed")
-        if sum(part.file_size for part in parts) > size:  # a small file could describe large parts that overlap
+        if sum(part.file_size for part in parts) > file_size:  # a small file could describe large parts that overlap
             raise zipfile.BadZipFile("its parts share their bytes")
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"its part {broken} is not what was written")
-        content = _ArchiveUnpickler(archive, limit).load()
+        root = archive.namelist()[0].partition("/")[0]
+        pickle_size = archive.getinfo(f"{root}/data.pkl").file_size
+        if pickle_size > limit:
+            raise pickle.UnpicklingError(f"its part data.pkl has {pickle_size} bytes; allowed: at most {limit}")
+
+        def read_storage(name: str, dtype: torch.dtype, count: int) -> Tensor:
+            part = archive.getinfo(f"{root}/data/{name}")
+            storage = torch.empty(part.file_size // dtype.itemsize, dtype=dtype)
+            data = storage.view(torch.uint8).numpy()
+            with archive.open(part) as part_stream:
+                for start in range(0, len(data), _CHUNK):
+                    data[start : start + _CHUNK] = np.frombuffer(part_stream.read(_CHUNK), np.uint8)
+            return storage
+
+        pickle_stream = io.BytesIO(archive.read(f"{root}/data.pkl"))
+        content = _TensorUnpickler(pickle_stream, limit, read_storage).load()
     _check_extent(content, limit)
     return content
 
@@ -66,9 +81,19 @@ def read_legacy(file: Path) -> Any:
     """Return the content of a file in the format that `torch.save` used before zip archives: five pickles, then the
     numbers of each storage. Raises UnpicklingError, or any error that a damaged pickle causes."""
     stream = io.BytesIO(file.read_bytes())
+    num_bytes_left = len(stream.getbuffer())
+
+    def make_storage(name: str, dtype: torch.dtype, count: int) -> Tensor:
+        """Return zeros, because the numbers follow after the pickles. All storages together must fit into the file."""
+        nonlocal num_bytes_left
+        num_bytes_left -= count * dtype.itemsize
+        if num_bytes_left < 0:
+            raise pickle.UnpicklingError(f"storage {name} is longer than the file")
+        return torch.zeros(count, dtype=dtype)
+
     for _ in ("magic number", "version", "machine"):  # three pickles that are not used
         Unpickler(stream).load()
-    unpickler = _LegacyUnpickler(stream)
+    unpickler = _TensorUnpickler(stream, _MAX_PICKLE, make_storage)
     content = unpickler.load()
     storage_names = Unpickler(stream).load()
     for name in storage_names:
@@ -144,9 +169,27 @@ class Unpickler(_Base):
 
 
 class _TensorUnpickler(Unpickler):
-    """`Unpickler` that also rebuilds up to ``limit // 40`` tensors. Subclasses load storages (`persistent_load`)."""
+    """`Unpickler` that also rebuilds up to ``limit // 40`` tensors. A tensor is a view of a storage.
+    ``load_storage(name, dtype, count)`` returns a storage, a tensor ``[count]``, and is called once for each name."""
 
-    limit, num_tensors = _MAX_PICKLE, 0
+    def __init__(self, stream: io.BytesIO, limit: int, load_storage: Callable[[str, torch.dtype, int], Tensor]):
+        super().__init__(stream)
+        self.limit, self.load_storage = limit, load_storage
+        self.num_tensors = 0
+        self.storages: dict[str, Tensor] = {}
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        """Return a storage. ``pid`` is ("storage", dtype, name, device, count), and None in the older format. Raises
+        UnpicklingError if the storage has another dtype or count."""
+        _, dtype, name, _, count, *_ = pid
+        if not isinstance(name, str):
+            raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
+        if name not in self.storages:
+            self.storages[name] = self.load_storage(name, dtype, count)
+        storage = self.storages[name]
+        if (storage.dtype, len(storage)) != (dtype, count):
+            raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
+        return storage
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the constructor of an OrderedDict or a tensor, or the dtype of a storage; refuse anything else."""
@@ -183,59 +226,6 @@ class _TensorUnpickler(Unpickler):
                 raise pickle.UnpicklingError("it holds a tensor of elements that overlap")
             last_offset += step * (count - 1)
         return storage.as_strided(size, stride, offset)
-
-
-class _ArchiveUnpickler(_TensorUnpickler):
-    """Unpickler of the part ``data.pkl`` of a zip archive. Storages are other parts, which it reads when needed."""
-
-    def __init__(self, archive: zipfile.ZipFile, limit: int):
-        self.archive, self.limit = archive, limit
-        self.root = archive.namelist()[0].partition("/")[0]
-        size = archive.getinfo(f"{self.root}/data.pkl").file_size
-        if size > limit:
-            raise pickle.UnpicklingError(f"its part data.pkl has {size} bytes; allowed: at most {limit}")
-        super().__init__(io.BytesIO(archive.read(f"{self.root}/data.pkl")))
-        self.storages: dict[str, Tensor] = {}
-
-    def persistent_load(self, pid: Any) -> Tensor:
-        """Return a storage as a tensor ``[count]``, read from its part of the archive. ``pid`` is ("storage", dtype,
-        name, device, count). Raises UnpicklingError if the part has another dtype or count."""
-        _, dtype, name, _, count = pid
-        if not isinstance(name, str):
-            raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
-        storage = self.storages.get(name)
-        if storage is None:
-            part = self.archive.getinfo(f"{self.root}/data/{name}")
-            storage = self.storages[name] = torch.empty(part.file_size // dtype.itemsize, dtype=dtype)
-            data = storage.view(torch.uint8).numpy()
-            with self.archive.open(part) as stream:
-                for start in range(0, len(data), _CHUNK):
-                    data[start : start + _CHUNK] = np.frombuffer(stream.read(_CHUNK), np.uint8)
-        if (storage.dtype, len(storage)) != (dtype, count):
-            raise pickle.UnpicklingError(f"storage {name} is shorter or longer than it says")
-        return storage
-
-
-class _LegacyUnpickler(_TensorUnpickler):
-    """Unpickler of the content in a file of the older format. All storages together must fit into the file."""
-
-    def __init__(self, stream: io.BytesIO):
-        super().__init__(stream)
-        self.storages: dict[str, Tensor] = {}
-        self.bytes_left = len(stream.getbuffer())
-
-    def persistent_load(self, pid: Any) -> Tensor:
-        """Return a storage as zeros ``[count]``; `read_legacy` fills in its numbers later. ``pid`` is ("storage",
-        dtype, name, device, count, None). Raises UnpicklingError if the storages exceed the file."""
-        _, dtype, name, _, count, _ = pid
-        if not isinstance(name, str):
-            raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
-        if name not in self.storages:
-            self.bytes_left -= count * dtype.itemsize
-            if self.bytes_left < 0:
-                raise pickle.UnpicklingError(f"storage {name} is longer than the file")
-            self.storages[name] = torch.zeros(count, dtype=dtype)
-        return self.storages[name]
 
 
 def _check_extent(content: Any, limit: int) -> None:

@@ -6,7 +6,6 @@ each, T of steps. A block is the random numbers of T steps, sampled in one call,
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.spaces import Continuous, Discrete
-from models.state import PerMember, check_like, require
+from models.state import PerMember, check_like, require, select_members
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
@@ -98,15 +97,7 @@ class Streams(PerMember):
 
     def get_state(self) -> Tensor:
         """Return the state of all generators as one uint8 tensor ``[M, bytes]``."""
-        stack_states = self.capture_state()
-        return stack_states()
-
-    def capture_state(self) -> Callable[[], Tensor]:
-        """Return a function without arguments that returns the present state, as `get_state` does, even if it is called
-        later."""
-        # The function stacks the tensors, because most of these states are never used.
-        states = [generator.get_state() for generator in self.generators]
-        return lambda: torch.stack(states)
+        return torch.stack([generator.get_state() for generator in self.generators])
 
     def set_state(self, state: Tensor) -> None:
         """Restore the result of `get_state`. Raises StateError for another shape."""
@@ -137,9 +128,8 @@ class SharedStreams(Streams):
     def map_generators(self, sample: Callable[[torch.Generator], Tensor]) -> Tensor:
         return super().map_generators(sample).index_select(0, self._generator_index)
 
-    def capture_state(self) -> Callable[[], Tensor]:
-        get_generator_states, generator_index = super().capture_state(), self._generator_index
-        return lambda: get_generator_states().index_select(0, generator_index)
+    def get_state(self) -> Tensor:
+        return super().get_state().index_select(0, self._generator_index)
 
     def select(self, members: Tensor) -> None:
         # Indices of the generators that are still used, and for each member the index of its generator among these.
@@ -178,14 +168,11 @@ class Blocks:
 
     def __init__(self, streams: Streams):
         self.streams = streams
-        self._set_empty_block(-1)
-
-    def _set_empty_block(self, number: int) -> None:
-        """Make an empty block the current one, and give it this ``number``."""
-        self.number = number  # of the current block; -1 before the first
-        # The current block, and the next one if it is already sampled. Each is a pair: a function that returns the
-        # state of the streams before the block (`block_start`), and the block.
-        self._blocks: list[tuple[Callable[[], Tensor], dict[str, Tensor]]] = [(self.streams.capture_state(), {})]
+        self.number = -1  # of the current block; -1 before the first
+        self.block: dict[str, Tensor] = {}  # the current block, ``{name: [M, T, ...]}``; empty before the first
+        self.block_start = streams.get_state()  # state ``[M, bytes]`` of the streams before the current block
+        # The next block, with the state of the streams before it, if it is already sampled.
+        self._next: tuple[Tensor, dict[str, Tensor]] | None = None
         self._by_step: Mapping[str, Sequence[Any]] | None = None  # the current block, split at first use
 
     def draw_block(self) -> dict[str, Tensor]:
@@ -194,20 +181,16 @@ class Blocks:
 
     def prepare(self) -> None:
         """Sample the next block in advance. Another thread may call this while the current block is in use."""
-        if len(self._blocks) == 1:  # only the current one
-            self._blocks.append((self.streams.capture_state(), self.draw_block()))
+        if self._next is None:
+            self._next = self.streams.get_state(), self.draw_block()
 
     def next_block(self) -> None:
         """Move to the next block. Sample it first, unless `prepare` has sampled it."""
         self.prepare()
-        del self._blocks[0]
-        self.number, self._by_step = self.number + 1, None
-
-    @property
-    def block(self) -> dict[str, Tensor]:
-        """The current block, ``{name: [M, T, ...]}``; empty before the first."""
-        _, current_block = self._blocks[0]
-        return current_block
+        assert self._next is not None
+        self.block_start, self.block = self._next
+        self._next = self._by_step = None
+        self.number += 1
 
     def numbers_at(self, step: int) -> dict[str, Any]:
         """Return the random numbers of one step of the current block (T steps, sampled in one call), ``{name: [M,
@@ -223,30 +206,20 @@ class Blocks:
     def select(self, members: Tensor) -> None:
         """Keep only the streams and numbers of ``members`` (indices ``[M']``)."""
         self.streams.select(members)
-        for i, (get_state, block) in enumerate(self._blocks):
-            selected_block = {name: values[members] for name, values in block.items()}
-            self._blocks[i] = (partial(_select_state, get_state, members), selected_block)
+        self.block_start, self.block = self.block_start[members], select_members(self.block, members)
+        if self._next is not None:
+            next_start, next_block = self._next
+            self._next = next_start[members], select_members(next_block, members)
         self._by_step = None
-
-    def block_start(self) -> Tensor:
-        """Return the state of the streams before the current block, ``[M, bytes]``."""
-        get_state, _ = self._blocks[0]
-        return get_state()
 
     def seek(self, start_state: Tensor, number: int) -> None:
         """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this
         block (`block_start`). Number -1 is the position before the first block."""
         self.streams.set_state(start_state)
-        if number < 0:
-            self._set_empty_block(-1)
-        else:
-            self._set_empty_block(number - 1)
+        self.number, self.block, self.block_start, self._next = -1, {}, start_state, None
+        if number >= 0:
             self.next_block()
-
-
-def _select_state(get_state: Callable[[], Tensor], members: Tensor) -> Tensor:
-    """Return the states of the streams of ``members``, from ``get_state()``, the states of all ``[M, bytes]``."""
-    return get_state()[members]
+            self.number = number
 
 
 class NoiseBlocks(Blocks):
@@ -314,7 +287,7 @@ class NoiseBlocks(Blocks):
     def state_dict(self) -> dict[str, Any]:
         """Return ``streams``, their state before the current block, and ``used``, the number of used steps of this
         block (None: there is no block yet)."""
-        return {"streams": self.block_start(), "used": self._used if self.block else None}
+        return {"streams": self.block_start, "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, by sampling the current block again, as block number 0."""

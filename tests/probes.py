@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from envs.names import GAMES, Game
-from envs.seeded import sign
 from envs.tensor import Dynamics
 from models.spaces import Continuous, Discrete, Spaces
+from understudy.hashing import seed_hash
 
 TARGET = 0.5  # the best continuous action; in probe-5 it is multiplied by the observation
 
@@ -92,7 +92,8 @@ class ProbeDynamics(Dynamics):
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Return states with the sign of the seed's hash and age 0."""
-        return torch.stack((sign(seeds), torch.zeros(seeds.shape)), -1)
+        signs = torch.where(seed_hash(seeds.to(torch.int64)) < 0, 1.0, -1.0)
+        return torch.stack((signs, torch.zeros(seeds.shape)), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         obs_by_kind = {"zero": torch.zeros_like(state[..., :1]), "sign": state[..., :1], "age": state[..., 1:]}

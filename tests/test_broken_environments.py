@@ -59,7 +59,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "terminated twice": ({"terminated": np.ones(2, bool)}, "terminated is an array of bool [2]; expected True"),
     "info is a list": ({"info": []}, "info is of type list; expected a mapping"),
     "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},
-                    "step did not give observation, reward, terminated, truncated and info (ValueError: not enough"),
+                    "step gave 4 values; expected observation, reward, terminated, truncated, info"),
     "its own mistake": ({"step": lambda env: [(a, b) for a, b in [(1, 2, 3)]]}, "ValueError: too many values"),
     "exits": ({"step": lambda env: sys.exit(0)}, "SystemExit: 0"),
     "without end": ({"step": lambda env: env.step(0)}, "RecursionError: maximum recursion depth exceeded"),

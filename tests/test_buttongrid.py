@@ -1,7 +1,6 @@
-"""ButtonGrid: steps by hand, distributions, and parity with plain Python."""
+"""ButtonGrid: distributions, and parity with plain Python."""
 
 from itertools import combinations
-from typing import Any
 
 import pytest
 import torch
@@ -14,22 +13,6 @@ from envs.buttongrid import ButtonGrid
 from envs.tensor import TensorEnvironment
 from hashed import plain_uniform_at, random_actions, reward_rate
 
-STAY, UP, LEFT, DOWN, RIGHT = range(5)
-QUIET = {"spontaneous_reset": False}
-
-
-def at(row: int, col: int, on: list[int], seed: int = 0, **settings: bool) -> TensorEnvironment:
-    """A grid of 4 x 4 with buttons at (0, 0) and (1, 2), and the player at ``(row, col)``."""
-    environment = TensorEnvironment(ButtonGrid(4, 2, **settings), 1, 1)
-    environment.set_state(torch.tensor([[[seed, 0, row, col, 0, 6, *on]]]))
-    return environment
-
-
-def play_actions(environment: TensorEnvironment, *actions: int) -> tuple[list[int], list[float]]:
-    """Row, column, cells and states, without seed and step count, and the rewards."""
-    rewards = [environment.step(torch.tensor([[action]])).reward.item() for action in actions]
-    return environment.state[0, 0, 2:].tolist(), rewards
-
 
 def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int]:
     """Row, column, cells and states from the random numbers of a step."""
@@ -39,27 +22,6 @@ def plain_arrangement(size: int, buttons: int, seed: int, step: int) -> list[int
         cell = int(draw * n)
         cells.append(n - 1 if cell in cells else cell)
     return [int(draws[0] * size), int(draws[1] * size), *cells, *[0] * buttons]
-
-
-# Player, states of buttons, actions, final state, and rewards.
-BY_HAND: list[tuple[tuple[int, int], list[int], list[int], list[int], list[int]]] = [
-    ((1, 1), [0, 0], [RIGHT], [1, 2, 0, 6, 0, 1], [0]),
-    ((1, 1), [0, 1], [RIGHT], [1, 2, 0, 6, 0, 0], [0]),
-    ((1, 1), [0, 0], [RIGHT, RIGHT, LEFT], [1, 2, 0, 6, 0, 0], [0, 0, 0]),
-    ((1, 0), [0, 0], [UP], [0, 0, 0, 6, 1, 0], [0]),
-    # Without a move nothing toggles, also at the edge.
-    *(((0, 0), on, [action], [0, 0, 0, 6, *on], [0]) for action in (STAY, UP, LEFT) for on in ([0, 1], [1, 0])),
-    # The step after all are on pays and creates a new arrangement.
-    ((1, 0), [0, 1], [UP], [0, 0, 0, 6, 1, 1], [0]),
-    ((1, 0), [0, 1], [UP, DOWN], plain_arrangement(4, 2, 3, 2), [0, 1]),
-    ((1, 0), [0, 1], [UP, DOWN, STAY], plain_arrangement(4, 2, 3, 2), [0, 1, 0]),
-    ((1, 1), [1, 1], [RIGHT], plain_arrangement(4, 2, 3, 1), [1]),
-]
-
-
-@pytest.mark.parametrize(("place", "on", "actions", "where", "rewards"), BY_HAND)
-def test_steps_by_hand(place: Any, on: list[int], actions: list[int], where: list[int], rewards: list[int]) -> None:
-    assert play_actions(at(*place, on, seed=3, **QUIET), *actions) == (where, rewards)
 
 
 PUBLISHED = [(4, 0.01085, 0.00013), (5, 0.00626, 0.00010), (10, 0.00107, 0.00005)]

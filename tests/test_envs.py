@@ -16,6 +16,7 @@ from envs.names import GAMES, Game, import_module, is_continuous, resolve
 from helpers import STEPPED_PENDULUM, seeds_of
 from models import spaces as our
 from models.settings import SettingError
+from models.streams import Streams, random_actions
 
 
 class Scripted(gym.Env):
@@ -57,21 +58,13 @@ def no_ops(members=1, envs=1):
     return torch.zeros(members, envs, dtype=torch.int64)
 
 
-def random_actions(environment, steps, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    actions, shape = environment.spaces.actions, (steps, environment.members, environment.envs)
-    if isinstance(actions, our.Discrete):
-        return torch.randint(actions.n, shape, generator=generator)
-    low, high = torch.tensor(actions.low), torch.tensor(actions.high)
-    return low + (high - low) * torch.rand(*shape, actions.size, generator=generator)
-
-
 def record(environment, first_seed, steps=40):
     """Observations, rewards and ends; each environment stops after its first episode."""
     history = [environment.reset(seeds_of(environment.members, environment.envs, first_seed))]
     active = torch.ones(environment.members, environment.envs, dtype=torch.bool)
-    for actions in random_actions(environment, steps, first_seed):
-        step = environment.step(actions, active)
+    streams = Streams([first_seed] * environment.members)
+    for _ in range(steps):
+        step = environment.step(random_actions(environment.spaces.actions, streams, environment.envs), active)
         history += [step.obs, step.reward, step.done]
         active = active & ~step.done
     return history
@@ -90,7 +83,9 @@ def test_episode_depends_on_seed_and_actions_alone(name):
     obs, single = batch.reset(seeds_of(2, 3))[1, 2], alone.reset(torch.tensor([[5]]))[0, 0]
     assert torch.equal(obs, single)
     assert gym_env is None or np.array_equal(single.numpy(), gym_env.reset(seed=5)[0])
-    for actions in random_actions(batch, 30):
+    streams = Streams([0, 1])
+    for _ in range(30):
+        actions = random_actions(batch.spaces.actions, streams, 3)
         step, single = batch.step(actions), alone.step(actions[1:, 2:])
         assert torch.equal(step.obs[1, 2], single.obs[0, 0]) and step.reward[1, 2] == single.reward[0, 0]
         if gym_env is not None:

@@ -1,4 +1,4 @@
-"""PanFlute: steps by hand, reward rates, and parity with plain Python."""
+"""PanFlute: reward rates, and parity with plain Python."""
 
 import pytest
 import torch
@@ -10,20 +10,6 @@ from envs.tensor import TensorEnvironment
 from hashed import plain_uniform_at, random_actions, reward_rate
 
 ROLLOUTS = 5_000
-
-
-def test_steps_by_hand() -> None:
-    environment = TensorEnvironment(PanFlute(3, spontaneous_reward=False), 1, 1)
-    assert not environment.reset(torch.tensor([[0]])).any()
-    steps = [environment.step(torch.tensor([[action]])) for action in (2, 1, 0, 0, 2)]
-    assert [step.obs[0, 0].int().tolist() for step in steps] == [
-        [0, 0, 0, 1, 0, 0],
-        [0, 1, 0, 0, 1, 0],
-        [1, 0, 1, 0, 0, 1],
-        [1, 0, 0, 0, 0, 0],
-        [0, 0, 0, 1, 0, 0],
-    ]
-    assert [step.reward.item() for step in steps] == [0, 0, 0, 1, 0]
 
 
 @pytest.mark.parametrize(("n", "random", "scripted"), [(3, 0.1419, 0.4029), (5, 0.0398, 0.2219), (8, 0.01556, 0.1338)])

@@ -1,13 +1,10 @@
 """Probe environments: dynamics and true values."""
 
-import math
-
 import pytest
 import torch
 
 from envs.make import make_environment
 from envs.names import GAMES
-from envs.seeded import sign
 from helpers import seeds_of
 from probes import PROBES, TARGET
 
@@ -62,13 +59,3 @@ def test_values_solve_bellman_equation(name):
     for obs, reward in zip(observations.flip(0), rewards.flip(0), strict=True):
         value = reward + discount * value
         assert torch.allclose(value, probe.value(obs, discount))
-
-
-def test_signs_are_random():
-    assert sign(torch.tensor([0, 1, 3, -1, 2**63 - 1, -(2**63)])).tolist() == [1, 1, -1, 1, -1, -1]  # on every machine
-    signs = sign(torch.arange(20000))
-    bound = 4 / math.sqrt(20000)
-    assert set(signs.tolist()) == {-1.0, 1.0}
-    assert abs(signs.mean().item()) < bound and abs((signs[1:] * signs[:-1]).mean().item()) < bound
-    large = torch.tensor([2**62 + 5, 7, 2**63 - 1])
-    assert torch.equal(sign(large), torch.cat([sign(seed) for seed in large.split(1)]))

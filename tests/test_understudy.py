@@ -131,8 +131,7 @@ def test_step_and_reset_refuse_wrong_arguments(tmp_path: Path, actions: list[flo
         gym.make_vec(ANY, proxy=path, autoreset_mode="Disabled")
     with pytest.raises(ValueError, match="seed has 2 numbers; allowed: 3"):
         gym.make_vec(ANY, num_envs=3, proxy=path).reset(seed=[1, 2])
-    by_list, by_array = (vector_env.reset(seed=seeds)[0] for seeds in ([5, 7], np.array([5, 7])))
-    assert np.array_equal(by_list, by_array) and not np.array_equal(by_list, vector_env.reset(seed=5)[0])
+    assert not np.array_equal(vector_env.reset(seed=[5, 7])[0], vector_env.reset(seed=5)[0])
 
 
 @pytest.mark.parametrize(
@@ -228,15 +227,6 @@ def test_pickled_environment_continues_identically(tmp_path: Path, kind: str) ->
                 np.testing.assert_array_equal(original, restored)
             if isinstance(env, gym.Env):
                 np.testing.assert_array_equal(env.reset()[0], copy.reset()[0])
-
-
-def test_render_returns_a_picture(tmp_path: Path) -> None:
-    env = gym.make(ANY, proxy=write_proxy(tmp_path, "mdp"), render_mode="rgb_array")
-    with pytest.raises(gym.error.ResetNeeded):
-        env.unwrapped.render()
-    env.reset(seed=3)
-    picture: Any = env.render()
-    assert picture.dtype == np.uint8 and picture.shape[2] == 3 and len(np.unique(picture.reshape(-1, 3), axis=0)) >= 3
 
 
 @pytest.mark.parametrize(("limit", "length"), [(None, 7), (3, 3), (100, 7)])

@@ -17,34 +17,29 @@ from understudy.proxy import Proxy, ProxyError
 
 Source = str | Path | Proxy | None
 """A file, the run folder of a search, the name of a shipped environment, or a `Proxy`."""
-_BAR = 24  # width of a bar and of the space between bars, in pixels
-_COLOUR, _REWARD_COLOUR = (0, 114, 178), (230, 159, 0)
 
 
 class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment without its time limit, which `make_synthetic` adds.
 
     ``requirements`` are a ``game`` and a ``kind`` (mdp, bandit) that the ``proxy`` must have; both may be missing.
-    Raises ProxyError if the proxy cannot be loaded, or if its game or kind is another. ``render_mode`` "rgb_array"
-    draws observations as bars.
+    Raises ProxyError if the proxy cannot be loaded, if its game or kind is another, or if there is a ``render_mode``,
+    because learned states have no picture.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata = {"render_modes": []}
 
-    def __init__(self, proxy: Source = None, render_mode: str | None = None, **requirements: Any) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, rgb_array")
-        self.proxy, self.render_mode = _load_environment(proxy, **requirements), render_mode
+    def __init__(self, proxy: Source = None, render_mode: None = None, **requirements: Any) -> None:
+        _check_render_mode(render_mode)
+        self.proxy = _load_environment(proxy, **requirements)
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
         self._episodes: Episodes | None = None
-        self._reward = 0.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode from ``seed``, or the next episode of the last seed. ``options`` are ignored."""
-        self._reward = 0.0
         super().reset(seed=seed)
         if seed is not None or self._episodes is None:
             self._episodes = Episodes(self.program, self.np_random.integers(SEEDS, size=1))
@@ -60,26 +55,7 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
         action_array = _check_actions(action, self.action_space, batch_shape=())
         # The program takes a batch of states [1, S], and an action for all of its rows.
         self._state, reward, terminated = self.program.step(self._state, action_array)
-        self._reward = float(reward[0])
-        return self._state[0].copy(), self._reward, bool(terminated[0]), False, {}
-
-    def render(self) -> np.ndarray | None:  # type: ignore[override]  # one picture, not a list
-        """Return a picture ``[H, W, 3]`` uint8, or None without a render mode. It has a bar for each number of the
-        observation and, in another colour, a bar for the last reward. A bar's height is tanh of the number."""
-        if self.render_mode is None:
-            return None
-        if self._episodes is None:
-            raise gym.error.ResetNeeded("rendered before its first reset")
-        numbers = np.tanh([*self._state[0].tolist(), self._reward])
-        picture = np.full((_BAR * 8, _BAR * (2 * len(numbers) + 1), 3), 255, np.uint8)
-        middle = len(picture) // 2
-        heights = (numbers * (middle - _BAR)).astype(int).tolist()
-        colours = [_COLOUR] * (len(numbers) - 1) + [_REWARD_COLOUR]
-        for i, (height, colour) in enumerate(zip(heights, colours, strict=True)):
-            top, bottom, left = min(middle, middle - height), max(middle, middle - height), _BAR * (2 * i + 1)
-            picture[top:bottom, left : left + _BAR] = colour
-        picture[middle] = 0
-        return picture
+        return self._state[0].copy(), float(reward[0]), bool(terminated[0]), False, {}
 
 
 def make_synthetic(proxy: Source = None, **requirements: Any) -> gym.Env:
@@ -110,8 +86,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         render_mode: None = None,
         **requirements: Any,
     ) -> None:
-        if render_mode is not None:
-            raise ProxyError(f"render_mode is {render_mode!r}; allowed: None, many at once have no picture")
+        _check_render_mode(render_mode)
         self.num_envs, self.proxy = num_envs, _load_environment(proxy, **requirements)
         self.program = Program(self.proxy)
         self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
@@ -129,22 +104,18 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
     def reset(
         self,
         *,
-        seed: int | Sequence[int | None] | np.ndarray | None = None,
+        seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
-        and so on. A list or array has one seed per environment. If the seed of an environment is None, its next episode
-        starts. ``options`` are ignored."""
-        seeds: list[int | None] = [None] * self.num_envs
-        first_seed = None
-        if isinstance(seed, np.ndarray):
-            seeds = seed.tolist()
-        elif isinstance(seed, list | tuple):
-            seeds = list(seed)
-        elif isinstance(seed, int | np.integer):
-            first_seed = int(seed)
-            seeds = [first_seed + i for i in range(self.num_envs)]
-        super().reset(seed=first_seed)
+        and so on. A list has one seed per environment. If the seed of an environment is None, its next episode starts.
+        ``options`` are ignored."""
+        seeds: Sequence[int | None]
+        if isinstance(seed, int):
+            super().reset(seed=seed)
+            seeds = range(seed, seed + self.num_envs)
+        else:
+            seeds = [None] * self.num_envs if seed is None else seed
         if len(seeds) != self.num_envs:
             raise ValueError(f"seed has {len(seeds)} numbers; allowed: {self.num_envs}, one per environment")
         if self._episodes is None:
@@ -187,6 +158,11 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
             self._steps[rows] = 0
         self._state = state
         return state.copy(), rewards, terminated, truncated, infos
+
+
+def _check_render_mode(render_mode: Any) -> None:
+    if render_mode is not None:
+        raise ProxyError(f"render_mode is {render_mode!r}; allowed: None")
 
 
 def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:

@@ -2,9 +2,8 @@
 runs no code.
 
 A file has one tensor per weight and per bias, named and laid out as in ``torch.nn.Linear``. The metadata has one key,
-``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description``, ``networks`` (how to rebuild
-the networks, in words) and ``digest`` (a SHA-256 of everything else, optional in files from other programs). Files of
-equal proxies have equal bytes.
+``understudy``: JSON with ``format``, ``game``, ``spaces``, ``config``, ``description`` and ``digest`` (a SHA-256 of
+everything else, optional in files from other programs). Files of equal proxies have equal bytes.
 """
 
 import difflib
@@ -30,6 +29,7 @@ SHIPPED = Path(__file__).resolve().parent / "pretrained"
 
 _FORMAT, _KEY = 1, "understudy"
 _ALLOWED = f"a {SUFFIX} file of a learned environment or reward"
+_HEADER = {"format", "game", "spaces", "config", "description", "digest", "networks"}  # the last only in older files
 _SPACES = {"obs_shape", "actions", "max_episode_steps", "max_return"}
 _MAX_TEXT = 2**20  # largest number of characters of metadata
 _MAX_HEADER = 8 * _MAX_TEXT  # largest number of bytes of the whole header
@@ -94,13 +94,7 @@ def save(
     path = Path(path)
     # Python's JSON writes numbers that are not finite as words, which are not valid JSON.
     plain = json.loads(json.dumps(description), parse_constant=lambda word: None)
-    kind = KINDS.get(str(config.get("proxy")))
-    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config}
-    try:
-        header["networks"] = kind.describe({**kind.defaults, **config}) if kind else ""
-    except (KeyError, TypeError):  # wrong settings, for which `_read` raises ProxyError below
-        header["networks"] = ""
-    header["description"] = plain
+    header = {"format": _FORMAT, "game": game, "spaces": spaces, "config": config, "description": plain}
     layers = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     header["digest"] = _digest(header, layers)
     # Only one key, because the library writes several keys in varying order.
@@ -145,8 +139,8 @@ def _read(file: Path, label: Path) -> Proxy:
             # Check dtypes and shapes against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
-            for fault, allowed in _problems(header, tensor_specs):
-                raise refused(label, fault, allowed)
+            if problem := next(_problems(header, tensor_specs), None):
+                raise refused(label, *problem)
             kind = KINDS[header["config"]["proxy"]]
             config = kind.defaults | header["config"]
             tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
@@ -191,10 +185,11 @@ def _brief(value: Any) -> str:
 
 def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
     """Yield the errors in the header and in the tensors, as pairs (fault, allowed values). ``tensor_specs`` maps names
-    of tensors to dtype and shape. The caller must stop at the first error, because later checks assume that earlier
-    ones have passed."""
+    of tensors to dtype and shape. Only the first error is meaningful: later checks assume that earlier ones passed."""
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
         yield f"a safetensors file without {_KEY!r} metadata of format {_FORMAT}", "a file as `save` writes it"
+    for name in header.keys() - _HEADER:
+        yield f"its metadata {_brief(name)} are unknown", ", ".join(sorted(_HEADER))
     for name in ("game", "spaces", "config", "description"):
         if not isinstance(header.get(name), str if name == "game" else dict):
             yield f"its {name} is missing or damaged", f"a {name} as `save` writes it"

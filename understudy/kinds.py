@@ -29,16 +29,14 @@ class Kind:
 
     ``noun`` is its name in a sentence. ``settings`` are the settings that a reader needs, with the ranges of the
     trainer's flags. ``defaults`` has values for settings that are missing in older files. ``shapes(config, spaces)``
-    returns the shape of each tensor by name. ``describe(config)`` explains in words how to rebuild the networks.
-    ``spaces`` names additional entries about the real environment, and ``fits(config, spaces)`` is false if these are
-    damaged. ``one_step`` means that every step is an episode. ``used_by`` names the wrapper for a learned reward; it is
-    empty for an environment.
+    returns the shape of each tensor by name. ``spaces`` names additional entries about the real environment, and
+    ``fits(config, spaces)`` is false if these are damaged. ``one_step`` means that every step is an episode.
+    ``used_by`` names the wrapper for a learned reward; it is empty for an environment.
     """
 
     noun: str
     settings: Mapping[str, Setting]
     shapes: Callable[[Json, Json], dict[str, list[int]]]
-    describe: Callable[[Json], str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     spaces: tuple[str, ...] = ()
     fits: Callable[[Json, Json], bool] = lambda config, spaces: True
@@ -125,12 +123,6 @@ def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[
     return shapes
 
 
-def activation_in_words(config: Json) -> str:
-    name = str(config["proxy_activation_fn"])
-    slope = {"leakyrelu": 0.01, "prelu": 0.25}.get(name)
-    return f"leaky ReLU of slope {slope} below zero" if slope else name
-
-
 def _action_size(spaces: Json) -> int:
     """Return the length of an action as an input of networks, in which a discrete action is one-hot."""
     actions = spaces["actions"]
@@ -178,38 +170,6 @@ def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
     return shapes
 
 
-def _mdp_in_words(config: Json) -> str:
-    """Describe the networks of an MDP (`Kind.describe`)."""
-    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
-    words += f"Input of state, reward and done is {_INPUT_IN_WORDS}. state gives the next state, reward the reward, "
-    words += "done above 0.5 ends the episode."
-    return words + _FIRST_STATES_IN_WORDS["latent"] if config["learned_reset"] else words
-
-
-def _bandit_in_words(config: Json) -> str:
-    """Describe the networks of a bandit (`Kind.describe`)."""
-    words = f"Each network is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them. "
-    form = config.get("reward_form", FREE)
-    if form == FREE:
-        words += f"Input of reward is {_INPUT_IN_WORDS}. "
-    else:
-        words += f"target takes (state - center) / spread and gives an action. {_FORM_IN_WORDS[form]} u is the action, "
-        words += "mu the target's, both in shares of half the range and cut to [-1, 1], or one-hot where discrete, "
-        words += "and the mean is over their numbers. "
-    return f"{words}Every step is an episode.{_FIRST_STATES_IN_WORDS[config.get('first_states', 'latent')]}"
-
-
-_INPUT_IN_WORDS = "the action (one-hot where discrete), then the state"
-_FIRST_STATES_IN_WORDS = {
-    "latent": " initial turns standard normal noise into a first state.",
-    "table": " First states are rows of states.table.",
-    "cells": " First states are one-hot vectors, one for each cell.",
-}
-_FORM_IN_WORDS = {
-    "absolute": "The reward is -mean |u - mu|.",
-    "squared": "The reward is -mean (u - mu)^2.",
-    "exponential": "The reward is exp(-4 mean (u - mu)^2).",
-}
 _ENVIRONMENT = NETWORKS | {
     "learned_reset": Setting(lambda v: type(v) is bool, "true or false"),
     "latent_size": integer(65_536, "integer, at least 1, at most 65536; or null", optional=True),
@@ -231,16 +191,6 @@ def _reward_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
         return {"reward.0.weight": [1, info_size]}
     num_inputs = (size if mode.state else 0) + (info_size if mode.info else 0)
     return layer_shapes({"reward": (max(1, num_inputs), 1)}, config)  # mode 0 has an unused network
-
-
-def _reward_in_words(config: Json) -> str:
-    """Describe the network phi (`Kind.describe`)."""
-    words = f"phi is torch.nn.Linear layers 0, 1, ... with {activation_in_words(config)} between them, times "
-    words += "rn_output_scale"
-    if config["rn_output"] == "symexp":
-        words += f": of this y it is sign(y) (exp(min(|y|, {MOST_EXPONENT:g})) - 1)"
-    words += ". Its input is (observation - rn_input_center) / rn_input_spread, then the step's info, "
-    return f"{words}as far as the mode has them. What reward the mode makes of phi: understudy.rewards.shaped."
 
 
 def _reward_fits(config: Json, spaces: Json) -> bool:
@@ -266,15 +216,12 @@ _REWARD = NETWORKS | {
 }
 
 KINDS: dict[str, Kind] = {
-    "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes, _mdp_in_words),
-    "bandit": Kind(
-        "synthetic bandit", _BANDIT, _bandit_shapes, _bandit_in_words, defaults=_BANDIT_DEFAULTS, one_step=True
-    ),
+    "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes),
+    "bandit": Kind("synthetic bandit", _BANDIT, _bandit_shapes, defaults=_BANDIT_DEFAULTS, one_step=True),
     "reward": Kind(
         "reward network",
         _REWARD,
         _reward_shapes,
-        _reward_in_words,
         defaults=_REWARD_DEFAULTS,
         spaces=("info",),
         fits=_reward_fits,

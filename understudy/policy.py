@@ -118,22 +118,19 @@ class Policy:
             allowed += f", or integers from 0 to {self.obs_size - 1}"
         try:
             values = np.asarray(observation)
-        except ValueError as error:
-            raise PolicyError(f"an observation is no array of numbers; {allowed}") from error
-        if self._cells and self._are_indices(values):
-            indices = np.atleast_1d(values)
-            for index in indices[(indices < 0) | (indices >= self.obs_size)]:
-                raise PolicyError(f"a cell is {index}; allowed: 0 to {self.obs_size - 1}")
-            return np.eye(self.obs_size, dtype=np.float32)[indices], values.ndim == 0
-        if values.ndim not in (1, 2) or values.shape[-1] != self.obs_size:
-            raise PolicyError(f"an observation has shape {list(values.shape)}; {allowed}")
-        try:
             with np.errstate(over="ignore"):
                 rows = np.atleast_2d(values).astype(np.float32)
         except (TypeError, ValueError) as error:
             raise PolicyError(f"an observation is no array of numbers ({error}); {allowed}") from error
-        for value in np.atleast_2d(values)[~np.isfinite(rows)]:
-            raise PolicyError(f"a number of an observation is {value}; allowed: finite float32 numbers")
+        if self._cells and self._are_indices(values):
+            indices = np.atleast_1d(values)
+            if ((indices < 0) | (indices >= self.obs_size)).any():
+                raise PolicyError(f"a cell is {observation}; allowed: 0 to {self.obs_size - 1}")
+            return np.eye(self.obs_size, dtype=np.float32)[indices], values.ndim == 0
+        if values.ndim not in (1, 2) or values.shape[-1] != self.obs_size:
+            raise PolicyError(f"an observation has shape {list(values.shape)}; {allowed}")
+        if not np.isfinite(rows).all():
+            raise PolicyError(f"an observation is {values.tolist()}; allowed: finite float32 numbers")
         return rows, values.ndim == 1
 
     def _are_indices(self, values: np.ndarray) -> bool:

@@ -17,6 +17,17 @@ SEEDS = 2**62  # upper bound of the seed of the first episode; each further epis
 ENDS_ABOVE = 0.5  # the done network's output above which an episode ends
 _BLOCK = 32  # number of episodes for which initial states are computed at once
 _DRAWS = 4096  # number of initial observations of an environment that has no formula here
+# The trainer's maps: the number of cells, and the cell in which episodes start.
+_MAPS = {
+    "Cliff": (48, 36),
+    "EmptyRoom22": (4, 0),
+    "EmptyRoom23": (6, 0),
+    "EmptyRoom33": (9, 0),
+    "WallRoom": (25, 0),
+    "HoleRoom": (25, 0),
+    "HoleRoomLarge": (35, 0),
+    "HoleRoomLargeShifted": (35, 0),
+}
 # Gymnasium ids for the trainer's names of environments; any other name is an id.
 IDS = {
     "cartpole": "CartPole-v1",
@@ -32,14 +43,7 @@ IDS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
     "swimmer": "Swimmer-v5",
-    "cliff": "understudy/Cliff-v0",
-    "emptyroom22": "understudy/EmptyRoom22-v0",
-    "emptyroom23": "understudy/EmptyRoom23-v0",
-    "emptyroom33": "understudy/EmptyRoom33-v0",
-    "wallroom": "understudy/WallRoom-v0",
-    "holeroom": "understudy/HoleRoom-v0",
-    "holeroomlarge": "understudy/HoleRoomLarge-v0",
-    "holeroomlargeshifted": "understudy/HoleRoomLargeShifted-v0",
+    **{name.lower(): f"understudy/{name}-v0" for name in _MAPS},
 }
 Starts = Callable[[np.ndarray], np.ndarray]
 """A function from seeds ``[...]`` int64, with at least one axis, to initial states ``[..., S]`` float32."""
@@ -191,7 +195,7 @@ def _acrobot(seeds: np.ndarray) -> np.ndarray:
     return np.stack((np.cos(first), np.sin(first), np.cos(second), np.sin(second), *speeds), -1).astype(np.float32)
 
 
-def _cell_starts(num_cells: int, start: int = 0) -> Starts:
+def _cell_starts(num_cells: int, start: int) -> Starts:
     """Return a function that gives the cell ``start`` of ``num_cells``, one-hot, for every seed."""
     obs = np.zeros(num_cells, np.float32)
     obs[start] = 1
@@ -217,15 +221,8 @@ _FORMULAS = {
     "MountainCar-v0": _mountaincar,
     "MountainCarContinuous-v0": _mountaincar,
     "Pendulum-v1": _pendulum,
-    "CliffWalking-v1": _cell_starts(48, 36),
-    "understudy/Cliff-v0": _cell_starts(48, 36),
-    "understudy/EmptyRoom22-v0": _cell_starts(4),
-    "understudy/EmptyRoom23-v0": _cell_starts(6),
-    "understudy/EmptyRoom33-v0": _cell_starts(9),
-    "understudy/WallRoom-v0": _cell_starts(25),
-    "understudy/HoleRoom-v0": _cell_starts(25),
-    "understudy/HoleRoomLarge-v0": _cell_starts(35),
-    "understudy/HoleRoomLargeShifted-v0": _cell_starts(35),
+    "CliffWalking-v1": _cell_starts(*_MAPS["Cliff"]),
+    **{f"understudy/{name}-v0": _cell_starts(*cells_and_start) for name, cells_and_start in _MAPS.items()},
 }
 
 

@@ -159,9 +159,9 @@ def _wrap(text: str, indent: str = "") -> str:
 
 def _introduction(subject: str) -> list[str]:
     """Return the parts of the page before the settings. ``subject`` says whose settings follow."""
-    from envs.names import GAMES, declared_games
+    from envs.names import GAMES
 
-    lists = {"implementations": ", ".join(implementations()), "games": ", ".join([*GAMES, *declared_games()])}
+    lists = {"implementations": ", ".join(implementations()), "games": ", ".join(GAMES)}
     wrapped_lists = {name: _wrap(text, "  ") for name, text in lists.items()}
     options = [_entry(term, text) for term, text in OPTIONS]
     usage = USAGE.format(subject=subject, **wrapped_lists)

@@ -110,10 +110,10 @@ def flags_of_all(game: str) -> dict[str, Flag]:
 
 def parameters(game: str) -> dict[str, Flag]:
     """Return the parameters that the name of this game can set (`envs.names`). Defaults are the values in ``game``."""
-    from envs.names import GAMES, declared_games, resolve
+    from envs.names import GAMES, resolve
 
     base_name = game.partition(",")[0]
-    resolved_game = resolve(game) if base_name in GAMES or base_name in declared_games() else None
+    resolved_game = resolve(game) if base_name in GAMES else None
     if resolved_game is None or resolved_game.parameters is None:
         return {}
     section = f"parameters of {resolved_game.base_name}, which become part of gamename"
@@ -122,9 +122,9 @@ def parameters(game: str) -> dict[str, Flag]:
 
 def all_parameters() -> dict[str, Flag]:
     """Return the parameters of every environment, by name."""
-    from envs.names import GAMES, declared_games
+    from envs.names import GAMES
 
-    return {name: flag for game in (*GAMES, *declared_games()) for name, flag in parameters(game).items()}
+    return {name: flag for game in GAMES for name, flag in parameters(game).items()}
 
 
 def settings_of_fresh_agents() -> set[str]:

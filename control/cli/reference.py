@@ -88,11 +88,11 @@ def _run_settings() -> Iterator[str]:
 
 def _environment_parameters() -> Iterator[str]:
     """Yield the parameters of each environment that has parameters."""
-    from envs.names import GAMES, declared_games
+    from envs.names import GAMES
 
     yield "## Environments with parameters\n"
     yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
-    for game in (*GAMES, *declared_games()):
+    for game in GAMES:
         if flags := parameters(game):
             yield f"### {game}\n"
             yield from _lines(flags.values())

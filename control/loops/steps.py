@@ -231,7 +231,7 @@ class StepLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of training, except the agent's weights."""
-        starts = {"block": self._starts.number, "streams": self._starts.block_start()}
+        starts = {"block": self._starts.number, "streams": self._starts.block_start}
         loop_state = {name: getattr(self, name) for name in STATE_NAMES} | starts
         return loop_state | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from models.compiled import better, single
 from models.machine import exact_inlined
+from models.proxies.synthetic.config import FORMS
 
-FORMS = ("free", "absolute", "squared", "exponential")  # ``world.form`` is an index into these
-_ABSOLUTE, _EXPONENTIAL = 1, 3  # indices
+_ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  # values of ``world.form``
 
 
 @exact_inlined
@@ -21,9 +21,8 @@ def target_reward(world, m, state, action, continuous_action, scratch):
     the best action in this state, and the reward falls with the distance from it.
 
     The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
-    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. ``continuous_action``
-    is empty if actions are discrete. ``world`` (`World`) has the networks of all members. In ``world.flat``, the centre
-    and spread of the target's inputs begin at position ``world.fixed``. ``scratch`` is memory for the network."""
+    range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. In ``world.flat``, the
+    centre and spread of the target's inputs begin at position ``world.fixed``."""
     f32, flat, size, inputs = np.float32, world.flat[m], world.obs_size, scratch[0]
     for k in range(size):
         inputs[k] = (f32(state[k]) - flat[world.fixed + k]) / flat[world.fixed + size + k]
@@ -47,8 +46,7 @@ def target_reward(world, m, state, action, continuous_action, scratch):
 def network_step(world, m, state, action, continuous_action, scratch):
     """Make a step of member ``m`` in a synthetic environment (`SyntheticDynamics.step`). Return the reward and the
     output of the done network, and replace ``state`` by the next state in place. In a bandit the state does not change,
-    and done is 1. ``continuous_action`` is empty if actions are discrete. ``world`` (`World`) has the networks of all
-    members, and ``scratch`` is memory for one network."""
+    and done is 1."""
     flat, size = world.flat[m], world.obs_size
     reward = np.float32(0)
     done = np.float32(1)
