@@ -25,7 +25,6 @@ from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Transitions
 from models.agents.model_generalisation.latents import latent_distribution, sample_classes
 from models.agents.model_generalisation.values import explore
-from models.replay import row_bytes
 from models.streams import Streams
 
 NAMES = MODELS[:5]
@@ -238,7 +237,7 @@ def transitions(members: int, bits: bool, obs: int = 6, actions: int = 128) -> d
 def test_transitions_round_trip(obs: int, bits: bool, actions: int, row_size: int) -> None:
     """A byte a bit and five more: thirty seeds of 100,000 rows fit in 400 MB with the 64 bits of ProcMaze's size 4."""
     columns = Transitions.layout(obs, actions, bits)
-    assert row_bytes(columns) == row_size and 30 * 100_000 * (2 * 64 + 5) <= 400e6
+    assert sum(math.prod(shape) * dtype.itemsize for shape, dtype in columns.values()) == row_size
     fields, replay = transitions(3, bits, obs, actions), Transitions(columns, 7, 3, CPU)
     for t in range(7):
         replay.observe(**{name: part[:, t : t + 1] for name, part in fields.items()})

@@ -67,7 +67,7 @@ class Config:
         perturbed=True,
     )
     updates_per_step: int = setting(1, "updates per environment step [Y]", minimum=1, maximum=10_000)
-    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions [Y]", minimum=1)
+    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions [Y]", minimum=1, maximum=2**24)
     training_start_time: int = setting(
         1000, "environment steps before the first update, rounded up to whole epochs [Y]", minimum=0
     )
