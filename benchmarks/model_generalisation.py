@@ -9,6 +9,7 @@ the number of threads, then `medium` if matrix products may use bfloat16.
 
 import contextlib
 import dataclasses
+import math
 import os
 import statistics
 import sys
@@ -30,7 +31,6 @@ from control.loops.build import build_loop
 from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.agents.model_generalisation.values import compile_function
-from models.replay import row_bytes
 from models.settings import SettingError
 
 CURVE = 24_000  # steps
@@ -261,7 +261,8 @@ def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
             layout = type(agent.replay_buffer).layout(environment.dynamics)
         else:
             layout = type(agent.replay_buffer).layout(agent.obs_size, agent.num_actions, bits=True)
-        computed = seeds * rows * row_bytes(layout)
+        row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
+        computed = seeds * rows * row_bytes
         allocated_bytes = sum(table.nbytes for table in group.agent.replay_buffer._tables.values())
         key, description = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {description}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from models.machine import compiled, exact
 from models.mlp import MLP
 from models.optim import MemberAdam
-from models.replay import NUMBERS
+from models.spaces import Continuous, Discrete
 from models.tiles import (
     ACTIVATIONS,
     PRELU,
@@ -176,7 +176,7 @@ def single(net, params, scratch, row):
                 sums = load(params, bias + o)
                 for i in range(num_in):
                     sums += spread(x, i) * load(params, weight + i * num_out + o)
-                store(scratch, output_row, o, sums)
+                store(sums, scratch, output_row, o)
             for o in range(vector_end, num_out):  # the remaining outputs
                 total = entry(params, bias + o)
                 for i in range(num_in):
@@ -276,11 +276,82 @@ def epsilon(agent, m, t):
 
 
 @compiled
-def row_of(uniform, previous_uniform, filled_rows):
+def row_of(uniform, filled_rows):
     """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``filled_rows``
-    (`ReplayBuffer.sample`). ``previous_uniform`` is the number before it in the batch. Only buffers of more than
-    ``NUMBERS`` = 2**24 rows need it, because one number has 24 bits."""
-    if filled_rows > NUMBERS:  # as in `rows_by_two_numbers`
-        part, row_in_part = np.int64(uniform * np.float32(NUMBERS)), np.int64(previous_uniform * np.float32(NUMBERS))
-        return min((part * filled_rows + (row_in_part * filled_rows >> 24)) >> 24, filled_rows - 1)
+    (`ReplayBuffer.sample`)."""
     return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)  # rounding may give ``filled_rows``
+
+
+# -- greedy play of agents with an actor -------------------------------------------------------------------------------
+
+
+class Bounds(NamedTuple):
+    """The range of continuous actions in the environment's units: arrays ``[A]``, empty if actions are discrete."""
+
+    centre: Array  # middle of the range
+    half_range: Array  # half of its size
+    low: Array
+    high: Array
+
+
+def make_bounds(actions: Discrete | Continuous) -> Bounds:
+    """Return the bounds of ``actions``, empty arrays if they are discrete."""
+    if isinstance(actions, Discrete):
+        return Bounds._make([np.empty(0, np.float32)] * 4)
+    low, high = np.array(actions.low, np.float32), np.array(actions.high, np.float32)
+    return Bounds((low + high) / 2, (high - low) / 2, low, high)
+
+
+@compiled
+def nan_to_zero(x):
+    """Return the number x, or 0 if it is NaN, the only value that differs from itself."""
+    return x if x == x else ZERO
+
+
+@compiled
+def clip_action(bounds, x, i):
+    """Return coordinate ``i`` of an action, the number ``x``, clipped to its `Bounds`."""
+    return min(max(x, bounds.low[i]), bounds.high[i])
+
+
+@compiled
+def scale_action(bounds, scaled, i):
+    """Return coordinate ``i`` of the environment's action for the number ``scaled`` in [-1, 1]
+    (`TwinCriticAgent.clip`). ``bounds`` is `Bounds`."""
+    return clip_action(bounds, bounds.centre[i] + scaled * bounds.half_range[i], i)
+
+
+class Player(NamedTuple):
+    """Greedy policy of M members with a network ``actor``, for `decide`."""
+
+    actor: Net
+    flat_parameters: Array  # [M, D]
+    num_actions: int  # of discrete actions
+    bounds: Bounds
+    squashes: bool  # whether a continuous action is tanh of an output, scaled to the bounds
+    widest: int  # width of the scratch memory of `decide`
+    action_size: int  # length of a continuous action, 0 for discrete actions
+
+
+def make_actor_player(mlp: MLP, flat_parameters: Tensor, actions: Discrete | Continuous, squashes: bool) -> Player:
+    """Return the greedy policy of the actors ``mlp`` for compiled code. It shares the memory of the weights
+    ``flat_parameters [M, D]``."""
+    actor, bounds = make_net(mlp), make_bounds(actions)
+    num_actions = actions.n if isinstance(actions, Discrete) else 0
+    weights = flat_parameters.detach().numpy()
+    return Player(actor, weights, num_actions, bounds, squashes, actor.widest, action_size=len(bounds.low))
+
+
+def decide(player, m, obs, state, scratch, continuous_action):
+    """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. For a continuous action return
+    0, and write it to ``continuous_action [A]``, in the environment's units. Overwrites ``scratch [2, widest]``.
+    ``state`` is for other agents."""
+    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
+    if player.action_size == 0:
+        return argmax(scratch[row], player.num_actions)
+    for i in range(player.action_size):
+        if player.squashes:
+            continuous_action[i] = scale_action(player.bounds, nan_to_zero(np.tanh(scratch[row, i])), i)
+        else:
+            continuous_action[i] = clip_action(player.bounds, nan_to_zero(scratch[row, i]), i)
+    return 0

@@ -11,33 +11,26 @@ import numpy as np
 import torch
 
 from models.compiled import (
+    Bounds,
     Layers,
     Learner,
     Net,
+    Player,
     adam,
     backward,
     forward,
+    make_actor_player,
+    make_bounds,
     make_layers,
     make_learner,
     make_net,
-    outputs_row,
     row_of,
 )
 from models.machine import compiled
 from models.off_policy import ActorPolicy, TwinCriticAgent
-from models.spaces import Continuous
 
 Array = np.ndarray[Any, Any]
 ONE = np.float32(1)
-
-
-class Bounds(NamedTuple):
-    """The range of continuous actions in the environment's units: arrays ``[A]``, empty if actions are discrete."""
-
-    centre: Array  # middle of the range
-    half_range: Array  # half of its size
-    low: Array
-    high: Array
 
 
 class ActorCritic(NamedTuple):
@@ -109,7 +102,7 @@ def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Te
         replay_uniform=random_numbers["replay"].numpy(),
         next_noise=random_numbers["next"].numpy(),
         action_vector=np.empty((agent.members, agent.envs, agent.action_size), np.float32),
-        bounds=make_bounds(agent),
+        bounds=make_bounds(agent.spaces.actions),
         obs_size=agent.obs_size,
         action_size=agent.action_size,
         discount=np.float32(config.discount),
@@ -118,14 +111,6 @@ def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Te
         init_episodes=config.init_episodes,
         fill=max(1, config.fill),  # a minibatch needs at least one row
     )
-
-
-def make_bounds(agent: TwinCriticAgent) -> Bounds:
-    """Return the bounds of the agent's actions, which share the memory of its tensors. They are empty arrays if actions
-    are discrete."""
-    if not isinstance(agent.spaces.actions, Continuous):
-        return Bounds._make([np.empty(0, np.float32)] * 4)
-    return Bounds(agent.centre.numpy(), agent.half_range.numpy(), agent.low.numpy(), agent.high.numpy())
 
 
 def make_work(agent: Any) -> Work:
@@ -152,53 +137,18 @@ def make_work(agent: Any) -> Work:
 # -- acting ------------------------------------------------------------------------------------------------------------
 
 
-class Player(NamedTuple):
-    """Greedy policy of M members with continuous actions, for `decide`."""
-
-    actor: Net
-    flat_parameters: Array  # [M, D]
-    bounds: Bounds
-    widest: int  # width of the scratch memory of `decide`
-    action_size: int  # A
-
-
 def make_player(policy: ActorPolicy) -> Player | None:
-    """Return the greedy ``policy`` of an agent with continuous actions for compiled code, or None if it samples its
-    actions. The weights share the policy's memory."""
+    """Return the greedy ``policy`` for compiled code, or None if it samples its actions."""
     if policy.streams is not None:
         return None
-    agent, actor = policy.agent, make_net(policy.agent.network)
-    flat_parameters = policy.flat_parameters.detach().numpy()
-    return Player(actor, flat_parameters, make_bounds(agent), widest=actor.widest, action_size=agent.action_size)
-
-
-def decide(player, m, obs, state, scratch, continuous_action):
-    """Write the greedy action of member ``m`` of a `Player` for ``obs [O]`` to ``continuous_action [A]``, in the
-    environment's units (`ActorPolicy.act`). Return 0, which takes the place of a discrete action. ``state`` is unused:
-    all kinds of agents share the signature. Overwrites ``scratch [2, widest]``."""
-    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
-    for i in range(player.action_size):
-        continuous_action[i] = environment_action(player.bounds, nan_to_zero(np.tanh(scratch[row, i])), i)
-    return 0
-
-
-@compiled
-def nan_to_zero(x):
-    """Return the number x, or 0 if it is NaN, the only value that differs from itself."""
-    return x if x == x else np.float32(0)
+    agent = policy.agent
+    return make_actor_player(agent.network, policy.flat_parameters, agent.spaces.actions, squashes=True)
 
 
 @compiled
 def clamp(x, limit):
     """Return x, clipped to [-``limit``, ``limit``]. NaN is returned unchanged."""
     return -limit if x < -limit else limit if x > limit else x
-
-
-@compiled
-def environment_action(bounds, scaled, i):
-    """Return coordinate ``i`` of the environment's action for the number ``scaled`` in [-1, 1]
-    (`TwinCriticAgent.clip`). ``bounds`` is `Bounds`."""
-    return min(max(bounds.centre[i] + scaled * bounds.half_range[i], bounds.low[i]), bounds.high[i])
 
 
 @compiled
@@ -242,8 +192,8 @@ def sample_next_obs(ac, work, m, t, update, num_rows):
     of the replay buffer to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the next observations in these rows to
     the actor's inputs."""
     uniforms = ac.replay_uniform[m, t, update]
-    for column in range(len(work.minibatch)):  # index -1 is the last number
-        work.minibatch[column] = row_of(uniforms[column], uniforms[column - 1], num_rows)
+    for column in range(len(work.minibatch)):
+        work.minibatch[column] = row_of(uniforms[column], num_rows)
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     for column in range(len(work.minibatch)):
         row = work.minibatch[column]

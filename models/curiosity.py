@@ -11,7 +11,7 @@ has separate networks and statistics.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,14 +23,17 @@ from models.losses import cross_entropy
 from models.moments import Moments
 from models.optim import MemberAdam
 from models.spaces import Discrete, Spaces
-from models.state import check_like
+from models.state import PerMember
 from models.streams import Streams
 
 _BLOCKS = 4  # residual blocks in the forward model
 
 
-class Curiosity:
+class Curiosity(PerMember):
     """Base class of `Icm` and `Rnd`: a network of ``layers``, trained by Adam with the learning rate ``lr``."""
+
+    per_member: ClassVar[tuple[str, ...]] = ("optimizer",)
+    saved: ClassVar[tuple[str, ...]] = ("weights", "optimizer")
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], layers: list[Dense], lr: float):
         self.config, self.spaces = config, spaces
@@ -47,24 +50,17 @@ class Curiosity:
         (gradient,) = torch.autograd.grad(loss.sum(), self.network.flat)
         self.optimizer.update(gradient, learning)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the state without the optimiser, ``{name: [M, ...]}``, not as copies."""
-        return {"weights": self.network.flat.detach()}
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the network, ``[M, D]``, without autograd."""
+        return self.network.flat.detach()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {**self.tensors(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy a saved state into the current tensors. Raises StateError if it does not fit."""
-        tensors = self.tensors()
-        check_like(tensors, {name: value for name, value in state.items() if name != "optimizer"}, "curiosity")
-        for name, tensor in tensors.items():
-            tensor.copy_(state[name])
-        self.optimizer.load_state_dict(state["optimizer"])
+    @weights.setter
+    def weights(self, weights: Tensor) -> None:
+        self.weights.copy_(weights)
 
     def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        self.optimizer.select(members)
+        super().select(members)
         self.network.flat, self.network.members = nn.Parameter(self.optimizer.param), len(members)
 
 
@@ -153,8 +149,12 @@ class Rnd(Curiosity):
     Observations are standardised by the running mean and standard deviation of a member, and clipped. The reward is
     ``rnd_scale`` times the mean squared error before the update, divided by the running standard deviation of this
     error. (The paper divides by the standard deviation of the discounted returns of these rewards, but a batch from a
-    replay buffer has no returns.) The target network has the same layers as the predictor, and is never trained.
+    replay buffer has no returns.) The target network has the same layers as the predictor. It is never trained, and so
+    follows from the seeds.
     """
+
+    per_member = (*Curiosity.per_member, "obs_moments", "error_moments")
+    saved = (*Curiosity.saved, "obs_moments", "error_moments")
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
         hidden = config.rnd_hidden_size
@@ -180,21 +180,9 @@ class Rnd(Curiosity):
         self.error_moments.add(error, learning)
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the weights of predictor and target network, and the running moments. Names of moments begin with
-        ``seen_`` for observations and with ``paid_`` for errors."""
-        return {
-            **super().tensors(),
-            "target": self.target_network.flat.detach(),
-            **{f"seen_{name}": value for name, value in self.obs_moments.state_dict().items()},
-            **{f"paid_{name}": value for name, value in self.error_moments.state_dict().items()},
-        }
-
     def select(self, members: Tensor) -> None:
         super().select(members)
         self.target_network.flat = nn.Parameter(self.target_network.flat.detach()[members], requires_grad=False)
-        self.obs_moments.select(members)
-        self.error_moments.select(members)
 
 
 def build_curiosity(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:

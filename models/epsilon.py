@@ -23,7 +23,6 @@ class Epsilon:
 
     def __init__(self, config: Any):
         self.config = config
-        self.constant = config.eps_init if config.eps_init == config.eps_min else None  # None if epsilon changes
         self._table = torch.tensor([config.eps_init])  # epsilon by number of finished episodes; `current` extends it
 
     def current(self, episodes: Tensor, steps: int, budget: int) -> Tensor:

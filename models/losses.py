@@ -61,9 +61,8 @@ def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weigh
 
     If weights are returns-to-go, this is the vanilla policy gradient (Williams 1992; Sutton & Barto 2018, section
     13.3). A baseline that is subtracted from them reduces the variance: one number for a batch, or the value of each
-    state (actor-critic). The mean is over experiences, not over episodes. ``mean_weight [M, B]`` replaces the factor
-    1/B of the mean: it is 1/N for N experiences that are divided among several calls, and 0 for padding. Raises
-    ValueError for weights ``[M, B, 1]``, which would broadcast."""
+    state (actor-critic). The mean (`mean`) is over experiences, not over episodes. Raises ValueError for weights ``[M,
+    B, 1]``, which would broadcast."""
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)
 
@@ -73,8 +72,7 @@ def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None)
     maximum, so the loss is in [-beta, 0]. It is 0 if there is one action.
 
     Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by ln A is from the original notebook.
-    ``mean_weight [M, B]`` replaces the factor 1/B of the mean: it is 1/N for N experiences that are divided among
-    several calls, and 0 for padding.
+    ``mean_weight`` is as in `mean`.
     """
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
@@ -120,8 +118,7 @@ def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
 
 def value_loss(values: Tensor, returns: Tensor, delta: float, mean_weight: Tensor | None = None) -> Tensor:
     """Return ``delta * mean((V - G)^2)``: ``values [M, B], returns [M, B] -> [M]``. No gradient flows into the returns.
-    ``delta`` is the coefficient of the loss. ``mean_weight [M, B]`` replaces the factor 1/B of the mean: it is 1/N for
-    N experiences that are divided among several calls, and 0 for padding."""
+    ``delta`` is the coefficient of the loss, ``mean_weight`` is as in `mean`."""
     _check_shape("values", values, returns)
     return delta * mean((values - returns.detach()).square(), mean_weight)
 

@@ -114,17 +114,25 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
 
 
 class FlatOptimizer(PerMember):
-    """Base class of optimisers of one parameter ``param [M, D]`` of M members::
+    """Base class of Adam for one parameter ``param [M, D]`` of M members, each with a learning rate in ``lr``::
 
         optimizer.zero_grad()
         loss.sum().backward()  # the loss [M] of each member
         optimizer.step()
 
     ``param`` requires a gradient only between `zero_grad` and `step`. At other times autograd does not record its use,
-    so other code may change its memory.
+    so other code may change its memory. ``mean`` and ``square [M, D]`` are Adam's moments. The class is no
+    `torch.optim.Optimizer`, whose hooks take a tenth of the time of a step at these sizes.
     """
 
-    param: Tensor
+    per_member = ("param", "lr", "mean", "square", "count")
+    saved = ("mean", "square", "count")
+    count: Any  # number of steps, of all members or of each
+    update: Callable[..., None]
+
+    def __init__(self, param: Tensor, lr: Any, betas: tuple[float, float], eps: float):
+        self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
+        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
 
     def zero_grad(self) -> None:
         """Prepare for a backward pass: set the gradient of ``param`` to zero, and let autograd record its use."""
@@ -139,27 +147,22 @@ class FlatOptimizer(PerMember):
         assert gradient is not None, "no loss depends on the parameter"
         return gradient
 
+    def step(self, *arguments: Any) -> None:
+        """Make one step with the gradient since `zero_grad`. ``arguments`` are the further ones of `update`."""
+        self.update(self.take_gradient(), *arguments)
+
 
 class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
     (``lr [M]``) and a step count, and so a separate bias correction.
 
-    From its first update on, a member has the same numbers as with `Adam`. This class is no `torch.optim.Optimizer`,
-    which would load torch's compiler, and whose hooks take a tenth of the time of a step at these sizes.
+    From its first update on, a member has the same numbers as with `Adam`.
     """
 
-    per_member = ("param", "lr", "mean", "square", "count")
-    saved = ("mean", "square", "count")
-
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
-        self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
-        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
+        super().__init__(param, lr, betas, eps)
         self.count = torch.zeros(param.shape[0], dtype=torch.int64, device=param.device)
         self._factor1, self._root_correction2 = (table.to(param.device) for table in _corrections(betas))
-
-    def step(self, learning: Tensor | None = None) -> None:
-        """Make one step with the gradient since `zero_grad`, in the members ``learning`` (see `update`)."""
-        self.update(self.take_gradient(), learning)
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
@@ -241,9 +244,6 @@ class LockstepAdam(FlatOptimizer):
     per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal the results of `Adam` up to rounding.
     """
 
-    per_member = ("param", "lr", "mean", "square", "count")
-    saved = ("mean", "square", "count")
-
     def __init__(
         self,
         param: Tensor,
@@ -254,13 +254,8 @@ class LockstepAdam(FlatOptimizer):
     ):
         if param.shape[1] % BLOCK:
             raise ValueError(f"{param.shape[1]} numbers a member are no multiple of {BLOCK}")
-        self.param, self.lr, self.betas, self.eps = param, list(lr), betas, eps
-        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
+        super().__init__(param, list(lr), betas, eps)
         self.count: int | Tensor = torch.zeros(len(param), dtype=torch.int64) if separate_steps else 0
-
-    def step(self, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
-        """Make one step with the gradient since `zero_grad`. Arguments are as in `update`."""
-        self.update(self.take_gradient(), lr_factor, learning)
 
     @torch.no_grad()
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:

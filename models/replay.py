@@ -13,13 +13,12 @@ Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Shape and dtype of the columns of a row, by name: () for a number, else the shape of a vector or an array."""
 
 _FIRST_ROWS = 1024
-NUMBERS = 2**24
-"""How many uniform numbers there are: they have 24 bits."""
 
 
 class ReplayBuffer:
     """The latest ``capacity`` rows of each of ``members`` members. One write position serves all, so every member adds
-    the same number of rows.
+    the same number of rows. Settings allow a capacity of at most 2**24, because a uniform number, which chooses a row,
+    has 24 random bits.
 
     Columns of one dtype are adjacent in one table ``[rows, M, width]``: an insert is one contiguous block per table,
     a minibatch one `index_select`. If ``grows``, a table starts small and doubles as it fills, so that a short training
@@ -104,8 +103,6 @@ class ReplayBuffer:
         single numbers are contiguous.
         """
         index = (uniform * self._size_tensor).to(torch.int64)
-        if self.capacity > NUMBERS:  # one number of 24 bits cannot choose every row of a larger buffer
-            index = torch.where(self._size_tensor > NUMBERS, rows_by_two_numbers(uniform, self._size_tensor), index)
         # Rounding may give an index equal to the number of rows.
         index = torch.minimum(index, self._last_row, out=index)
         index = index.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
@@ -162,21 +159,3 @@ class ReplayBuffer:
         for dtype, table in self._tables.items():
             table[: self.size] = self._concatenate(dtype, rows)
         self.position = position
-
-
-def rows_by_two_numbers(uniform: Tensor, filled_rows: Tensor | int) -> Tensor:
-    """Return row indices ``[M, B]`` int64 below ``filled_rows`` (at most 2**38), by ``uniform [M, B]`` float32 in
-    [0, 1).
-
-    One uniform number has 24 random bits, too few for larger buffers, so every index uses two. The number at its
-    position in the batch chooses one of 2**24 parts of the buffer. The number before it (for the first position, the
-    last one) chooses the row in this part. So all rows have equal probability, if a batch has at least two rows.
-    """
-    part = (uniform * NUMBERS).to(torch.int64)
-    row_in_part = part.roll(1, dims=-1)  # 24 random bits of the number before
-    return (part * filled_rows + (row_in_part * filled_rows >> 24)) >> 24  # NUMBERS is 2**24
-
-
-def row_bytes(columns: Columns) -> int:
-    """Return the size of one row of one member in bytes."""
-    return sum(prod(shape) * dtype.itemsize for shape, dtype in columns.values())

@@ -15,7 +15,6 @@ from models.vectors import (
     address,
     load,
     load_from,
-    put,
     splat,
     spread,
     spread_from,
@@ -179,10 +178,10 @@ def layer_forward(x, y, z, params, weight, bias, num_in, in_stride, out_stride, 
 def _store_tile(array, row1, row2, left, right, left1, left2, right1, right2):
     """Store four vectors of 16 numbers in two rows of ``array``: ``left1`` and ``right1`` in ``row1``, from columns
     ``left`` and ``right`` on; ``left2`` and ``right2`` at the same columns of ``row2``."""
-    store(array, row1, left, left1)
-    store(array, row2, left, left2)
-    store(array, row1, right, right1)
-    store(array, row2, right, right2)
+    store(left1, array, row1, left)
+    store(left2, array, row2, left)
+    store(right1, array, row1, right)
+    store(right2, array, row2, right)
 
 
 @inlined
@@ -191,7 +190,7 @@ def copy(source, source_row, target, target_row, num_rows):
     ``target_row`` on. All columns of ``target`` are copied, a multiple of 16."""
     for i in range(num_rows):
         for column in range(0, target.shape[1], LANES):
-            store(target, target_row + i, column, load(source, source_row + i, column))
+            store(load(source, source_row + i, column), target, target_row + i, column)
 
 
 @inlined
@@ -231,7 +230,7 @@ def slope_gradient(grads, preacts, first, end, leak):
         for column in range(0, grads.shape[1], LANES):
             gradient, preact = load(grads, row, column), load(preacts, row, column)
             slope_grad += gradient * where_less(preact, ZERO, preact, ZERO)
-            store(grads, row, column, gradient * where_less(ZERO, preact, ONE, leak))
+            store(gradient * where_less(ZERO, preact, ONE, leak), grads, row, column)
     return total(slope_grad)
 
 
@@ -250,10 +249,10 @@ def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, 
         sum1, sum2 = sum1 + load(y_grads, first, column), sum2 + load(y_grads, row2, column)
         sum3, sum4 = sum3 + load(y_grads, row3, column), sum4 + load(y_grads, row4, column)
     bias_grads = totals(sum1, sum2, sum3, sum4)  # each is a sum over all columns
-    put(grad, bias + first, bias_grads[0])
-    put(grad, bias + row2, bias_grads[1])
-    put(grad, bias + row3, bias_grads[2])
-    put(grad, bias + row4, bias_grads[3])
+    store(bias_grads[0], grad, bias + first)
+    store(bias_grads[1], grad, bias + row2)
+    store(bias_grads[2], grad, bias + row3)
+    store(bias_grads[3], grad, bias + row4)
     for out1 in range(first, end, 2):
         out2 = min(out1 + 1, end - 1)
         for in1 in range(0, num_in, 4):
@@ -268,11 +267,11 @@ def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, 
                 a3, b3, a4, b4 = a3 + grad1 * x3, b3 + grad2 * x3, a4 + grad1 * x4, b4 + grad2 * x4
             position1, position2 = weight + out1 * out_stride, weight + out2 * out_stride  # of the first weights
             grads1, grads2 = totals(a1, a2, a3, a4), totals(b1, b2, b3, b4)
-            put(grad, position1 + in1 * in_stride, grads1[0])
-            put(grad, position1 + in2 * in_stride, grads1[1])
-            put(grad, position1 + in3 * in_stride, grads1[2])
-            put(grad, position1 + in4 * in_stride, grads1[3])
-            put(grad, position2 + in1 * in_stride, grads2[0])
-            put(grad, position2 + in2 * in_stride, grads2[1])
-            put(grad, position2 + in3 * in_stride, grads2[2])
-            put(grad, position2 + in4 * in_stride, grads2[3])
+            store(grads1[0], grad, position1 + in1 * in_stride)
+            store(grads1[1], grad, position1 + in2 * in_stride)
+            store(grads1[2], grad, position1 + in3 * in_stride)
+            store(grads1[3], grad, position1 + in4 * in_stride)
+            store(grads2[0], grad, position2 + in1 * in_stride)
+            store(grads2[1], grad, position2 + in2 * in_stride)
+            store(grads2[2], grad, position2 + in3 * in_stride)
+            store(grads2[3], grad, position2 + in4 * in_stride)

@@ -17,6 +17,8 @@ from numba import extending
 from numba.core import cgutils, types
 from numba.extending import models, overload, register_model
 
+from models.machine import inlined
+
 LANES = 16
 intrinsic: Any = extending.intrinsic
 _VECTOR, _FAST = ir.VectorType(ir.FloatType(), LANES), ("contract", "nsz", "reassoc")
@@ -40,22 +42,13 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, _VECTOR)
 
 
-def _entry_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to ``array[index]`` or ``array[row, column]``. ``arguments`` begin with the array and the
-    indices, which must not be negative."""
-    array_type = signature.args[0]
-    if isinstance(signature.args[1], types.BaseTuple):  # of an intrinsic with any number of indices
-        indices = cgutils.unpack_tuple(builder, arguments[1])
-    else:
-        indices = list(arguments[1 : 1 + array_type.ndim])
-    array_struct = context.make_array(array_type)(context, builder, arguments[0])
+def _entry_pointer(context: Any, builder: Any, kinds: Any, arguments: Any) -> Any:
+    """Return a pointer to ``array[index]`` or ``array[row, column]``. ``arguments`` are the array and a tuple of its
+    indices, which must not be negative. ``kinds`` are their types."""
+    array_struct = context.make_array(kinds[0])(context, builder, arguments[0])
+    indices = cgutils.unpack_tuple(builder, arguments[1])
     # Without ``wraparound``, which tests for negative indices, so that LLVM would load the numbers one by one.
-    return cgutils.get_item_pointer(context, builder, array_type, array_struct, indices, wraparound=False)
-
-
-def _vector_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Return a pointer to the vector that begins at an entry (`_entry_pointer`)."""
-    return builder.bitcast(_entry_pointer(context, builder, signature, arguments), _VECTOR.as_pointer())
+    return cgutils.get_item_pointer(context, builder, kinds[0], array_struct, indices, wraparound=False)
 
 
 @intrinsic
@@ -63,21 +56,25 @@ def load(typing: Any, array: Any, *indices: Any) -> Any:
     """Return the vector ``array[row, column : column + 16]``, or ``array[index : index + 16]``."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_vector_pointer(context, builder, signature, arguments), align=4)
+        pointer = _entry_pointer(context, builder, signature.args, arguments)
+        return builder.load(builder.bitcast(pointer, _VECTOR.as_pointer()), align=4)
 
     return VECTOR(array, types.UniTuple(types.intp, len(indices))), emit_llvm
 
 
 @intrinsic
-def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
-    """Store a vector: ``array[row, column : column + 16] = value``."""
+def store(typing: Any, value: Any, array: Any, *indices: Any) -> Any:
+    """Store a vector, ``array[row, column : column + 16] = value``, or a number, ``array[index] = value``."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = arguments[3]
-        builder.store(vector, _vector_pointer(context, builder, signature, arguments), align=4)
+        pointer = _entry_pointer(context, builder, signature.args[1:], arguments[1:])
+        if signature.args[0] == VECTOR:
+            pointer = builder.bitcast(pointer, _VECTOR.as_pointer())
+        builder.store(arguments[0], pointer, align=4)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp, VECTOR), emit_llvm
+    kind = VECTOR if value == VECTOR else types.float32
+    return types.void(kind, array, types.UniTuple(types.intp, len(indices))), emit_llvm
 
 
 @intrinsic
@@ -103,31 +100,15 @@ def entry(typing: Any, array: Any, *indices: Any) -> Any:
     """Return ``array[row, column]`` or ``array[index]``. Indices must not be negative."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_entry_pointer(context, builder, signature, arguments))
+        return builder.load(_entry_pointer(context, builder, signature.args, arguments))
 
     return types.float32(array, types.UniTuple(types.intp, len(indices))), emit_llvm
 
 
-@intrinsic
-def put(typing: Any, array: Any, index: Any, value: Any) -> Any:
-    """Store a number: ``array[index] = value``. ``index`` must not be negative."""
-
-    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        scalar = arguments[2]
-        builder.store(scalar, _entry_pointer(context, builder, signature, arguments))
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.float32), emit_llvm
-
-
-@intrinsic
-def spread(typing: Any, array: Any, index: Any) -> Any:
+@inlined
+def spread(array, index):  # type: ignore[no-untyped-def]
     """Return a vector with ``array[index]`` in each of its 16 lanes. ``index`` must not be negative."""
-
-    def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _emit_splat(builder, builder.load(_entry_pointer(context, builder, signature, arguments)))
-
-    return VECTOR(array, types.intp), emit_llvm
+    return splat(entry(array, index))
 
 
 @intrinsic
@@ -136,7 +117,7 @@ def address(typing: Any, array: Any, *indices: Any) -> Any:
     in registers."""
 
     def emit_llvm(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ptrtoint(_entry_pointer(context, builder, signature, arguments), ir.IntType(64))
+        return builder.ptrtoint(_entry_pointer(context, builder, signature.args, arguments), ir.IntType(64))
 
     return types.intp(array, types.UniTuple(types.intp, len(indices))), emit_llvm
 

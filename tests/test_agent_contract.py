@@ -248,30 +248,34 @@ def has_values(case: str) -> bool:
     return ALL[case][0] in ("RCP-A", "AAC") if case in CASES else hasattr(agent_class(ALL[case][0]), "values")
 
 
-def probes_of(case: str) -> list[str]:
-    """Probe 5 tests actions, 2 and 3 values that depend on states and on later rewards. Models predict observations
-    with noise, and latent states are random, so only SimpleModel has exact values, of last steps."""
-    if default_game(case) == CELLS or getattr(config_of(case), "intrinsic", "none") != "none":
-        return []  # probes have no cells, and novelty changes values
-    if by_rollouts(case):
-        truncated = ["probe-truncated", "probe-truncated-continuous"]
-        extra_probes = {"PPO": ["probe-2", "probe-3", *truncated, "probe-5-continuous"], "PPO-normalised": ["probe-3"],
-                        "PPO-test-noise": ["probe-5-continuous"], "A2C": ["probe-truncated"]}  # fmt: skip
-        return ["probe-5", *extra_probes.get(case, [])]
-    if case in MODELS[1:]:
-        return ["probe-2", "probe-5"] if case == "SimpleModel" else []
-    if case in VARIANTS and case in MODELS:
+# Probe 5 tests actions, 2 and 3 values that depend on states and on later rewards, and the others truncation. An agent
+# without an entry has probe 5. DDPG has the code of TD3, and A2C of PPO.
+QUICK_PROBES = {
+    "UDRL": ("5", "5-continuous", "truncated"), "RCP-A": ("5-continuous", "3"), "AAC": ("5", "3"),
+    "DDQN": ("5", "truncated", "3"), "PPO": ("5", "3", "truncated", "5-continuous"), "TD3": ("truncated-continuous",),
+}  # fmt: skip
+SLOW_PROBES = {
+    "RCP-R": ("5-continuous", "truncated"), "RCP-A": ("5", "truncated", "2"), "RCP-A-lambda": ("5", "3"),
+    "AAC": ("truncated", "2"), "AAC-shared": ("5", "3"), "AAC-improved": ("5", "3"), "CPG": ("truncated",),
+    "DDQN": ("2",), "DuelingDDQN": ("2",), "ER": ("truncated",), "SimpleModel": ("2",),
+    "PPO": ("2", "truncated-continuous"), "PPO-test-noise": ("5", "5-continuous"), "PPO-normalised": ("5", "3"),
+    "A2C": ("truncated",), "SAC": ("truncated-continuous",), "TD3": ("5-continuous",), "TD3Discrete": ("truncated",),
+}  # fmt: skip
+
+
+def probes_of(case: str) -> list[Any]:
+    """Parameters (case, game) of all probes of an agent. Models predict observations with noise, and latent states are
+    random, so only SimpleModel has exact values, of last steps."""
+    has_cells, is_curious = default_game(case) == CELLS, getattr(config_of(case), "intrinsic", "none") != "none"
+    is_model = case in MODELS and case not in ("ER", "SimpleModel")
+    if has_cells or is_curious or is_model:  # probes have no cells, and novelty changes values
         return []
-    names, values = ["probe-5", "probe-5-continuous", "probe-truncated", "probe-truncated-continuous"], []
-    if case in VARIANTS:
-        names, values = names[:2], ["probe-3"] * (case in CASES and has_values(case))
-    else:
-        values = ["probe-2", "probe-3"] * has_values(case)
-        if case in CASES:
-            names = names[:3] if case in FULL else names[:1]
-    if case in ("DuelingDDQN", "DDPG"):  # settings of DDQN and TD3
-        names, values = names[:2], values[:1]
-    return [game for game in names if can_play(case, game)] + values
+    of_actions = ("5",) if can_play(case, "probe-5") else ("5-continuous",)
+    quick = QUICK_PROBES.get(case, () if case in VARIANTS else of_actions)
+    slow = SLOW_PROBES.get(case, of_actions if case in VARIANTS else ())
+    return [(case, f"probe-{name}") for name in quick] + [
+        pytest.param(case, f"probe-{name}", marks=pytest.mark.slow) for name in slow
+    ]
 
 
 def trained(case: str, game: str) -> Any:
@@ -300,22 +304,7 @@ def trained(case: str, game: str) -> Any:
     return loop
 
 
-def is_quick_probe(case: str, game: str) -> bool:
-    """Variants are slow, and so are probes beside that of actions and that of later rewards, but for truncation of one
-    agent each of episodes, values, rollouts and continuous actions. RCP has one probe of each kind, and so has TD3 with
-    DDPG, which has its code."""
-    if (case, game) in (("RCP-R", "probe-5-continuous"), ("RCP-A", "probe-5"), ("TD3", "probe-5-continuous")):
-        return False
-    truncated = {"UDRL": "", "DDQN": "", "PPO": "", "TD3": "-continuous"}
-    return case not in VARIANTS and (
-        game.startswith(("probe-3", "probe-4", "probe-5")) or game == f"probe-truncated{truncated.get(case, '?')}"
-    )
-
-
-@pytest.mark.parametrize(("case", "game"), [
-    pytest.param(case, game, marks=[pytest.mark.slow] * (not is_quick_probe(case, game)))
-    for case in ALL for game in probes_of(case)
-])  # fmt: skip
+@pytest.mark.parametrize(("case", "game"), [pair for case in ALL for pair in probes_of(case)])
 def test_agent_learns_probe(case: str, game: str) -> None:
     """Best actions if actions matter, and true values if the agent has values."""
     loop, probe = trained(case, game), PROBES[game]

@@ -237,8 +237,7 @@ def test_threads_do_not_change_results(argv: str, rule: str) -> None:
         inner.threads = threads
         training = inner.train_to_end(inner.begin(2 * inner.stages.parameters.initial(Streams(seeds)), seeds))
         policy: Any = training.policy
-        online = torch.from_numpy(policy.rows) if hasattr(policy, "rows") else policy.flat_parameters
-        results.append([online, training.steps, training.episodes, inner.test(policy, seeds).returns])
+        results.append([policy.flat_parameters, training.steps, training.episodes, inner.test(policy, seeds).returns])
     assert results[0][0].unique().numel() > 20 and len(results[0][1]) == 7
     for other in results[1:]:
         assert all(torch.equal(reference, tensor) for reference, tensor in zip(results[0], other, strict=True))

@@ -152,7 +152,7 @@ def test_moments_of_constant() -> None:
 
 
 def weights(curiosity: Curiosity) -> Iterator[Tensor]:
-    return chain(curiosity.tensors().values(), curiosity.optimizer.state_dict().values())
+    return chain([curiosity.weights], curiosity.optimizer.state_dict().values())
 
 
 def agent(**changes: Any) -> Agent:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.memory import Episode, EpisodeMemory
-from models.replay import NUMBERS, Columns, ReplayBuffer, rows_by_two_numbers
+from models.replay import Columns, ReplayBuffer
 from models.streams import Streams
 
 FLOAT = torch.float32
@@ -62,34 +61,6 @@ def test_boundaries_of_sampling(size: int) -> None:
     buffer.load_state_dict({"rows": {"row": torch.arange(size)[:, None].expand(-1, 2)}, "position": size % 100_000})
     ends = torch.tensor([0.0, 1 - 2**-24, 1.0]).expand(2, -1)
     assert buffer.sample(ends)["row"].tolist() == [[0, size - 1, size - 1]] * 2
-
-
-@pytest.mark.parametrize("size", [2**24 + 1, 2**24 + 12_345, 10**8 + 7, 10**9])
-def test_sampling_of_more_than_2_24_rows(size: int) -> None:
-    """The first of the 2**48 pairs of numbers of each row, and the pair before, in torch and in the compiled kernel."""
-    compiled_row_of = pytest.importorskip("models.compiled").row_of
-    row_of = pytest.importorskip("numba").njit(lambda *arguments: compiled_row_of(*arguments))  # for Python
-    generator = torch.Generator().manual_seed(0)
-    rows = torch.cat([torch.tensor([0, 1, size - 1]), torch.randint(size, (5000,), generator=generator)]).tolist()
-    for offset in (0, -1):
-        pairs = [max(0, -(-row * 2**48 // size) + offset) for row in rows]
-        parts = zip(*(divmod(pair, 2**24) for pair in pairs), strict=True)
-        first, second = (torch.tensor(part).div(2**24).float() for part in parts)
-        uniform = torch.stack([second, first], 1)
-        indices = rows_by_two_numbers(uniform, size)[:, 1].tolist()
-        assert indices == [max(0, row + offset) for row in rows]
-        assert [row_of(np.float32(primary), np.float32(two), size) for two, primary in uniform.tolist()] == indices
-
-
-def test_buffer_of_more_than_2_24_rows() -> None:
-    """One number cannot draw every row, so each part of 1 + 3 / 2**24 rows needs a second number."""
-    buffer = ReplayBuffer({"row": ((), torch.uint8)}, NUMBERS + 3, 1)
-    (table,) = buffer.reserve(1)
-    table[:, 0, 0] = torch.arange(NUMBERS + 3).remainder_(251)
-    uniform = torch.tensor([[0.0, 1 - 2**-24]])
-    for added, rows in ((NUMBERS, [0, NUMBERS - 1]), (3, [1, NUMBERS + 1])):
-        buffer.advance(added)
-        assert buffer.sample(uniform)["row"].tolist() == [[row % 251 for row in rows]]
 
 
 @given(st.sampled_from([*KINDS]), st.integers(1, 9), st.integers(1, 25), st.integers(1, 3), st.data())

@@ -7,11 +7,16 @@ Stability of Upside-Down Reinforcement Learning, Goal-Conditioned Supervised Lea
 Transformers", arXiv 2502.05672, who mix the policies of eUDRL with the uniform one.
 """
 
+import functools
 from dataclasses import dataclass
 from itertools import pairwise
 
 from models.family import EpisodeSchedule, Family, reasons_by_setting
 from models.settings import names_with, nonlinearity, setting, width
+
+_advantage_setting = functools.partial(setting, part="advantages")
+_rank_setting = functools.partial(setting, part="ranks")
+_value_setting = functools.partial(setting, part="values")
 
 
 @dataclass(frozen=True)
@@ -71,40 +76,28 @@ class Config:
         "evaluate at the lower bound of the command distribution [U] (ranks: at eval_rank) or at a sample from it [C]",
         choices=("lower_bound", "sampled"),
     )
-    advantage_command: str = setting(
-        "max",
-        "mean of the advantage command: the largest advantage [C] or a quantile",
-        choices=("max", "quantile"),
-        part="advantages",
+    advantage_command: str = _advantage_setting(
+        "max", "mean of the advantage command: the largest advantage [C] or a quantile", choices=("max", "quantile")
     )
-    advantage_quantile: float = setting(
-        0.9, "quantile of advantages for that command", above=0, maximum=1, part="advantages", perturbed=True
+    advantage_quantile: float = _advantage_setting(
+        0.9, "quantile of advantages for that command", above=0, maximum=1, perturbed=True
     )
-    advantage_spread: float = setting(
-        1.0,
-        "spread of the advantage command, in standard deviations of the advantages [C]",
-        minimum=0,
-        part="advantages",
-        perturbed=True,
+    advantage_spread: float = _advantage_setting(
+        1.0, "spread of the advantage command, in standard deviations of the advantages [C]", minimum=0, perturbed=True
     )
 
-    rank_min: float = setting(0.8, "smallest rank commanded in training", above=0, below=1, part="ranks")
-    rank_max: float = setting(0.95, "largest rank commanded in training", above=0, below=1, part="ranks")
-    rank_low_share: float = setting(
-        0.0,
-        "share of training episodes that command a rank below rank_min (preset obedient)",
-        minimum=0,
-        below=1,
-        part="ranks",
+    rank_min: float = _rank_setting(0.8, "smallest rank commanded in training", above=0, below=1)
+    rank_max: float = _rank_setting(0.95, "largest rank commanded in training", above=0, below=1)
+    rank_low_share: float = _rank_setting(
+        0.0, "share of training episodes that command a rank below rank_min (preset obedient)", minimum=0, below=1
     )
-    eval_rank: float = setting(0.9, "rank commanded in evaluations", above=0, below=1, part="ranks")
-    quantile_levels: tuple[float, ...] = setting(
+    eval_rank: float = _rank_setting(0.9, "rank commanded in evaluations", above=0, below=1)
+    quantile_levels: tuple[float, ...] = _rank_setting(
         (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98),
         "levels of the quantiles of the return-to-go that a network predicts, in ascending order; ranks are "
         "interpolated between them",
         above=0,
         below=1,
-        part="ranks",
     )
 
     # Learning
@@ -165,35 +158,29 @@ class Config:
     expo_weighting: bool = setting(False, "weight losses by min(exp(z / beta), max_weight) [R]")
     beta: float = setting(1.0, "temperature of the exponential weights [C]", above=0, perturbed=True)
     max_weight: float = setting(20.0, "largest exponential weight [R]", above=0, perturbed=True)
-    use_lambda_td: bool = setting(
-        False, "value targets are TD(lambda) returns, not the discounted return", part="advantages"
-    )
-    td_lambda: float = setting(
+    use_lambda_td: bool = _advantage_setting(False, "value targets are TD(lambda) returns, not the discounted return")
+    td_lambda: float = _value_setting(
         0.95,
         "lambda of the value targets [C]; of the return-to-go, if ranks are commanded",
         minimum=0,
         maximum=1,
-        part="values",
         perturbed=True,
     )
-    advantage_target: str = setting(
-        "return",
-        "advantage = discounted return - V [C], or TD(lambda) return - V",
-        choices=("return", "lambda"),
-        part="advantages",
+    advantage_target: str = _advantage_setting(
+        "return", "advantage = discounted return - V [C], or TD(lambda) return - V", choices=("return", "lambda")
     )
-    bootstrap_truncation: bool = setting(
-        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]", part="values"
+    bootstrap_truncation: bool = _value_setting(
+        True, "at a time limit bootstrap from the value of the final observation; off: from 0 [C]"
     )
-    val_func_update_interval: int = setting(5, "policy updates per value update [C]", minimum=1, part="values")
+    val_func_update_interval: int = _value_setting(5, "policy updates per value update [C]", minimum=1)
     value_hidden_sizes: tuple[int, ...] = width(
         (128, 64), "units of the hidden layers of the value or quantile network [C]", part="values"
     )
-    value_lr: float | None = setting(
-        None, "Adam's learning rate for the value or quantile network; null: lr", above=0, part="values", perturbed=True
+    value_lr: float | None = _value_setting(
+        None, "Adam's learning rate for the value or quantile network; null: lr", above=0, perturbed=True
     )
-    clamp_adv_to_max: bool = setting(False, "clip advantages from above", part="advantages")
-    max_adv_clamp_val: float = setting(50.0, "bound of clamp_adv_to_max, in units of reward", part="advantages")
+    clamp_adv_to_max: bool = _advantage_setting(False, "clip advantages from above")
+    max_adv_clamp_val: float = _advantage_setting(50.0, "bound of clamp_adv_to_max, in units of reward")
 
     @property
     def schedule(self) -> EpisodeSchedule:

@@ -287,7 +287,7 @@ def _write_td_targets(agent, work, m):
             next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
             max_q = where_better(online_q, max_q, online_q, max_q)
         reward, discount = load(work.sample, reward_row, column), load(work.sample, discount_row, column)
-        store(work.td_target, 0, column, reward + agent.discount * discount * next_q)
+        store(reward + agent.discount * discount * next_q, work.td_target, 0, column)
 
 
 @compiled
@@ -307,7 +307,7 @@ def _replace_q_by_gradient(agent, work):
         loss += weighted_error * error
         for action in range(agent.num_actions):  # the gradient is 0 for all actions except the taken one
             gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
-            store(work.q, action, column, where_less(taken_action, np.float32(action - 0.5), ZERO, gradient))
+            store(where_less(taken_action, np.float32(action - 0.5), ZERO, gradient), work.q, action, column)
     return total(loss)
 
 
@@ -322,8 +322,7 @@ def improve(agent, work, m, t):
     for update in range(updates):
         uniforms = agent.replay_uniform[m, t, update]
         for column in range(batch_size):
-            # A row depends on a number and on the number before it. Before number 0 is the last one, index -1.
-            row = nets.row_of(uniforms[column], uniforms[column - 1], replay_size)
+            row = nets.row_of(uniforms[column], replay_size)
             for i in range(agent.table.shape[2]):
                 work.sample[i, column] = agent.table[row, m, i]
         _write_td_targets(agent, work, m)

@@ -39,7 +39,7 @@ class Config(Intrinsic):
     tau: float = setting(
         0.01, "share of the online network mixed into the target network per update", minimum=0, maximum=1
     )
-    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions", minimum=1)
+    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions", minimum=1, maximum=2**24)
     fill: int = setting(0, "transitions in the replay buffer before the first update", minimum=0)
     init_episodes: int = setting(1, "episodes before the first update [F]", minimum=0)
     updates_per_step: int = setting(1, "gradient steps per step of the environments", minimum=1, maximum=10_000)

@@ -5,6 +5,7 @@ Sources: [Y] Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Ba
 Learning", arXiv 2211.02222, and its public code.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,10 @@ LARGEST_LATENT = 65_536  # largest size of a categorical latent state, in number
 
 # Defaults if neither the game nor a preset has a value.
 _DEFAULT_PRESET = PRESETS["procmaze_high"]
+
+
+_model_setting = functools.partial(setting, part="learned model")
+_latent_setting = functools.partial(setting, part="latent states")
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Config:
         perturbed=True,
     )
     updates_per_step: int = setting(1, "updates per environment step [Y]", minimum=1, maximum=10_000)
-    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions [Y]", minimum=1)
+    buffer_size: int = setting(100_000, "capacity of the replay buffer, in transitions [Y]", minimum=1, maximum=2**24)
     training_start_time: int = setting(
         1000, "environment steps before the first update, rounded up to whole epochs [Y]", minimum=0
     )
@@ -99,47 +104,35 @@ class Config:
     )
 
     # Models that are learned
-    model_lr: float = setting(
-        2e-4, "Adam's learning rate for the model [Y]", above=0, part="learned model", perturbed=True
+    model_lr: float = _model_setting(2e-4, "Adam's learning rate for the model [Y]", above=0, perturbed=True)
+    binary_obs: bool | None = _model_setting(
+        None, "observations are bits, 0 or 1; null: as the environment declares [Y]"
     )
-    binary_obs: bool | None = setting(
-        None, "observations are bits, 0 or 1; null: as the environment declares [Y]", part="learned model"
-    )
-    reward_weight: float = setting(1.0, "weight of the reward loss [Y]", minimum=0, part="learned model")
-    termination_weight: float = setting(1.0, "weight of the termination loss [Y]", minimum=0, part="learned model")
-    obs_prediction_weight: float = setting(1.0, "weight of the observation loss [Y]", minimum=0, part="learned model")
+    reward_weight: float = _model_setting(1.0, "weight of the reward loss [Y]", minimum=0)
+    termination_weight: float = _model_setting(1.0, "weight of the termination loss [Y]", minimum=0)
+    obs_prediction_weight: float = _model_setting(1.0, "weight of the observation loss [Y]", minimum=0)
 
     # Latent models
-    latent_type: str = setting(
-        "categorical",
-        "distribution of the latent state [Y]",
-        choices=("categorical", "gaussian", "tanh_gaussian"),
-        part="latent states",
+    latent_type: str = _latent_setting(
+        "categorical", "distribution of the latent state [Y]", choices=("categorical", "gaussian", "tanh_gaussian")
     )
-    num_features: int = setting(32, "variables of a latent state [Y]", minimum=1, maximum=4096, part="latent states")
-    feature_width: int = setting(
-        32, "classes of each categorical variable [Y]", minimum=2, maximum=4096, part="latent states"
+    num_features: int = _latent_setting(32, "variables of a latent state [Y]", minimum=1, maximum=4096)
+    feature_width: int = _latent_setting(32, "classes of each categorical variable [Y]", minimum=2, maximum=4096)
+    KL_prior_weight: float = _latent_setting(
+        0.8, "weight of KL(encoded || predicted) for the prediction [Y]", minimum=0
     )
-    KL_prior_weight: float = setting(
-        0.8, "weight of KL(encoded || predicted) for the prediction [Y]", minimum=0, part="latent states"
+    KL_posterior_weight: float = _latent_setting(
+        0.2, "weight of KL(encoded || predicted) for the encoder [Y]", minimum=0
     )
-    KL_posterior_weight: float = setting(
-        0.2, "weight of KL(encoded || predicted) for the encoder [Y]", minimum=0, part="latent states"
-    )
-    posterior_entropy_weight: float = setting(
-        0.0, "weight of KL(encoded || uniform or normal) [Y]", minimum=0, part="latent states"
-    )
-    min_std: float = setting(
-        0.0, "Gaussian: added to the encoder's standard deviations [Y]", minimum=0, part="latent states"
-    )
-    std_act: str = setting(
+    posterior_entropy_weight: float = _latent_setting(0.0, "weight of KL(encoded || uniform or normal) [Y]", minimum=0)
+    min_std: float = _latent_setting(0.0, "Gaussian: added to the encoder's standard deviations [Y]", minimum=0)
+    std_act: str = _latent_setting(
         "softplus",
         "Gaussian: maps raw outputs to standard deviations; sigmoid2 is 2 sigmoid(x / 2) [Y]",
         choices=("softplus", "sigmoid", "sigmoid2"),
-        part="latent states",
     )
-    learn_obs_variance: bool = setting(
-        False, "also decode standard deviations, if observations are not bits [Y]", part="latent states"
+    learn_obs_variance: bool = _latent_setting(
+        False, "also decode standard deviations, if observations are not bits [Y]"
     )
 
     compile: bool = setting(

@@ -23,29 +23,30 @@ class Batch:
 
 
 class Transitions(ReplayBuffer):
-    """A replay buffer of transitions. Observations of bits are stored as bytes. An action that terminated the episode
-    is stored as its bitwise complement, which is below zero. So a transition with bits and up to 128 actions takes 2 O
-    + 5 bytes."""
+    """A replay buffer of transitions. Bits are stored as bytes, so a transition with bits takes 2 O + 7 bytes."""
 
     @staticmethod
     def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
         """Return shape and dtype of each column, for observations of ``obs_size`` numbers, or bits if ``bits``."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
-        action = ((), torch.int8 if num_actions <= 128 else torch.int64)
-        return {"obs": obs, "next_obs": obs, "reward": ((), torch.float32), "action": action}
+        action = ((), torch.int16 if num_actions <= 32_768 else torch.int64)
+        return {
+            "obs": obs,
+            "next_obs": obs,
+            "reward": ((), torch.float32),
+            "action": action,
+            "continues": ((), torch.bool),
+        }
 
     def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, continues: Tensor) -> None:
         """Insert transitions ``[M, 1, ...]``. ``continues`` is bool, False after termination."""
-        self.add(obs=obs, next_obs=next_obs, reward=reward, action=torch.where(continues, action, ~action))
+        self.add(obs=obs, next_obs=next_obs, reward=reward, action=action, continues=continues)
 
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        stored_action = rows["action"].to(torch.int64)
-        continues = stored_action >= 0
-        action = torch.where(continues, stored_action, ~stored_action)
         obs, next_obs = (rows[name].to(torch.float32).contiguous() for name in ("obs", "next_obs"))
-        return Batch(obs, next_obs, action, rows["reward"], continues.float())
+        return Batch(obs, next_obs, rows["action"].to(torch.int64), rows["reward"], rows["continues"].float())
 
 
 class States(ReplayBuffer):

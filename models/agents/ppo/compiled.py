@@ -10,14 +10,30 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from models import compiled as nets
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import Layers, Net, argmax, backward, forward, make_layers, make_net, outputs_row
+from models.compiled import (
+    Bounds,
+    Layers,
+    Net,
+    argmax,
+    backward,
+    clip_action,
+    forward,
+    make_actor_player,
+    make_bounds,
+    make_layers,
+    make_net,
+    nan_to_zero,
+    outputs_row,
+)
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
+Player, decide = nets.Player, nets.decide
 # Positions in ``statistics``, in the order of the names in `Agent.logged`.
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, EXPLAINED_VARIANCE, GRAD_NORM = range(7)
 _ONE, _HALF_LOG_2PI = np.float32(1), np.float32(0.9189385332046727)  # log(2 pi) / 2
@@ -54,8 +70,7 @@ class Members(NamedTuple):
     obs_size: int
     num_actions: int  # A
     action_size: int  # A for continuous actions, else 0
-    low: Array
-    high: Array
+    bounds: Bounds
     discount: np.float32
     discount_lambda: np.float32  # discount * gae_lambda
     clip: np.float32
@@ -94,7 +109,7 @@ def can_compile(agent: Agent) -> bool:
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
     ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples its permutations."""
-    network, config, actions = agent.network, agent.config, agent.network.actions
+    network, config = agent.network, agent.config
     (table,) = agent.rollout.reserve(steps * agent.envs)  # a single table, because all columns are float32
     first_rollout = agent.steps // agent.rollout_steps
     num_rollouts = (agent.steps + steps) // agent.rollout_steps - first_rollout
@@ -105,26 +120,45 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     for position, (name, values) in enumerate(agent.logged.items()):  # without ``grad_norm`` if there is no limit
         statistics[:, position] = values
         agent.logged[name] = statistics[:, position]  # shares memory, for the compiled code
-    # The fields of `Members` in groups, which the last statement puts together in their order.
-    nets = make_net(network.actor), make_net(network.critic, begin=network.actor.size)
-    scales_at, adam = network.actor.size + network.critic.size, agent.optimizer
-    learner = agent.flat_parameters.detach().numpy(), adam.mean.numpy(), adam.square.numpy()
-    rates = adam.count, np.array(adam.lr, np.float64), float(adam.eps)
-    arrays = agent.episodes.numpy(), loss.numpy(), statistics.numpy(), table.numpy()
-    counts, noise = (agent.steps, agent.rollout_steps), random_numbers["action"].numpy()
-    orders = _sample_orders(agent, num_rollouts)
-    schedule = orders, np.array(lr_factors, np.float64), config.ppo_epochs, agent._batch_size()
-    low, high = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
-    action_size = actions.num_outputs if isinstance(actions, Gaussian) else 0
-    sizes = agent.spaces.obs_shape[0], actions.num_outputs, action_size, low.numpy(), high.numpy()
-    raw_action = np.empty((agent.members, agent.envs, action_size), np.float32)
-    # -1 means no limit.
-    clip_value, max_norm = (-1.0 if value is None else value for value in (config.clip_range_vf, config.max_grad_norm))
-    discounts = config.discount, config.discount * config.gae_lambda
-    floats = (*discounts, config.clip_range, clip_value, config.vf_coef, config.ent_coef, max_norm)
-    settings = *map(np.float32, floats), config.normalize_advantage
-    return Members._make(
-        (*nets, scales_at, *learner, *rates, *arrays, *counts, noise, raw_action, *schedule, *sizes, *settings)
+    bounds, adam = make_bounds(agent.spaces.actions), agent.optimizer
+    action_size = len(bounds.low)
+    no_limit = -1.0
+    clip_value = no_limit if config.clip_range_vf is None else config.clip_range_vf
+    max_norm = no_limit if config.max_grad_norm is None else config.max_grad_norm
+    return Members(
+        actor=make_net(network.actor),
+        critic=make_net(network.critic, begin=network.actor.size),
+        scales_at=network.actor.size + network.critic.size,
+        flat_parameters=agent.flat_parameters.detach().numpy(),
+        mean=adam.mean.numpy(),
+        square=adam.square.numpy(),
+        update_count=adam.count,
+        lr=np.array(adam.lr, np.float64),
+        eps=float(adam.eps),
+        episodes=agent.episodes.numpy(),
+        loss=loss.numpy(),
+        statistics=statistics.numpy(),
+        table=table.numpy(),
+        steps=agent.steps,
+        rollout_steps=agent.rollout_steps,
+        noise=random_numbers["action"].numpy(),
+        raw_action=np.empty((agent.members, agent.envs, action_size), np.float32),
+        orders=_sample_orders(agent, num_rollouts),
+        lr_factors=np.array(lr_factors, np.float64),
+        passes=config.ppo_epochs,
+        batch_size=agent._batch_size(),
+        obs_size=agent.spaces.obs_shape[0],
+        num_actions=network.actions.num_outputs,
+        action_size=action_size,
+        bounds=bounds,
+        discount=np.float32(config.discount),
+        discount_lambda=np.float32(config.discount * config.gae_lambda),
+        clip=np.float32(config.clip_range),
+        clip_value=np.float32(clip_value),
+        vf_coef=np.float32(config.vf_coef),
+        ent_coef=np.float32(config.ent_coef),
+        max_norm=np.float32(max_norm),
+        normalize=config.normalize_advantage,
     )
 
 
@@ -151,36 +185,14 @@ def make_work(agent: Members) -> Work:
     return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad, statistics))
 
 
-class Player(NamedTuple):
-    """Greedy policy of M members, for `decide`."""
-
-    actor: Net
-    flat_parameters: Array  # [M, D]
-    num_actions: int
-    low: Array  # [A], bounds of continuous actions
-    high: Array
-    widest: int  # width of the scratch memory of `decide`
-    action_size: int  # A for continuous actions, else 0
-
-
-def make_player(policy: Play) -> Player | None:
-    """Return the record of a greedy policy for compiled code, or None if the policy samples or scales actions or
-    normalises observations. Its weights share the policy's memory."""
+def make_player(policy: Play) -> nets.Player | None:
+    """Return a greedy policy for compiled code, or None if the policy samples or scales actions or normalises
+    observations."""
     network, actions = policy.network, policy.network.actions
     is_scaled = isinstance(actions, Gaussian) and actions.scaled
     if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
         return None
-    bounds = (actions.low, actions.high) if isinstance(actions, Gaussian) else (torch.empty(0), torch.empty(0))
-    actor = make_net(network.actor)
-    flat_parameters, low, high = (tensor.detach().numpy() for tensor in (policy.flat_parameters, *bounds))
-    return Player(actor, flat_parameters, actions.num_outputs, low, high, actor.widest, len(low))
-
-
-@compiled
-def _clipped_action(bounds, x, i):
-    """Return the number ``x``, clipped to the bounds of coordinate ``i`` of an action (`Gaussian.clip`). NaN, the only
-    value that differs from itself, counts as 0. ``bounds`` is `Members` or `Player`."""
-    return min(max(x if x == x else np.float32(0), bounds.low[i]), bounds.high[i])
+    return make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
 
 
 def choose(agent, work, m, t, e, obs, state):
@@ -193,7 +205,7 @@ def choose(agent, work, m, t, e, obs, state):
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
             agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
-            work.continuous_action[i] = _clipped_action(agent, agent.raw_action[m, e, i], i)
+            work.continuous_action[i] = clip_action(agent.bounds, nan_to_zero(agent.raw_action[m, e, i]), i)
         return 0
     for action in range(agent.num_actions):  # the argmax of logits plus Gumbel noise is a sample of their softmax
         work.scratch[row, action] += agent.noise[m, t, e, action]
@@ -486,14 +498,3 @@ def improve(agent, work, m, t):
     for i in range(len(work.statistics)):
         agent.statistics[m, i] = work.statistics[i] / np.float32(num_minibatches)
     agent.statistics[m, EXPLAINED_VARIANCE] = explained_variance
-
-
-def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Play.act`). For a continuous action
-    return 0, and write it to ``continuous_action [A]``. Overwrites ``scratch [2, widest]``. ``state`` is unused."""
-    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
-    if player.action_size:
-        for i in range(player.action_size):
-            continuous_action[i] = _clipped_action(player, scratch[row, i], i)
-        return 0
-    return argmax(scratch[row], player.num_actions)

@@ -46,7 +46,7 @@ class ActorCritic:
     """
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
-        self.actions = actions_of(config, spaces)
+        self.action_space, self.actions = spaces.actions, actions_of(config, spaces)
         if spaces.is_image and (config.normalize_obs or config.intrinsic != "none"):
             settings = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
             raise SettingError(f"{settings}, but the environment shows images; allowed: false and none")

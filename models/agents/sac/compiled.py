@@ -11,18 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.sac.agent import Agent
 from models.agents.sac.gaussian import LOG_STD_BOUNDS
-from models.compiled import adam, follow, forward, outputs_row
+from models.compiled import adam, follow, forward, nan_to_zero, outputs_row, scale_action
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
-remember, make_work = critics.remember, critics.make_work
-Player, make_player, decide = critics.Player, critics.make_player, critics.decide
+remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
+Player, decide = nets.Player, nets.decide
 _MIN_LOG_STD, _MAX_LOG_STD = np.float32(LOG_STD_BOUNDS[0]), np.float32(LOG_STD_BOUNDS[1])
 _HALF, _TWO, _LOG_2, _HALF_LOG_2PI = (np.float32(number) for number in (0.5, 2, log(2), HALF_LOG_TWO_PI))
 
@@ -71,8 +72,8 @@ def choose(agent, work, m, t, e, obs, state):
             scaled = np.tanh(work.scratch[row, i] + std * ac.action_noise[m, t, e, i])
         else:
             scaled = _TWO * ac.random_uniform[m, t, e, i] - ONE
-        ac.action_vector[m, e, i] = critics.nan_to_zero(scaled)
-        work.continuous_action[i] = critics.environment_action(ac.bounds, ac.action_vector[m, e, i], i)
+        ac.action_vector[m, e, i] = nan_to_zero(scaled)
+        work.continuous_action[i] = scale_action(ac.bounds, ac.action_vector[m, e, i], i)
     return 0
 
 

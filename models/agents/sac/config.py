@@ -30,7 +30,7 @@ class Config(Intrinsic):
     tau: float = setting(
         0.005, "share of the critics mixed into their target networks per update [H]", minimum=0, maximum=1
     )
-    buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [H]", minimum=1)
+    buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [H]", minimum=1, maximum=2**24)
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
     )

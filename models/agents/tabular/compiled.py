@@ -20,8 +20,6 @@ Array = np.ndarray[Any, Any]
 BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
 MAX, EXECUTED = BACKUPS["max"], BACKUPS["executed"]
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
-# Numbers in place of a bool, for the comparison "number < epsilon": it is false for 2 and true for -1.
-_ABOVE_AND_BELOW_EPSILON = np.array([2, -1], np.float32)
 
 
 class Members(NamedTuple):
@@ -36,7 +34,7 @@ class Members(NamedTuple):
     discounts: Array  # [M]
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    explore: Array  # [M, T, E], compared with epsilon
+    explore: Array  # [M, T, E], uniform numbers, compared with epsilon
     random_action: Array  # [M, T, E]
     ties: Array  # [M, T, E, A], uniform numbers that break ties
     next_explore: Array  # this and the next two: the same for the action of the update
@@ -67,25 +65,36 @@ class Work(NamedTuple):
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
     ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``."""
-    config, empty = agent.config, np.empty((0, 0), np.int64)
-    numbers: list[Array] = []  # explore, action, ties; then the same for the next action
-    for prefix in ("", "next "):
-        # Q-learning samples no next action, so its fields are placeholders of the same type.
-        explore = random_numbers.get(prefix + "explore", random_numbers["explore"]).numpy()
-        if explore.dtype == np.bool_:  # epsilon is constant, and was compared with the numbers when they were sampled
-            explore = _ABOVE_AND_BELOW_EPSILON[explore.view(np.uint8)]
-        action = random_numbers.get(prefix + "action", random_numbers["action"])
-        ties = random_numbers.get(prefix + "ties", torch.empty(0, 0, 0, 0))
-        numbers += [explore, action.numpy(), ties.numpy()]
-    # The fields of `Members` in groups, which the last statement puts together in their order.
-    visits, planned = (empty if array is None else array.numpy() for array in (agent.visits, agent.planned))
-    cell = np.zeros((agent.members, agent.envs), np.int64)
-    values = agent.flat_parameters.numpy(), visits, planned, cell, agent._lr, agent._discounts
-    outcomes = agent.episodes.numpy(), loss.numpy()
-    epsilons = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
-    sizes, bonus = (agent.num_states, agent.num_actions), config.count_bonus or 0.0
-    settings = BACKUPS[config.backup], bonus, config.truncation_ends, config.init_episodes
-    return Members._make((*values, *outcomes, *numbers, *epsilons, *sizes, *settings))
+    config, no_array = agent.config, np.empty((0, 0), np.int64)
+    no_ties = torch.empty(0, 0, 0, 0)
+    # Q-learning samples no next action, so its fields are placeholders of the same type.
+    next_explore = random_numbers.get("next explore", random_numbers["explore"])
+    next_random_action = random_numbers.get("next action", random_numbers["action"])
+    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
+    return Members(
+        flat_parameters=agent.flat_parameters.numpy(),
+        visits=no_array if agent.visits is None else agent.visits.numpy(),
+        planned=no_array if agent.planned is None else agent.planned.numpy(),
+        cell=np.zeros((agent.members, agent.envs), np.int64),
+        lr=agent.lr.numpy(),
+        discounts=agent.discount.numpy(),
+        episodes=agent.episodes.numpy(),
+        loss=loss.numpy(),
+        explore=random_numbers["explore"].numpy(),
+        random_action=random_numbers["action"].numpy(),
+        ties=random_numbers.get("ties", no_ties).numpy(),
+        next_explore=next_explore.numpy(),
+        next_random_action=next_random_action.numpy(),
+        next_ties=random_numbers.get("next ties", no_ties).numpy(),
+        by_episode=by_episode,
+        by_step=by_step,
+        num_cells=agent.num_states,
+        num_actions=agent.num_actions,
+        backup=BACKUPS[config.backup],
+        bonus=float(config.count_bonus),
+        truncation_ends=config.truncation_ends,
+        init_episodes=config.init_episodes,
+    )
 
 
 def make_work(agent: Members) -> Work:
@@ -109,13 +118,14 @@ class Player(NamedTuple):
 
 def make_player(policy: Greedy) -> Player:
     """Return the policy for compiled code. Its values share the policy's memory."""
-    return Player(policy.rows, policy.row_lookup.cell_indices, widest=1, action_size=0)
+    rows = policy.flat_parameters.detach().numpy().reshape(policy.members * policy.num_states, -1)
+    return Player(rows, np.arange(policy.num_states, dtype=np.float32), widest=1, action_size=0)
 
 
 @compiled
 def _one_hot_cell(obs, cell_indices):
-    """Return the cell of a one-hot observation ``obs [S]`` (`RowLookup`). ``cell_indices [S]`` are 0, 1, 2, ..., so the
-    sum of products is the cell, exactly in any order of the sum."""
+    """Return the cell of a one-hot observation ``obs [S]``. ``cell_indices [S]`` are 0, 1, 2, ..., so the sum of
+    products is the cell, exactly in any order of the sum."""
     total = np.float32(0)
     for i in range(len(cell_indices)):
         total += obs[i] * cell_indices[i]

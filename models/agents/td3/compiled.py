@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.td3.agent import Agent
-from models.compiled import adam, follow, forward, outputs_row
+from models.compiled import adam, follow, forward, nan_to_zero, outputs_row, scale_action
 from models.compiled_critics import ONE, ActorCritic, clamp
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
-remember, make_work = critics.remember, critics.make_work
-Player, make_player, decide = critics.Player, critics.make_player, critics.decide
+remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
+Player, decide = nets.Player, nets.decide
 
 
 class Members(NamedTuple):
@@ -62,8 +63,8 @@ def choose(agent, work, m, t, e, obs, state):
             scaled = clamp(np.tanh(work.scratch[row, i]) + noise, ONE)
         else:
             scaled = np.float32(2) * ac.random_uniform[m, t, e, i] - ONE
-        ac.action_vector[m, e, i] = critics.nan_to_zero(scaled)
-        work.continuous_action[i] = critics.environment_action(ac.bounds, ac.action_vector[m, e, i], i)
+        ac.action_vector[m, e, i] = nan_to_zero(scaled)
+        work.continuous_action[i] = scale_action(ac.bounds, ac.action_vector[m, e, i], i)
     return 0
 
 
@@ -83,10 +84,10 @@ def _write_target_actions(agent, work, m, t, update):
 
 
 @compiled
-def _write_actor_gradient(agent, work, m):
+def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss
     is minus the mean value of the actor's actions according to the first critic. These actions overwrite the actions in
-    ``work.critic1.acts[0]``, the inputs of this critic."""
+    ``work.critic1.acts[0]``, the inputs of this critic. ``t`` and ``update`` are for discrete actions."""
     ac, batch_size, depth = agent.ac, len(work.td_target), len(agent.ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):
@@ -101,20 +102,30 @@ def _write_actor_gradient(agent, work, m):
     critics.actor_backward(ac, work, m)
 
 
-def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
-    (`TwinCriticAgent.learn`). Update critics and Adam's state in ``ac.learner``; after every ``policy_delay`` updates,
-    also the actor in ``ac.actor_learner`` and all target weights. Write the critics' loss to ``agent.loss[m]``."""
-    ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
-    if not critics.is_learning(agent, m, num_rows):
-        return
-    for update in range(ac.replay_uniform.shape[2]):
-        critics.sample_next_obs(ac, work, m, t, update, num_rows)
-        _write_target_actions(agent, work, m, t, update)
-        critics.write_next_values(ac, work, m)
-        agent.loss[m] = critics.update_critics(ac, work, m)
-        if ac.learner.counts[m] % agent.policy_delay == 0:
-            _write_actor_gradient(agent, work, m)
-            adam(ac.actor_learner, m, work.actor_grad)
-            follow(ac.actor_learner, m, ac.tau)
-            follow(ac.learner, m, ac.tau)
+def make_improve(write_target_actions, write_actor_gradient):  # type: ignore[no-untyped-def]
+    """Return `improve`, the updates of TD3 with two functions of its kind: for the target actor's actions, and for the
+    gradient of the actor."""
+
+    def improve(agent, work, m, t):
+        """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
+        (`TwinCriticAgent.learn`). Update critics and Adam's state in ``ac.learner``; after every ``policy_delay``
+        updates, also the actor in ``ac.actor_learner`` and all target weights. Write the critics' loss to
+        ``agent.loss[m]``."""
+        ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
+        if not critics.is_learning(agent, m, num_rows):
+            return
+        for update in range(ac.replay_uniform.shape[2]):
+            critics.sample_next_obs(ac, work, m, t, update, num_rows)
+            write_target_actions(agent, work, m, t, update)
+            critics.write_next_values(ac, work, m)
+            agent.loss[m] = critics.update_critics(ac, work, m)
+            if ac.learner.counts[m] % agent.policy_delay == 0:
+                write_actor_gradient(agent, work, m, t, update)
+                adam(ac.actor_learner, m, work.actor_grad)
+                follow(ac.actor_learner, m, ac.tau)
+                follow(ac.learner, m, ac.tau)
+
+    return improve
+
+
+improve = make_improve(_write_target_actions, _write_actor_gradient)

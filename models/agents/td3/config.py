@@ -43,7 +43,7 @@ class Config(Intrinsic):
     )
     policy_std_clip: float = setting(0.5, "largest size of that noise [T]", minimum=0)
     twin_critics: bool = setting(True, "two critics, and the target is the smaller value [T]; off: one, as in [L]")
-    buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1)
+    buffer_size: int = setting(1_000_000, "capacity of the replay buffer, in transitions [T]", minimum=1, maximum=2**24)
     fill: int = setting(
         100, "transitions in the replay buffer before the first update; until then actions are random", minimum=0
     )

@@ -11,16 +11,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from models import compiled as nets
 from models import compiled_critics as critics
+from models.agents.td3.compiled import make_improve
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE, Agent
-from models.compiled import Net, adam, better, follow, forward, make_net, outputs_row
-from models.compiled_critics import ONE, ActorCritic, clamp, nan_to_zero
+from models.compiled import better, forward, nan_to_zero, outputs_row
+from models.compiled_critics import ONE, ActorCritic, clamp
 from models.machine import FAST, compiled
-from models.off_policy import ActorPolicy
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
-remember, make_work = critics.remember, critics.make_work
+remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
+Player, decide = nets.Player, nets.decide
 _FIXED, _ANNEALED, _LEARNED = range(3)
 _TEMPERATURES = {"fixed": _FIXED, "annealed": _ANNEALED, "learned": _LEARNED}
 _ANNEALED_SHARE, _ANNEALING_UPDATES = np.float32(1 - FINAL_SHARE), np.float32(ANNEALING_UPDATES)
@@ -64,24 +66,6 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         temperature_kind=_TEMPERATURES[config.gumbel_temperature],
         first_temperature=np.float32(config.gumbel_softmax_temp),
     )
-
-
-class Player(NamedTuple):
-    """Greedy policy of M members, for `decide`."""
-
-    actor: Net
-    flat_parameters: Array  # [M, D]
-    num_actions: int
-    widest: int  # width of the scratch memory of `decide`
-    action_size: int  # length of a continuous action: 0
-
-
-def make_player(policy: ActorPolicy) -> Player | None:
-    """Return the policy for compiled code, or None if it samples actions. Its weights share the policy's memory."""
-    if policy.streams is not None:
-        return None
-    actor, flat_parameters = make_net(policy.agent.network), policy.flat_parameters.detach().numpy()
-    return Player(actor, flat_parameters, policy.agent.action_size, widest=actor.widest, action_size=0)
 
 
 @compiled
@@ -158,13 +142,15 @@ def _write_target_actions(agent, work, m, t, update):
 
 
 @compiled
-def _write_actor_gradient(agent, work, m, gumbel):
+def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]``, for its weights and the
     logarithm of the temperature (`Agent.actor_loss`). The loss is minus the mean value of sampled vectors according to
-    the first critic. They are sampled by ``gumbel [A, B]``, and overwrite the actions in the critic's inputs."""
+    the first critic. They overwrite the actions in the critic's inputs. ``update`` is the index of the update after
+    step ``t`` of the block."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
+    gumbel = agent.actor_gumbel[m, t, update]
     critics.run_actor(ac, work, m)
     for column in range(batch_size):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
@@ -188,32 +174,4 @@ def _write_actor_gradient(agent, work, m, gumbel):
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
 
-def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
-    (`TwinCriticAgent.learn`). Update critics and Adam's state in ``ac.learner``; after every ``policy_delay`` updates,
-    also the actor in ``ac.actor_learner`` and all target weights. Write the critics' loss to ``agent.loss[m]``."""
-    ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
-    if not critics.is_learning(agent, m, num_rows):
-        return
-    for update in range(ac.replay_uniform.shape[2]):
-        critics.sample_next_obs(ac, work, m, t, update, num_rows)
-        _write_target_actions(agent, work, m, t, update)
-        critics.write_next_values(ac, work, m)
-        agent.loss[m] = critics.update_critics(ac, work, m)
-        if ac.learner.counts[m] % agent.policy_delay == 0:
-            _write_actor_gradient(agent, work, m, agent.actor_gumbel[m, t, update])
-            adam(ac.actor_learner, m, work.actor_grad)
-            follow(ac.actor_learner, m, ac.tau)
-            follow(ac.learner, m, ac.tau)
-
-
-def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`ActorPolicy.act`): the index of its
-    largest logit, and the first one if several are equal. NaN counts as 0. Overwrites ``scratch [2, widest]``.
-    ``state`` and ``continuous_action`` are for other agents."""
-    row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)  # the logits are in ``scratch[row]``
-    best = 0
-    for i in range(player.num_actions):
-        is_better = nan_to_zero(scratch[row, i]) > nan_to_zero(scratch[row, best])
-        best = i if is_better else best
-    return best
+improve = make_improve(_write_target_actions, _write_actor_gradient)
