@@ -5,6 +5,7 @@ The page refers to no other file. `page.html.j2` is its template.
 
 import base64
 import contextlib
+import functools
 import io
 import math
 import os
@@ -13,7 +14,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -81,20 +82,21 @@ _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Folder:
-    """A run folder. ``left_out`` is an ordered set of files that `file` refused, such as links out of the folder."""
+    """A run folder."""
 
     path: Path
-    left_out: dict[Path, None] = field(default_factory=dict)
 
+    @functools.cache  # noqa: B019  # a page has few folders, and warnings are printed once
     def file(self, *names: str) -> Path | None:
-        """Return a file in the folder, or None. A path that is no regular file inside it is added to ``left_out``."""
+        """Return a file in the folder, or None. Print a warning if the path is no regular file inside the folder, such
+        as a link out of it."""
         path = self.path.joinpath(*names)
         if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
         if os.path.lexists(path):
-            self.left_out[path] = None
+            warning(f"left out: '{path}' is no regular file of its run's folder")
         return None
 
     @cached_property
@@ -262,9 +264,6 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
         raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
-    for folder in folders:
-        for path in folder.left_out:  # as noted while the page was made
-            warning(f"left out: '{path}' is no regular file of its run's folder")
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
@@ -369,7 +368,8 @@ def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]
         drawings = [
             [path.read_text("utf-8") for path in paths] for paths in zip(books[0].files, books[1].files, strict=True)
         ]
-    compared = dict.fromkeys(label for task in figure.tasks.values() for label in task)
+    _, tasks = figure.comparison
+    compared = dict.fromkeys(label for task in tasks.values() for label in task)
     figures = []
     for number, ((name, note), svgs) in enumerate(zip(books[0].sheets, drawings, strict=True)):
         kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
