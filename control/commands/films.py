@@ -47,7 +47,7 @@ def film_side_by_side(settings: Settings) -> int:
     limit = run.time_limit
     if limit is None and isinstance(first_source, Proxy):
         limit = first_source.config.test_limit
-    elif limit is None:
+    elif limit is None and isinstance(first_source, Checkpoint):
         limit = first_source.settings.run.time_limit
     check_film(game, limit, "film")
     path = _film_path(film_out, run.logdir, game)

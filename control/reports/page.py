@@ -254,8 +254,8 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     if len(solved_returns) == 1 and None not in solved_returns:  # returns in one environment, the best first
         subjects.sort(key=lambda subject: -subject.result["mean"])
     folders = [folder for subject in subjects for folder in subject.folders]
-    if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
-        raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
+    if linked := [folder.path for folder in folders if (folder.path / "metrics.csv").is_symlink()]:
+        raise SettingError(f"report has '{linked[0]}', whose metrics.csv is a link to another folder's")
     run_folders = sorted({str(folder.path) for folder in folders})
     target = out or Path(os.path.commonpath(run_folders))
     if target.is_dir() or not (target.suffix or target.is_file()):
