@@ -234,7 +234,7 @@ def note_other_versions(path: str, used_path: Path, flag: str) -> None:
 
 def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "") -> None:
     """Print a note about ``unused_versions`` (used run folder -> unused folders), if there are any. It names the first
-    and counts the others. ``flag`` stands before the folder that the user can name instead."""
+    and counts the others. ``flag`` precedes the folder that the user can name instead."""
     if not unused_versions:
         return
     used, unused = next(iter(unused_versions.items()))
