@@ -25,7 +25,7 @@ from markupsafe import Markup, escape
 
 from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
-from control.cli.options import Flag, flags_for_values
+from control.cli.options import flags_for_values
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
@@ -432,37 +432,35 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
-    flags: dict[str, Flag] = {}  # with the defaults of the preset
+    defaults: dict[str, str] = {}  # of the preset
     meanings: dict[str, dict[str, None]] = {}  # ordered sets of help texts, which may differ between families
     changed_names = set[str]()
     for folder in folders:
         if folder.settings is None:
             continue
         run = folder.settings.run
-        family_flags = flags_for_values(run.implementation, run.gamename, folder.texts)
-        flags |= family_flags
-        for name, flag in family_flags.items():
-            help_text = _SOURCES.sub("", str(flag.meta.get("help", "")))
-            meanings.setdefault(name, {})[help_text] = None
-            default = _setting_text(flag.default)
-            if folder.texts.get(name, default) != default:
+        for name, flag in flags_for_values(run.implementation, run.gamename, folder.texts).items():
+            defaults[name] = _setting_text(flag.default)
+            meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
+            if folder.texts.get(name, defaults[name]) != defaults[name]:
                 changed_names.add(name)
-    meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
-    values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
-    labels = [subject.label for subject in subjects]
-    rows = [[name, *values[name], meaning.get(name, "")] for name in names]
-    table = Table([["setting", *labels, "meaning"], *rows], "All settings", numeric=False)
+    columns = {subject.label: {name: subject.setting(name) for name in names} for subject in subjects}
     caption = "Settings that are not the defaults, or differ between the runs"
-    if len(subjects) == 1:  # in the table of changes, a column with the defaults follows
-        caption, labels = "Settings that are not the defaults", ["value", "default"]
-        for name in names:  # unknown defaults count as equal
-            values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
+    if len(subjects) == 1:
+        caption = "Settings that are not the defaults"
+        columns = {"value": next(iter(columns.values())), "default": {name: defaults.get(name, "-") for name in names}}
     else:
-        changed_names |= {name for name in names if len({*values[name]} - {"-"}) > 1}
+        changed_names |= {name for name in names if len({column[name] for column in columns.values()} - {"-"}) > 1}
         changed_names -= {"seed"}  # seeds are meant to differ
-    changed = [[name, *values[name], meaning.get(name, "")] for name in names if name in changed_names]
-    changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
-    return {"changes": changes, "known": bool(flags), "table": table}
+    rows = {}
+    for name in names:
+        rows[name] = [name, *(column[name] for column in columns.values()), " / ".join(meanings.get(name, ()))]
+    header, changes = ["setting", *columns, "meaning"], [rows[name] for name in names if name in changed_names]
+    return {
+        "changes": Table([header, *changes], caption, numeric=False) if changes else None,
+        "known": bool(defaults),
+        "table": Table([header, *rows.values()], "All settings", numeric=False),
+    }
 
 
 def _setting_text(value: Any) -> str:
