@@ -98,7 +98,6 @@ def test_runs_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
     text = capsys.readouterr().out
     assert text.startswith("lunarlander: returns") and "logs/ppo" in text and "debug/UDRL" in text
     assert set(json.loads(out.with_suffix(".json").read_text())["groups"]) == {"logs/ppo", "debug/UDRL"}
-    assert find_groups([tmp_path / "logs" / "ppo_1" / "0.monitor.csv"])[0].runs[0].seed == 1
     assert find_groups([write_foreign(tmp_path / "x" / "new", env_id="New-v0")])[0].names == ("New-v0", "x", "new")
     with pytest.raises(SettingError, match="which holds no metrics.csv"):
         find_groups([tmp_path / "logs"], "report")
@@ -133,20 +132,6 @@ def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     assert best(logdir, older) == [75], "a named version has priority over a newer one"
     plot([newest, older], out=logdir / "two.png")
     assert set(json.loads((logdir / "two.json").read_text())["groups"]) == {"version_10", "version_9"}
-
-
-def test_file_of_a_run_selects_the_run(logdir: Path) -> None:
-    run = write_run(logdir)
-    write_run(logdir, "RCP-A")
-    (run / "checkpoints").mkdir()
-    for name in ("checkpoints/best.ckpt", "config.yaml", "metrics.csv", "script.sh", "checkpoints/films.json"):
-        (run / name).touch()
-    for name in ("checkpoints/best.ckpt", "config.yaml", "metrics.csv"):
-        assert [group.names[-1] for group in find_groups([run / name])] == ["UDRL"]
-    (logdir / "alone.ckpt").touch()
-    for file in (run / "script.sh", run / "checkpoints/films.json", logdir / "alone.ckpt"):
-        with pytest.raises(SettingError, match=f"plot has '{file}', a file that stands for no run; allowed: run fol"):
-            find_groups([run, file])
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -285,7 +270,7 @@ def test_many_environments_fill_several_pages(logdir: Path, figures: list[Any], 
         "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"
     ]  # fmt: skip
     assert (logdir / "all.pdf").read_bytes().count(b"/Type /Page ") == 4
-    assert [len(figure.axes) for figure in figures[::2]] == [8, 4, 4, 2]
+    assert [len(figure.axes) for figure in figures[:4]] == [8, 4, 4, 2]
     assert {figure.get_facecolor()[:3] for figure in figures} == {(13 / 255, 17 / 255, 23 / 255)}
 
 

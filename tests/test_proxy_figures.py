@@ -20,22 +20,24 @@ from models.streams import Streams
 
 pytestmark = pytest.mark.draws
 
-SEARCH = "--implementation SE --gamename cartpole --hidden_sizes 8 --batch_size 8 --proxy_hidden_size 7"
-EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160"
+DDQN = "--gamename cartpole --hidden_sizes 8 --batch_size 8 --proxy_hidden_size 7"
+EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160 --max_steps 25"
 
 
 def random_proxy(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
-    """A random synthetic environment on which ten agents end at 8 different times under the rule of ``EARLY``."""
-    short = [] if "bandit" in argv else ["--max_steps", "25"]
-    settings = config.parse([*SEARCH.split(), *short, *argv.split()])
+    """A random synthetic environment. Under the rule of ``EARLY``, ten agents on it end at 8 different times."""
+    settings = config.parse(["--implementation", "SE", *argv.split()])
+    game = settings.run.gamename
     config_in_use = dataclasses.replace(settings.proxy, inner_steps=settings.proxy.steps_in_use)
-    loop = InnerLoop(config_in_use, "DDQN", settings.replace(vary_hp=False).agent, "cartpole")
-    flat = 2 * loop.stages.parameters.initial(Streams([8]))[0]
-    return Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings, loop
+    loop = InnerLoop(config_in_use, settings.run.agent, settings.replace(vary_hp=False).agent, game)
+    flat = 2 * loop.stages.initial(Streams([8]))[0]
+    return Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, game, flat, {}), settings, loop
 
 
 @pytest.mark.parametrize(
-    ("argv", "early"), [("--inner_steps 60 --deploy_steps 90", False), (EARLY, True)], ids=["budget", "early"]
+    ("argv", "early"),
+    [("--inner_steps 60 --deploy_steps 90 --max_steps 25", False), (EARLY, True)],
+    ids=["budget", "early"],
 )
 def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
     argv: str, early: bool, monkeypatch: pytest.MonkeyPatch
@@ -48,7 +50,7 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
         compaction_sizes.append(len(members))
         return select(self, members)
 
-    proxy, settings, loop = random_proxy(argv)
+    proxy, settings, loop = random_proxy(f"{DDQN} {argv}")
     with monkeypatch.context() as patched:
         patched.setattr(StepLoop, "select", spy)
         samples = behaviour(proxy, settings)
@@ -64,7 +66,7 @@ def test_the_real_episodes_are_those_of_the_agents_as_they_ended(
 
 
 def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
-    proxy, settings, loop = random_proxy("--proxy bandit --inner_steps 40 --deploy_steps 40")
+    proxy, settings, loop = random_proxy(f"{DDQN} --proxy bandit --inner_steps 40 --deploy_steps 40")
     states, rewards = torch.from_numpy(behaviour(proxy, settings)["synthetic"]).split([4, 1], 1)
     program = loop.stages.parameters.with_weights(proxy.parameters[None])
     assert states.shape == (400, 4)
@@ -74,9 +76,7 @@ def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
 
 def test_cells_have_one_histogram(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of cells 2, 0 and 2 of the four cells of a room."""
-    settings = config.parse([*SEARCH.split(), "--gamename", "emptyroom22"])
-    loop = InnerLoop(settings.proxy, "DDQN", settings.agent, "emptyroom22")
-    proxy = Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "emptyroom22", torch.zeros(0), {})
+    proxy, settings, _ = random_proxy("--gamename emptyroom22")
     rows = np.concatenate([np.eye(4)[[2, 0, 2]], [[1.0], [-1.0], [0.5]]], 1)
     monkeypatch.setattr(synthetic, "behaviour", lambda *_: dict.fromkeys(("synthetic", "real"), rows))
     shown: list[dict[str, np.ndarray]] = []
@@ -90,12 +90,9 @@ def test_cells_have_one_histogram(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_what_a_bandit_pays_for() -> None:
     """By a target, minus the distance from it: of each action as much as by hand, and in bins their means."""
     words = "--proxy bandit --preset two_stage --agent TD3 --gamename pendulum --table_size 30 --proxy_hidden_size 4"
-    settings = config.parse(["--implementation", "SE", *words.split()])
-    loop = InnerLoop(settings.proxy, "TD3", settings.agent, "pendulum")
-    networks = loop.stages.parameters
-    flat = loop.stages.initial(Streams([8]))[0]
+    proxy, _, loop = random_proxy(words)
+    networks, flat = loop.stages.parameters, proxy.parameters
     flat[: networks.searched] += torch.randn(networks.searched)
-    proxy = Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "pendulum", flat, {})
     states = networks.fixed(flat[None])["states.table"][0]
     values, reward = action_rewards(proxy, states)
     aims = networks.target(flat[None]).act(states[None])[0, :, 0]
@@ -110,13 +107,10 @@ def test_what_a_bandit_pays_for() -> None:
 @pytest.mark.parametrize("kind", ["mdp", "bandit"])
 def test_agents_without_a_replay_buffer_are_seen_in_episodes_after_their_training(kind: str) -> None:
     """PPO's keeps nothing of what it saw. The states of a bandit are its first ones, those of an MDP come after."""
-    argv = f"--agent PPO --hidden_size 8 --num_envs 2 --rollout_steps 8 --batch_size 8 --inner_steps 32 --proxy {kind}"
-    short = [] if kind == "bandit" else ["--max_steps", "5"]
-    settings = config.parse(["--implementation", "SE", "--gamename", "cartpole", *short, *argv.split(),
-                             "--deploy_steps", "32"])  # fmt: skip
-    loop = InnerLoop(settings.proxy, "PPO", settings.replace(vary_hp=False).agent, "cartpole")
-    flat = loop.stages.parameters.initial(Streams([8]))[0]
-    samples = behaviour(Proxy(Path("drawn"), settings.proxy, loop.stages.spaces, "cartpole", flat, {}), settings)
+    argv = "--agent PPO --gamename cartpole --hidden_size 8 --num_envs 2 --rollout_steps 8 --batch_size 8"
+    short = "" if kind == "bandit" else "--max_steps 5"
+    proxy, settings, _ = random_proxy(f"{argv} --inner_steps 32 --deploy_steps 32 --proxy {kind} {short}")
+    samples = behaviour(proxy, settings)
     steps = len(samples["synthetic"])
     assert steps == 20 if kind == "bandit" else 20 < steps <= 100, "two episodes of each of ten agents"
     assert samples["synthetic"].shape == (steps, 5) and len(samples["real"]) > 100

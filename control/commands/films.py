@@ -3,7 +3,6 @@ words select further agents: `untrained`, and `real` for an agent with as many s
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
 from control.commands.process import configure_process
 from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
-from control.films.recording import Actor, check_film, record, returns_text
+from control.films.recording import Actor, check_film, first_free, record, returns_text
 from control.loops.build import build_loop
 from control.reports.runs import note_other_versions
 from control.reports.sheets import check_writable
@@ -95,13 +94,9 @@ def _game_of_source(source: Source) -> str:
 def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
     """Return the mp4 to write: ``film_out``, or the first path ``films/GAME_N.mp4`` in ``logdir`` that does not exist.
     Raises SettingError if it cannot be written."""
-    if film_out:
-        path = Path(film_out)
-        if path.suffix.lower() != ".mp4" or path.is_dir():
-            raise SettingError(f"film_out is {film_out!r}; allowed: a file ending in .mp4", "film_out")
-    else:
-        candidates = (Path(logdir, "films", f"{safe_name(game)}_{number}.mp4") for number in itertools.count())
-        path = next(path for path in candidates if not path.exists())
+    path = Path(film_out) if film_out else first_free(Path(logdir, "films"), safe_name(game))
+    if path.suffix.lower() != ".mp4" or path.is_dir():
+        raise SettingError(f"film_out is {film_out!r}; allowed: a file ending in .mp4", "film_out")
     check_writable("film_out" if film_out else "logdir", path, path.with_suffix(".gif"))
     return path
 

@@ -35,6 +35,9 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
     """Context manager for writing a video. It yields a function that adds a frame. The file ``path`` is complete when
     the block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A slower preset would not make the file of drawn pictures smaller.
+    options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
+    settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
     writer: Any = None
     with replacing(path) as temporary:
 
@@ -42,11 +45,8 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
             nonlocal writer
             with _writing("video", path):
                 if writer is None:
-                    height, width, _ = frame.shape
-                    # A slower preset would not make the file of drawn pictures smaller.
-                    options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
-                    settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
-                    writer = encoder().write_frames(str(temporary), (width, height), output_params=options, **settings)
+                    size = frame.shape[1], frame.shape[0]  # width, height
+                    writer = encoder().write_frames(str(temporary), size, output_params=options, **settings)
                     writer.send(None)  # starts the generator
                 writer.send(np.ascontiguousarray(frame))
 

@@ -84,10 +84,14 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:
-    """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist, in the folder ``videos`` of the run or
-    beside a ``checkpoint`` outside of a run."""
+    """Return a new file ``STEM_N.mp4`` (`first_free`) in the folder ``videos`` of the run, or beside a ``checkpoint``
+    outside of a run."""
     run_dir = run_folder_of(checkpoint)  # the folder of the checkpoint if it is outside of a run
-    folder = run_dir if run_dir == checkpoint.parent else run_dir / "videos"
+    return first_free(run_dir if run_dir == checkpoint.parent else run_dir / "videos", stem)
+
+
+def first_free(folder: Path, stem: str) -> Path:
+    """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist in ``folder``."""
     paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
     return next(path for path in paths if not path.exists())
 

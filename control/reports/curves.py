@@ -46,11 +46,6 @@ LOSSES: dict[tuple[str, str], tuple[str, str]] = {
 }  # fmt: skip
 
 
-def steps_label(*names: str) -> str:
-    """Return the label of the x axis for tags of these ``names``."""
-    return SEARCH_STEPS_LABEL if of_search(names) else STEPS_LABEL
-
-
 def quantity(tag: str, package: str = "") -> tuple[str, str]:
     """Return the title of a tag's panel and the label of its y axis. ``package`` is the folder of the agent that
     logged the tag, such as "ppo": one tag means different losses for different agents."""
@@ -279,7 +274,7 @@ def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | No
     """Set the labels of a panel of curves, write its steps with k and M, and cut off the lowest outliers among its
     ``values`` (`clip_below`). With ``log`` the y axis is logarithmic if all values are positive and spread over a
     factor of 30."""
-    axis.set(xlabel=steps_label(tag), ylabel=ylabel)
+    axis.set(xlabel=SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL, ylabel=ylabel)
     scale(axis, log)
     if values is not None:
         clip_below(axis, values)

@@ -5,6 +5,7 @@ The page refers to no other file. `page.html.j2` is its template.
 
 import base64
 import contextlib
+import functools
 import io
 import math
 import os
@@ -13,7 +14,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from markupsafe import Markup, escape
 
 from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
-from control.cli.options import Flag, flags_for_values
+from control.cli.options import flags_for_values
 from control.cli.parse import parse
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
@@ -81,20 +82,21 @@ _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Folder:
-    """A run folder. ``left_out`` is an ordered set of files that `file` refused, such as links out of the folder."""
+    """A run folder."""
 
     path: Path
-    left_out: dict[Path, None] = field(default_factory=dict)
 
+    @functools.cache  # noqa: B019  # a page has few folders, and warnings are printed once
     def file(self, *names: str) -> Path | None:
-        """Return a file in the folder, or None. A path that is no regular file inside it is added to ``left_out``."""
+        """Return a file in the folder, or None. Print a warning if the path is no regular file inside the folder, such
+        as a link out of it."""
         path = self.path.joinpath(*names)
         if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
             return path
         if os.path.lexists(path):
-            self.left_out[path] = None
+            warning(f"left out: '{path}' is no regular file of its run's folder")
         return None
 
     @cached_property
@@ -252,8 +254,8 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     if len(solved_returns) == 1 and None not in solved_returns:  # returns in one environment, the best first
         subjects.sort(key=lambda subject: -subject.result["mean"])
     folders = [folder for subject in subjects for folder in subject.folders]
-    if foreign := [folder.path for folder in folders if not folder.file("metrics.csv")]:
-        raise SettingError(f"report has '{foreign[0]}', whose metrics.csv is a link to another folder's")
+    if linked := [folder.path for folder in folders if (folder.path / "metrics.csv").is_symlink()]:
+        raise SettingError(f"report has '{linked[0]}', whose metrics.csv is a link to another folder's")
     run_folders = sorted({str(folder.path) for folder in folders})
     target = out or Path(os.path.commonpath(run_folders))
     if target.is_dir() or not (target.suffix or target.is_file()):
@@ -262,9 +264,6 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
         raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
-    for folder in folders:
-        for path in folder.left_out:  # as noted while the page was made
-            warning(f"left out: '{path}' is no regular file of its run's folder")
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
 
@@ -369,7 +368,8 @@ def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]
         drawings = [
             [path.read_text("utf-8") for path in paths] for paths in zip(books[0].files, books[1].files, strict=True)
         ]
-    compared = dict.fromkeys(label for task in figure.tasks.values() for label in task)
+    _, tasks = figure.comparison
+    compared = dict.fromkeys(label for task in tasks.values() for label in task)
     figures = []
     for number, ((name, note), svgs) in enumerate(zip(books[0].sheets, drawings, strict=True)):
         kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
@@ -432,37 +432,35 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
-    flags: dict[str, Flag] = {}  # with the defaults of the preset
+    defaults: dict[str, str] = {}  # of the preset
     meanings: dict[str, dict[str, None]] = {}  # ordered sets of help texts, which may differ between families
     changed_names = set[str]()
     for folder in folders:
         if folder.settings is None:
             continue
         run = folder.settings.run
-        family_flags = flags_for_values(run.implementation, run.gamename, folder.texts)
-        flags |= family_flags
-        for name, flag in family_flags.items():
-            help_text = _SOURCES.sub("", str(flag.meta.get("help", "")))
-            meanings.setdefault(name, {})[help_text] = None
-            default = _setting_text(flag.default)
-            if folder.texts.get(name, default) != default:
+        for name, flag in flags_for_values(run.implementation, run.gamename, folder.texts).items():
+            defaults[name] = _setting_text(flag.default)
+            meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
+            if folder.texts.get(name, defaults[name]) != defaults[name]:
                 changed_names.add(name)
-    meaning = {name: " / ".join(texts) for name, texts in meanings.items()}
-    values = {name: [subject.setting(name) for subject in subjects] for name in names}  # one for each group
-    labels = [subject.label for subject in subjects]
-    rows = [[name, *values[name], meaning.get(name, "")] for name in names]
-    table = Table([["setting", *labels, "meaning"], *rows], "All settings", numeric=False)
+    columns = {subject.label: {name: subject.setting(name) for name in names} for subject in subjects}
     caption = "Settings that are not the defaults, or differ between the runs"
-    if len(subjects) == 1:  # in the table of changes, a column with the defaults follows
-        caption, labels = "Settings that are not the defaults", ["value", "default"]
-        for name in names:  # unknown defaults count as equal
-            values[name].append(_setting_text(flags[name].default) if name in flags else values[name][0])
+    if len(subjects) == 1:
+        caption = "Settings that are not the defaults"
+        columns = {"value": next(iter(columns.values())), "default": {name: defaults.get(name, "-") for name in names}}
     else:
-        changed_names |= {name for name in names if len({*values[name]} - {"-"}) > 1}
+        changed_names |= {name for name in names if len({column[name] for column in columns.values()} - {"-"}) > 1}
         changed_names -= {"seed"}  # seeds are meant to differ
-    changed = [[name, *values[name], meaning.get(name, "")] for name in names if name in changed_names]
-    changes = Table([["setting", *labels, "meaning"], *changed], caption, numeric=False) if changed else None
-    return {"changes": changes, "known": bool(flags), "table": table}
+    rows = {}
+    for name in names:
+        rows[name] = [name, *(column[name] for column in columns.values()), " / ".join(meanings.get(name, ()))]
+    header, changes = ["setting", *columns, "meaning"], [rows[name] for name in names if name in changed_names]
+    return {
+        "changes": Table([header, *changes], caption, numeric=False) if changes else None,
+        "known": bool(defaults),
+        "table": Table([header, *rows.values()], "All settings", numeric=False),
+    }
 
 
 def _setting_text(value: Any) -> str:

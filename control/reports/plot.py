@@ -105,25 +105,20 @@ class Figure:
         return {game: _levels(arms) for game, arms in self.arms_by_game.items()}
 
     @cached_property
-    def tag(self) -> str:
-        """Tag of the return by which algorithms are compared: the greedy return if all compared arms have it. Empty if
-        they share no return."""
-        shared = [tag for tag in TAGS if all(tag in arm.scores for arm in self._compared_arms)]
-        return GREEDY if GREEDY in shared else next(iter(shared), "")
-
-    @cached_property
-    def tasks(self) -> dict[str, dict[str, Array]]:
-        """Scores ``[N]`` by environment and label, of the algorithms with three seeds or more."""
+    def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
+        """Tag of the return by which algorithms are compared, and their scores ``[N]`` by environment and label. The
+        tag is the greedy return if all have it. Algorithms with fewer than three seeds are omitted, and so are searches
+        unless all arms are searches."""
+        arms = [arm for arm in self.arms if not arm.is_search] or self.arms
+        shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
+        if not shared:
+            return "", {}
+        tag = GREEDY if GREEDY in shared else shared[0]
         tasks: dict[str, dict[str, Array]] = {}
-        for arm in self._compared_arms if self.tag else ():
-            tasks.setdefault(arm.game, {})[arm.label] = arm.scores[self.tag]
+        for arm in arms:
+            tasks.setdefault(arm.game, {})[arm.label] = arm.scores[tag]
         comparable_tasks = {game: scores.comparable(task) for game, task in tasks.items()}
-        return {game: task for game, task in comparable_tasks.items() if task}
-
-    @property
-    def _compared_arms(self) -> list[Arm]:
-        """All arms, without searches unless all are searches."""
-        return [arm for arm in self.arms if not arm.is_search] or self.arms
+        return tag, {game: task for game, task in comparable_tasks.items() if task}
 
     def heading(self, arms: Sequence[Arm]) -> str:
         """Return the title of a sheet about some of the arms: environment or number of environments, common names,
@@ -159,13 +154,14 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     if not earlier_json:
         _check_numbers_path(numbers_path, target)
     sheets.check_writable("plot_out", target, *([] if earlier_json else [numbers_path]))
-    if not figure.tasks and not any(arm.curves for arm in figure.arms):
+    tag, tasks = figure.comparison
+    if not tasks and not any(arm.curves for arm in figure.arms):
         raise SettingError(f"{figure.title or 'these runs'}: neither returns nor losses were logged yet")
     print(summary_text(figure.title, figure.summary))
     numbers: dict[str, Any] = {"runs": figure.title, "made_from": made_from, "groups": figure.summary}
-    if figure.tasks:
-        improvements = scores.compare(figure.tasks)
-        numbers["compared"] = {"tag": figure.tag, "improvement": improvements}
+    if tasks:
+        improvements = scores.compare(tasks)
+        numbers["compared"] = {"tag": tag, "improvement": improvements}
         print(f"\n{scores.comparison_text(improvements)}")
     with sheets.Book(target, look, earlier_json) as book:
         draw(book, figure)
@@ -281,18 +277,19 @@ def _default_name(arms: Sequence[Arm], look: Look) -> str:
 def draw(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheets: returns, losses, and the comparison of scores. For a single environment, losses
     are on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
+    _, tasks = figure.comparison
     returns, losses = [], []  # rows of panels
     for game, arms in figure.arms_by_game.items():
         returns += _panel_rows(game, arms, "return")
         losses += _panel_rows(game, arms, "loss")
     # Figures of `--report` have no texts.
-    separate_losses = len(figure.arms_by_game) > 1 or (figure.tasks and not book.look.texts)
+    separate_losses = len(figure.arms_by_game) > 1 or (tasks and not book.look.texts)
     rows_by_sheet = {"": returns, "losses": losses} if separate_losses else {"": returns + losses}
     for sheet_name, rows in rows_by_sheet.items():
         for first in range(0, len(rows), PAGE_ROWS):
             name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"  # losses, losses2, ...
             _draw_page(book, figure, rows[first : first + PAGE_ROWS], name)
-    if figure.tasks:
+    if tasks:
         _draw_scores(book, figure)
 
 
@@ -394,9 +391,9 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
 
 def _draw_scores(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheet that compares algorithms by their scores."""
-    sources = curves.sources([level for game in figure.tasks for level in figure.levels[game]])
-    note = "; ".join(filter(None, (scores.note(figure.tasks), sources)))
-    arms = [arm for game, task in figure.tasks.items() for arm in figure.arms_by_game[game] if arm.label in task]
-    short = TAGS[figure.tag].short
-    label = f"return, {short}" if curves.episode_returns([figure.tag]) else short
-    scores.draw(book, figure.tasks, figure.colours, figure.levels, label, figure.heading(arms), note)
+    tag, tasks = figure.comparison
+    sources = curves.sources([level for game in tasks for level in figure.levels[game]])
+    note = "; ".join(filter(None, (scores.note(tasks), sources)))
+    arms = [arm for game, task in tasks.items() for arm in figure.arms_by_game[game] if arm.label in task]
+    label = f"return, {TAGS[tag].short}" if curves.episode_returns([tag]) else TAGS[tag].short
+    scores.draw(book, tasks, figure.colours, figure.levels, label, figure.heading(arms), note)

@@ -20,7 +20,7 @@ import numpy as np
 from control.cli.colour import note
 from control.reports.statistics import Array
 from control.reports.tags import GREEDY, TRAINING, tags, without_replaced
-from control.storage.run_dir import read_columns, run_folder_of, version_folders
+from control.storage.run_dir import read_columns, version_folders
 from envs.names import resolve
 from models.settings import SettingError, UserError
 
@@ -142,17 +142,16 @@ def _foreign_names(path: Path) -> tuple[str, ...]:
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation.
 
-    ``run_dirs`` are run folders, folders above them, or a checkpoint, metrics.csv or config.yaml in a run folder. If
-    there are several versions of a seed (trainings in separate folders), a version among ``run_dirs`` is used,
-    otherwise the newest, with a note. Two versions of a seed among ``run_dirs`` are in separate groups. Raises
-    SettingError about the ``setting`` for a missing folder, a folder without metrics.csv, and any other file.
+    ``run_dirs`` are run folders or folders above them. If there are several versions of a seed (trainings in separate
+    folders), a version among ``run_dirs`` is used, otherwise the newest, with a note. Two versions of a seed among
+    ``run_dirs`` are in separate groups. Raises SettingError about the ``setting`` for a missing folder and a folder
+    without metrics.csv.
     """
-    folders = [_folder(Path(path), setting) for path in run_dirs]
-    named_folders = {folder.resolve() for folder in folders if (folder / "metrics.csv").is_file()}
+    named_folders = {folder.resolve() for folder in run_dirs if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
     candidates: list[tuple[tuple[bool, int, float], Path, tuple[str, ...]]] = []  # priority, file and names
-    for path in _metrics_files(folders, setting):
+    for path in _metrics_files(run_dirs, setting):
         names, version = names_and_version(path)
         if separate_versions:
             names += (path.parent.name,)
@@ -170,7 +169,7 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
                 if path.parent not in unused_folders:
                     unused_folders.append(path.parent)
     if not groups:
-        listed = ", ".join(f"'{folder}'" for folder in folders)
+        listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
     _note_versions(unused_versions)
     for group in groups.values():
@@ -190,26 +189,13 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
                 foreign |= {file.parent: file for file in sorted(folder.rglob(f"*{end}"))}
             paths += foreign.values()
         if not paths:
-            fault = "holds no metrics.csv" if folder.is_dir() else "is not there"
-            allowed = "run folders, or any folder above them"
-            raise SettingError(f"{setting} is '{folder}', which {fault}; allowed: {allowed}")
+            fault = "holds no metrics.csv" if folder.exists() else "is not there"
+            raise SettingError(
+                f"{setting} is '{folder}', which {fault}; allowed: run folders, or any folder above them"
+            )
         # Only the folder is resolved: a metrics.csv that is a link to another folder's file belongs to this folder.
-        files.update(dict.fromkeys(path.parent.resolve() / path.name for path in paths))
+        files |= {path.parent.resolve() / path.name: None for path in paths}
     return list(files)
-
-
-def _folder(path: Path, setting: str) -> Path:
-    """Return the run folder of a checkpoint, metrics.csv or config.yaml. A folder is returned unchanged."""
-    if not path.is_file():
-        return path
-    folder = run_folder_of(path)
-    if (path.suffix == ".ckpt" or path.name in ("metrics.csv", "config.yaml")) and (folder / "metrics.csv").is_file():
-        return folder
-    if setting == "plot" and path.name.endswith(FOREIGN):
-        return path.parent
-    allowed = "run folders, any folder above them, or a checkpoint, metrics.csv or config.yaml in one"
-    allowed += "; the JSON file of a figure of --plot stands alone" if setting == "plot" else ""
-    raise SettingError(f"{setting} has '{path}', a file that stands for no run; allowed: {allowed}")
 
 
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
@@ -248,7 +234,7 @@ def note_other_versions(path: str, used_path: Path, flag: str) -> None:
 
 def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "") -> None:
     """Print a note about ``unused_versions`` (used run folder -> unused folders), if there are any. It names the first
-    and counts the others. ``flag`` stands before the folder that the user can name instead."""
+    and counts the others. ``flag`` precedes the folder that the user can name instead."""
     if not unused_versions:
         return
     used, unused = next(iter(unused_versions.items()))

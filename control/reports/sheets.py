@@ -20,7 +20,7 @@ from typing import Any
 from control.storage.run_dir import atomic_write_text, replacing
 from models.settings import SettingError
 
-# On a new machine matplotlib prints that it searches for fonts. Letters that the font lacks are drawn as boxes.
+# On a new machine matplotlib prints that it searches for fonts. A letter that the font lacks becomes a box.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", "Glyph .* missing from font")
 
@@ -182,33 +182,46 @@ class Book:
         digest = hashlib.sha256(numbers.read_bytes()).hexdigest() if numbers else None
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
         self.formats = look.formats or (target.suffix[1:].lower(),)
-        self.pages: Any = None  # the open PDF
         self.sheets: list[tuple[str, str]] = []  # names and notes
+        self._figures: list[Any] = []  # matplotlib's, one for each sheet
 
     def __enter__(self) -> "Book":
-        """Set matplotlib's parameters and, for PDF, open the file."""
+        """Set matplotlib's parameters."""
         import matplotlib
 
-        self.stack = contextlib.ExitStack()
-        # Until the end: a PDF chooses its fonts when it is closed.
-        self.stack.enter_context(matplotlib.rc_context(_parameters(self.look.theme)))
-        if "pdf" in self.formats:
-            from matplotlib.backends.backend_pdf import PdfPages
-
-            path = self._file("pdf")
-            temporary = self.stack.enter_context(replacing(path))
-            self.pages = self.stack.enter_context(PdfPages(temporary, metadata={"CreationDate": None}))
-            self.files.append(path)
+        self._parameters = matplotlib.rc_context(_parameters(self.look.theme))
+        self._parameters.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        """Close the PDF and reset matplotlib's parameters."""
-        self.stack.__exit__(*error)
+    def __exit__(self, error_type: Any, *details: Any) -> None:
+        """Write the files, unless there was an error, and reset matplotlib's parameters."""
+        try:
+            if error_type is None:
+                self._write()
+        finally:
+            self._parameters.__exit__(None, None, None)
 
-    def _file(self, form: str, name: str = "") -> Path:
-        """Return the file of a sheet in the format ``form``. ``name`` is the name of the sheet, empty for the first."""
-        stem = f"{self.target.stem}_{name}" if name else self.target.stem
-        return self.target.with_name(f"{stem}.{form}")
+    def _write(self) -> None:
+        """Write the files in all formats."""
+        for form in self.formats:
+            if form == "pdf":
+                self._write_pdf(self.target.with_suffix(".pdf"))
+                continue
+            for number, (figure, (name, _)) in enumerate(zip(self._figures, self.sheets, strict=True)):
+                stem = f"{self.target.stem}_{name}" if number else self.target.stem
+                path = self.target.with_name(f"{stem}.{form}")
+                with replacing(path) as temporary:
+                    figure.savefig(temporary, format=form, metadata=self.metadata[form])
+                self.files.append(path)
+
+    def _write_pdf(self, path: Path) -> None:
+        """Write a PDF with a page for each sheet."""
+        from matplotlib.backends.backend_pdf import PdfPages
+
+        with replacing(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pages:
+            for figure in self._figures:
+                pages.savefig(figure)
+        self.files.append(path)
 
     @contextlib.contextmanager
     def sheet(
@@ -223,7 +236,7 @@ class Book:
         heights: Sequence[float] | None = None,
         min_labels: int = 2,
     ) -> Iterator[list[Any]]:
-        """Yield the axes of a sheet, and write the sheet at the end. ``size`` is the size of all panels in inches;
+        """Yield the axes of a sheet. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
         hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -254,14 +267,7 @@ class Book:
         _frame(figure, renderer, axes, size, title, note, min_labels)
         for text in figure.findobj(Text):
             _write_dollars(text)
-        for form in self.formats:
-            if form == "pdf":
-                self.pages.savefig(figure)
-                continue
-            path = self._file(form, name if len(self.sheets) > 1 else "")
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=form, metadata=self.metadata[form])
-            self.files.append(path)
+        self._figures.append(figure)
 
 
 @contextlib.contextmanager

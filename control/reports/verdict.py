@@ -166,10 +166,8 @@ class Verdict(Baselines):
     @property
     def sentence(self) -> str:
         """Two sentences: the result of the comparison, and the numbers that it compares."""
-        if not self.agents.count:
-            return _two_sentences(self.failure, self.advice)
         if self.failure:
-            return _two_sentences(self.failure, self.advice, self.numbers)
+            return _two_sentences(self.failure, self.advice, self.numbers if self.agents.count else "")
         if self.teacher is not None:
             return _two_sentences(f"agents come {100 * self.share:.0f} % {_WAY}", "", self.numbers)
         text = "agents are better than random play and than the best constant action"
