@@ -92,7 +92,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
             return output.long()
         if wants_values:
             return output.float()
-        return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
+        return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors now
@@ -181,7 +181,7 @@ def visited_states(
             else:
                 low, high = torch.tensor(space.low), torch.tensor(space.high)
                 noise = streams.normal(envs, space.size)[0] * noise_levels[:, None] * (high - low) / 2
-                action = torch.minimum(torch.maximum(action + noise, low), high)
+                action = (action + noise).clamp(low, high)
             step = real.step(action[None])
             done = step.terminated | step.truncated
     count_steps(len(observations) * envs)
