@@ -70,6 +70,8 @@ def test_note_names_the_chosen_version(finished: Path, tmp_path: Path, capsys: S
         assert trainer.main([*flag, str(folder)]) == 0
         line = f"{note}, name it: --eval_agent {tmp_path / 'seed_25' / 'version_1'}"
         assert (capsys.readouterr().out.splitlines()[0] == line) == is_printed
+    with pytest.raises(CheckpointError, match="is no run, but has 3 below it; allowed: one of .*/version_0, .*/ver"):
+        checkpoints.load(tmp_path)
     trained(tmp_path / "reloaded", "--reload", str(tmp_path / "seed_25"), epochs=1)
     assert f"{note}, name it: --reload " in capsys.readouterr().out
 

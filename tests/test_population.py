@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -16,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import ROOT
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected
 from control.evolution.inner_loop import InnerLoop, Outcome
-from helpers import learned
+from helpers import learned, start
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import UserError
@@ -139,19 +137,11 @@ def test_worker_that_dies_three_times_is_an_error(two: RayWorkers, proxies: torc
 SETUP = f"""
 import os, signal, sys
 from control.evolution.cluster import make_workers
-from helpers import learned
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
 job = (config, "DDQN", AgentConfig(batch_size=9), "{GAME}")
 """
-
-
-def script(code: str, **environment: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", SETUP + code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env=os.environ | environment,
-    )  # fmt: skip
 
 
 def test_ray_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +184,7 @@ def test_ctrl_c_leaves_no_output_or_process() -> None:
     """Without `close`, with Ctrl-C for all processes of Ray, and with one worker killed."""
     pytest.importorskip("ray", reason="needs the extra tune")
     temporary = tempfile.mkdtemp(prefix="t")  # a short path, as sockets need
-    process = script(INTERRUPTED, TMPDIR=temporary)
+    process = start([], SETUP + INTERRUPTED, env=os.environ | {"TMPDIR": temporary}, start_new_session=True)
     assert process.stdout
     try:
         assert process.stdout.readline() == "started\n"
@@ -222,19 +212,14 @@ SEARCH = (
 )
 
 
-def search(logdir: Path, *flags: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-u", str(ROOT / "trainer.py"), *SEARCH.split(), "--logdir", str(logdir), *flags]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 @pytest.mark.slow
 def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first node trains the agents of the dead one again."""
     pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    alone = search(tmp_path / "alone")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    alone = start([*SEARCH.split(), "--logdir", str(tmp_path / "alone")], stderr=subprocess.STDOUT)
     output = alone.communicate(timeout=600)[0]
     assert alone.returncode in (0, 1) and " 5/5" in output, output  # 1: agents are no better than random play
     monkeypatch.setenv("RAY_worker_niceness", "0")
@@ -242,7 +227,8 @@ def test_search_survives_the_death_of_a_node(tmp_path: Path, monkeypatch: pytest
     session = cluster.head_node.get_session_dir_path()
     try:
         second = cluster.add_node(num_cpus=1)
-        process = search(tmp_path / "cluster", "--num_workers", "2", "--ray_address", cluster.address)
+        words = ["--logdir", str(tmp_path / "cluster"), "--num_workers", "2", "--ray_address", cluster.address]
+        process = start([*SEARCH.split(), *words], stderr=subprocess.STDOUT)
         assert process.stdout
         output = ""
         while " 1/5" not in output:

@@ -19,8 +19,6 @@ from control.storage.checkpoints import OURS
 from control.storage.run_dir import locked, read_metrics
 from fake_runs import Shown, refused
 from helpers import (
-    SMALL_POLICY_RUN,
-    SMALL_RUN,
     different,
     flags,
     forged,
@@ -54,8 +52,6 @@ _REPLAY = _STEPS | {"batch_size": 9, "buffer_size": 1000}
 ON_GYMNASIUM: dict[str, dict[str, Any]] = {
     "PPO": _STEPS | {"implementation": "PPO", "gamename": "lunarlander", "rollout_steps": 20},
     "TD3": _REPLAY | {"implementation": "TD3", "gamename": "LunarLanderContinuous-v3"},
-    "UDRL, replayed": SMALL_RUN | {"implementation": "UDRL", "gamename": "lunarlander"},
-    "CPG, replayed": SMALL_POLICY_RUN | {"implementation": "CPG", "gamename": "lunarlander"},
 }  # fmt: skip
 
 
@@ -180,8 +176,7 @@ def argv_of(case: str, logdir: Path, *extra_flags: str) -> list[str]:
 
 
 @pytest.mark.parametrize("case", [
-    pytest.param(case, marks=[pytest.mark.slow] * (case in ("UDRL, replayed", "RCP-A, two seeds", "CPG, replayed")))
-    for case in CASES | ON_GYMNASIUM
+    pytest.param(case, marks=[pytest.mark.slow] * (case == "RCP-A, two seeds")) for case in CASES | ON_GYMNASIUM
 ])  # fmt: skip
 def test_resumed_run_equals_uninterrupted(case: str, tmp_path: Path) -> None:
     """The run dies after epoch 3 or 5, with the checkpoint of the epoch before, in the middle of episodes."""

@@ -3,7 +3,6 @@
 import functools
 import math
 import re
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -198,20 +197,6 @@ def test_missing_measurements_are_nan_and_not_printed(logdir: Path, capsys: Show
     assert np.isnan(metrics["train/value_loss"]).all() and np.isnan(metrics["rollout/length_mean"]).all()
     assert metrics["train/gradient_steps"] == [0, 0, 0] and metrics["train/epsilon"] == [1, 1, 1]
     assert "nan" not in capsys.readouterr().out
-
-
-def test_second_run_gets_a_new_version(logdir: Path, finished: Finished) -> None:
-    shutil.copytree(finished(implementation="UDRL")[0].parents[4], logdir)
-    first = run_folder(logdir)
-    first_files = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    newest = trained(logdir)
-    assert newest.name == "version_1"
-    np.testing.assert_equal(learned(newest), learned(first))
-    assert first_files == {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    for folder in (newest, newest / "checkpoints", newest.parent):
-        assert checkpoints.load(folder).path == newest / "checkpoints" / "best.ckpt"
-    with pytest.raises(UserError, match="is no run, but has 2 below it; allowed: one of .*/version_0, .*/version_1$"):
-        checkpoints.load(logdir)
 
 
 def test_no_checkpoint_flag_writes_no_checkpoint(logdir: Path, capsys: Shown) -> None:

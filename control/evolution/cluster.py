@@ -5,7 +5,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import os
 import shutil
@@ -20,6 +19,7 @@ from concurrent.futures import FIRST_EXCEPTION
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from control.cli.progress import Watch
@@ -52,7 +52,6 @@ _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
-_STDERR = 2  # the file descriptor
 
 
 @contextlib.contextmanager
@@ -82,8 +81,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             common["_temp_dir"] = temporary if len(temporary) < 40 else None
             common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
         try:
-            with _no_stderr():
-                ray.init(address=address or "local", **common)
+            ray.init(address=address or "local", **common)
         # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
         except Exception as error:
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -95,19 +93,6 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     finally:
         ray.shutdown()
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _no_stderr() -> Iterator[None]:
-    """Context manager that discards stderr, because Ray prints lines of its log there."""
-    saved_stderr = os.dup(_STDERR)
-    try:
-        with open(os.devnull, "w") as null_device:
-            os.dup2(null_device.fileno(), _STDERR)
-        yield
-    finally:
-        os.dup2(saved_stderr, _STDERR)
-        os.close(saved_stderr)
 
 
 def _check_cluster(address: str) -> None:
@@ -169,13 +154,11 @@ class RayWorkers:
 
         Raises UserError, one line, if three workers have died while they trained the same agents.
         """
-        num_calls = min(self._num_workers, len(seeds))
-        bounds = [len(seeds) * i // num_calls for i in range(num_calls + 1)]
         calls = []
-        for first, end in itertools.pairwise(bounds):
-            # Cloned, because a slice would be sent with the memory of the whole tensor.
-            call_proxies = None if proxies is None else proxies[first:end].detach().clone()
-            calls.append((call_proxies, list(seeds[first:end]), options))
+        for rows in torch.arange(len(seeds)).tensor_split(min(self._num_workers, len(seeds))):
+            # Indices copy the rows. A slice would be sent with the memory of the whole tensor.
+            call_proxies = None if proxies is None else proxies.detach()[rows]
+            calls.append((call_proxies, [seeds[i] for i in rows.tolist()], options))
         outcomes = self._results(calls)
         train_seconds = max(outcome.train_seconds for outcome in outcomes)
         test_seconds = max(outcome.test_seconds for outcome in outcomes)

@@ -76,27 +76,31 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        problem, allowed = "", ""
-        if output.shape != (len(obs), *shape):
-            problem = f"{list(output.shape)} numbers for {len(obs)} observations"
-            allowed = "the worth of every action" if wants_values else f"one of {actions} for each of them"
-        elif not output.float().isfinite().all():
-            problem, allowed = "numbers that are not finite", "finite numbers"
-        elif picks_action:
-            invalid = output[(output != output.long()) | (output < 0) | (output >= actions.n)]
-            if len(invalid):
-                problem, allowed = f"the action {invalid[0].item()}", f"whole numbers, 0 to {actions.n - 1}"
-        if problem:
-            raise policy_error(source, f", which gives {problem}", allowed)
+        _check_output(source, output, (len(obs), *shape), actions.n if picks_action else None)
         if picks_action:
             return output.long()
         if wants_values:
             return output.float()
-        return torch.minimum(torch.maximum(output.float(), torch.tensor(actions.low)), torch.tensor(actions.high))
+        return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors now
     return checked_policy
+
+
+def _check_output(source: str, output: Tensor, shape: tuple[int, ...], num_actions: int | None) -> None:
+    """Raise SettingError unless the output of the policy ``source`` has the ``shape [N, ...]``, finite numbers and,
+    with ``num_actions``, the numbers of actions."""
+    if output.shape != shape:
+        problem = f", which gives {list(output.shape)} numbers for {shape[0]} observations"
+        raise policy_error(source, problem, f"{list(shape)}")
+    if not output.float().isfinite().all():
+        raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
+    if num_actions is not None:
+        invalid = output[(output != output.long()) | (output < 0) | (output >= num_actions)]
+        if len(invalid):
+            problem = f", which gives the action {invalid[0].item()}"
+            raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
 
 
 def _function_policy(source: str) -> Teacher:
@@ -181,7 +185,7 @@ def visited_states(
             else:
                 low, high = torch.tensor(space.low), torch.tensor(space.high)
                 noise = streams.normal(envs, space.size)[0] * noise_levels[:, None] * (high - low) / 2
-                action = torch.minimum(torch.maximum(action + noise, low), high)
+                action = (action + noise).clamp(low, high)
             step = real.step(action[None])
             done = step.terminated | step.truncated
     count_steps(len(observations) * envs)

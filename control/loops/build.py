@@ -149,24 +149,24 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
     ``is_supported()`` returns True, and the cache of machine code can be written or the user set ``compiled``. Print a
     note if Numba or the cache is missing. Raises SettingError if the user, or the run to resume, set ``compiled`` and
     it is impossible."""
-    requested, is_required = settings.value("compiled"), "compiled" in settings.explicit_names
-    if not requested:
-        if not (HAS_NUMBA or is_required):
+    is_required = "compiled" in settings.explicit_names
+    if not settings.value("compiled"):
+        if not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off by default
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
-    if not (HAS_NUMBA and is_supported()):
-        if is_required or not HAS_NUMBA:  # without Numba, ``compiled`` is off by default
-            reason = f"{agent} with these settings has no machine code" if HAS_NUMBA else "Numba is not installed"
-            raise SettingError(f"compiled is true, but {reason}; allowed: false", "compiled")
+    if not HAS_NUMBA:
+        raise SettingError("compiled is true, but Numba is not installed; allowed: false", "compiled")
+    if not is_supported():
+        if is_required:
+            line = f"compiled is true, but {agent} with these settings has no machine code; allowed: false"
+            raise SettingError(line, "compiled")
         return False
     from models.machine import keeps_cache
 
-    if not (keeps_cache() or is_required):
-        note(
-            "the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time"
-        )
-        return False
-    return True
+    if keeps_cache() or is_required:
+        return True
+    note("the cache folder for machine code is not writable, so agents train in torch; --compiled compiles each time")
+    return False
 
 
 def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:

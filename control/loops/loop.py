@@ -89,16 +89,19 @@ class Loop(ABC):
         """Return the state that a resumed run needs in addition to weights and optimisers: the attributes
         ``state_names``, and the states of all attributes that are streams. Without ``resumable``, subclasses leave out
         the agents' training state."""
-        streams = {name: value.get_state() for name, value in vars(self).items() if isinstance(value, Streams)}
-        return {name: getattr(self, name) for name in self.state_names} | streams
+        stream_states = {name: streams.get_state() for name, streams in self._streams_by_name().items()}
+        return {name: getattr(self, name) for name in self.state_names} | stream_states
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict` with ``resumable``. Raises StateError if it does not fit this loop."""
         for name in self.state_names:
             setattr(self, name, check_like(getattr(self, name), state[name], name))
-        for name, value in vars(self).items():
-            if isinstance(value, Streams):
-                value.set_state(state[name])
+        for name, streams in self._streams_by_name().items():
+            streams.set_state(state[name])
+
+    def _streams_by_name(self) -> dict[str, Streams]:
+        """Return all attributes that are streams."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Streams)}
 
     def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:
         """Play ``episodes`` episodes of every member, greedy or with sampled actions. No agent learns from them. If
@@ -137,7 +140,7 @@ class Loop(ABC):
     @contextlib.contextmanager
     def restored_streams(self) -> Iterator[None]:
         """Context manager that restores all random streams, so that evaluations in it do not affect later ones."""
-        saved_states = [(value, value.get_state()) for value in vars(self).values() if isinstance(value, Streams)]
+        saved_states = [(streams, streams.get_state()) for streams in self._streams_by_name().values()]
         try:
             yield
         finally:
