@@ -145,7 +145,9 @@ def translate(
     of one setting.
     """
     renamed: dict[str, str] = {}  # alias -> setting name
-    if "hidden_sizes" in setting_names and "width" not in setting_names:  # a search space may have the setting "width"
+    has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))
+    # A search space may have the setting "width".
+    if has_shape and "hidden_sizes" in setting_names and "width" not in setting_names:
         values, renamed = _with_hidden_sizes(values, setting_names, default_of)
     names_by_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):

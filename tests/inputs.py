@@ -415,8 +415,7 @@ def nested(levels: int, kind: Callable[[list[Any]], Any] = list) -> Any:
 
 @st.composite
 def checkpoints(draw: Draw, data: bytes) -> tuple[bytes, bool]:
-    """A changed checkpoint, and whether it must be refused or give the numbers of the intact one. With new checksums
-    it is another checkpoint."""
+    """A changed checkpoint, and whether its bytes are damaged. With new checksums it is another checkpoint."""
     way = draw(choose(["bytes"] * 4 + ["content"] * 4 + ["code", "old format"]))
     if way == "bytes":
         return draw(damaged(data)), True
@@ -438,8 +437,7 @@ def header_and_tensors(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 @st.composite
 def proxies(draw: Draw, data: bytes) -> tuple[bytes, bool]:
-    """A changed proxy file, and whether it must be refused or give the numbers of the intact one. Without a digest it
-    is another file."""
+    """A changed proxy file, and whether it is damaged. Without a digest it is another file."""
     if draw(st.integers(0, 2)) == 0:
         return draw(damaged(data)), True
     header, tensors = header_and_tensors(data)

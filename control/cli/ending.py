@@ -47,12 +47,6 @@ class Ending:
             raise KeyboardInterrupt
         self.exit()
 
-    def raise_if_stopped(self) -> None:
-        """Raise KeyboardInterrupt if a signal has arrived. Call this before long work: a signal during an import may
-        have raised another exception, which the importing code ignored."""
-        if self.stop_requested:
-            raise KeyboardInterrupt
-
     def watch(self, descriptor: int) -> None:
         """Read the numbers of arriving signals from a file descriptor, a byte each, in a thread. End the process if
         ``handled`` is not set `REACTION_SECONDS` after Ctrl-C."""
@@ -61,18 +55,14 @@ class Ending:
                 self.exit()
 
     def exit(self) -> None:
-        """End the process at once, with ``status``."""
+        """End the process at once, with ``status``, after the ``exit_callbacks``, whose exceptions are ignored."""
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         self.print_interrupted()
-        self.run_exit_callbacks()
-        os._exit(self.status)
-
-    def run_exit_callbacks(self) -> None:
-        """Call the ``exit_callbacks``, before the process exits without cleaning up. Their exceptions are ignored."""
         for callback in list(self.exit_callbacks):  # a callback may remove itself
             with contextlib.suppress(Exception):
                 callback()
+        os._exit(self.status)
 
     def print_interrupted(self) -> None:
         """Print ``interrupted``, unless the command had finished before the signal."""

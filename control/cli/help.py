@@ -92,8 +92,9 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
 
 
 def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str, is_default: bool) -> str:
-    """Return the page of the implementation's settings that contain ``text``, or of all implementations if the user
-    chose none (``is_default``). Raises SettingError if there are no such settings."""
+    """Return the page of the implementation's settings that contain ``text``. If there are none, or if the user chose
+    no implementation (``is_default``), it has the settings of all implementations. Raises SettingError if none contains
+    the text."""
     implementation, game = choices["implementation"], choices["gamename"]
     matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}  # setting -> implementations that have it
@@ -102,10 +103,11 @@ def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str, is_d
             if _contains(flag, text.lstrip("-"), families_of(name, valid_flags["agent"].default)):
                 matches.setdefault(flag.name, flag)
                 owners.setdefault(flag.name, []).append(name)
+    if not matches and not is_default:
+        return _search_page(valid_flags, choices, text, is_default=True)
     if not matches:
-        raise SettingError(
-            f"help is {text!r}, which no setting contains{nearest(text, valid_flags)}; allowed: all, or a word"
-        )
+        hint = nearest(text, valid_flags)
+        raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
     # Settings with the text in their name are first; False is before True.
     listed = sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name))
     if not is_default:

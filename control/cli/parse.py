@@ -146,8 +146,8 @@ def _settings_from_words(
         _print_translations(typed_words, renamed | more_renamed, flag_words)
     if choices.evaluating:  # the checkpoint has the other settings
         unused = [flag.name for flag in choices.valid_flags.values() if not _is_used_in_evaluation(flag)]
-        played = parameters(choices.game) if "gamename" in file_words | flag_words else {}
-        file_words = _without_names(file_words, {*unused} - played.keys())
+        game_parameters = parameters(choices.game) if "gamename" in file_words | flag_words else {}
+        file_words = _without_names(file_words, {*unused} - game_parameters.keys())
     wrong: list[SettingError] = []
     file_values = _read(_without_names(file_words, flag_words), choices, f"{file}: ", wrong)
     flag_values = _read(flag_words, choices, prefix, wrong)

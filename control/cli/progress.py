@@ -34,17 +34,13 @@ class Lines:
         of the work that is done. Nothing is printed at 1, and below 0.01, because the estimate is then poor."""
         if 0.01 <= fraction < 1:
             remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - fraction) / fraction)
-            self.print_if_due(f"  {label}: {100 * fraction:.0f} %, {remaining} left")
+            if self.is_due():
+                self._last = time.monotonic()
+                print(f"  {label}: {100 * fraction:.0f} %, {remaining} left", flush=True)
 
     def is_due(self) -> bool:
         """Return whether the last line is at least `LINE_SECONDS` ago."""
         return time.monotonic() - self._last >= LINE_SECONDS
-
-    def print_if_due(self, line: str) -> None:
-        """Print ``line`` if it `is_due`."""
-        if self.is_due():
-            self._last = time.monotonic()
-            print(line, flush=True)
 
 
 class RowTable:
@@ -79,7 +75,8 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     """Context manager that yields a function to show the progress of ``label``, or None unless ``enabled``. On a
     terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints a line every few
     seconds. Raises KeyboardInterrupt if the command was interrupted before."""
-    ending.raise_if_stopped()
+    if ending.stop_requested:  # a signal during an import may have raised an error that the importing code ignored
+        raise KeyboardInterrupt
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(new_bar(label)) if enabled and sys.stderr.isatty() else None
         lines, text = Lines(), label

@@ -515,8 +515,8 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of implementation ``name``, whose family is not that of the ``searched_agent``.
-    A field gets the value of the proxy's preset if the preset has another value for it than for the searched agent, or
+    """Return field -> value for agents of implementation ``name``, if the ``searched_agent`` is of another family. A
+    field gets the value of the proxy's preset if the preset has another value for it than for the searched agent, or
     if the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without choices that the
     family of ``name`` does not have."""
     keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]

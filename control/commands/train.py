@@ -69,7 +69,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     initial_checkpoint = checkpoints.load(run.reload) if run.reload else None
     if run.reload and initial_checkpoint:
         note_other_versions(run.reload, initial_checkpoint.path, "reload")
-    module = build_module(settings.replace(resume=False))
+    module = build_module(settings.replace(resume=False) if run.resume else settings)
     if initial_checkpoint and isinstance(module, AgentModule):
         module.load_weights(initial_checkpoint)
     if run.resume and not previous_runs:
