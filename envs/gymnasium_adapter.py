@@ -1,6 +1,7 @@
 """Gymnasium environments as tensors ``[M, E, ...]``, stepped one after another in this process."""
 
 import contextlib
+import math
 import os
 import sys
 import warnings
@@ -228,7 +229,7 @@ def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict
     if action_repeat > 1 and _environment_repeats_actions(game):
         limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
         if limit > 0:
-            limit = -(-limit // action_repeat)  # rounded up
+            limit = math.ceil(limit / action_repeat)
         kwargs |= {"frame_skip": action_repeat, "max_episode_steps": limit}
         action_repeat = 1
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
@@ -313,7 +314,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
-        limit = -(-limit // game.kwargs.get("action_repeat", 1))  # rounded up
+        limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)
