@@ -86,7 +86,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. `envs.promises` checks the results."""
+        """See `envs.base.Environment.step`."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -100,19 +100,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             for row in rows:
                 self._row = row  # for `_fault`
                 self._ages[row] += 1
-                result = envs[row].step(native_actions[row])
-                if len(result) != 5:
-                    problem = f"step gave {len(result)} values"
-                    raise BrokenContract(f"{problem}; expected observation, reward, terminated, truncated, info")
-                obs, row_reward, row_terminated, row_truncated, info = result
-                promises.check_observation(self._space, obs)
-                promises.check_info(info, names)
-                self._obs[row] = obs
-                reward[row] = promises.as_number(row_reward)
-                terminated[row] = promises.as_bool(row_terminated, "terminated")
-                truncated[row] = promises.as_bool(row_truncated, "truncated")
-                if names:
-                    info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
+                result = promises.checked_step(envs[row].step(native_actions[row]), self._space, names)
+                self._obs[row], reward[row], terminated[row], truncated[row], info_values[row] = result
         except BaseException as error:
             raise self._fault(error) from error
         self._check_finite("reward", reward)

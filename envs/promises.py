@@ -22,6 +22,20 @@ class BrokenContract(Exception):
     """A result of an environment that breaks Gymnasium's contract. The message states it and the expected result."""
 
 
+def checked_step(result: Any, space: gym.Space, info_names: tuple[str, ...]) -> tuple[Any, Any, bool, bool, list[Any]]:
+    """Return the ``result`` of a step: observation, reward, terminated, truncated, and the numbers ``info_names`` of
+    its info. Raises `BrokenContract` if it is not as expected of an environment with observations of ``space``."""
+    if len(result) != 5:
+        raise BrokenContract(
+            f"step gave {len(result)} values; expected observation, reward, terminated, truncated, info"
+        )
+    obs, reward, terminated, truncated, info = result
+    check_observation(space, obs)
+    check_info(info, info_names)
+    numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
+    return obs, as_number(reward), as_bool(terminated, "terminated"), as_bool(truncated, "truncated"), numbers
+
+
 def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
     """Raise `BrokenContract` if ``obs`` is no observation of ``space``. Numbers of another dtype are accepted if the
     space's dtype can represent them. Bounds of floats are not checked: many environments exceed them a little."""
