@@ -1,6 +1,7 @@
 """Gymnasium environments as tensors ``[M, E, ...]``, stepped one after another in this process."""
 
 import contextlib
+import math
 import os
 import sys
 import warnings
@@ -50,7 +51,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
         self._space, self._action_space = first.observation_space, first.action_space
-        self._obs_dtype, self._shape = self._space.dtype, self._space.shape
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
@@ -86,7 +86,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._observations()
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. Fast comparisons accept most results; `envs.promises` checks the rest."""
+        """See `envs.base.Environment.step`."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -95,33 +95,17 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         terminated, truncated = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         names = self.game.info
         info_values = np.zeros((num_rows, len(names)), np.float32)
-        observations, envs = self._obs, self._envs
-        space, obs_dtype, shape = self._space, self._obs_dtype, self._shape
+        envs: Any = self._envs
         try:
             for row in rows:
                 self._row = row  # for `_fault`
-                result = envs[row].step(native_actions[row])
-                if len(result) != 5:
-                    problem = f"step gave {len(result)} values"
-                    raise BrokenContract(f"{problem}; expected observation, reward, terminated, truncated, info")
-                obs, row_reward, row_terminated, row_truncated, info = result
-                if type(obs) is not np.ndarray or obs.dtype is not obs_dtype or obs.shape != shape:
-                    promises.check_observation(space, obs)
-                reward[row] = row_reward if type(row_reward) is float else promises.as_number(row_reward)
-                if row_terminated is not False:
-                    terminated[row] = promises.as_bool(row_terminated, "terminated")
-                if row_truncated is not False:
-                    truncated[row] = promises.as_bool(row_truncated, "truncated")
-                if names or type(info) is not dict:
-                    promises.check_info(info, names)
-                    info_values[row] = [promises.as_number(info[name], f"info[{name!r}]") for name in names]
-                observations[row] = obs
+                self._ages[row] += 1
+                result = promises.checked_step(envs[row].step(native_actions[row]), self._space, names)
+                self._obs[row], reward[row], terminated[row], truncated[row], info_values[row] = result
         except BaseException as error:
-            self._ages[row] += 1  # count the failed step, because the error message states its number
             raise self._fault(error) from error
-        self._ages[slice(None) if active is None else rows] += 1  # a slice is faster
         self._check_finite("reward", reward)
-        self._check_finite("observation", observations)
+        self._check_finite("observation", self._obs)
         if names:
             self._check_finite("info", info_values)
         return Step(
@@ -234,7 +218,7 @@ def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict
     if action_repeat > 1 and _environment_repeats_actions(game):
         limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
         if limit > 0:
-            limit = -(-limit // action_repeat)  # rounded up
+            limit = math.ceil(limit / action_repeat)
         kwargs |= {"frame_skip": action_repeat, "max_episode_steps": limit}
         action_repeat = 1
     physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
@@ -319,7 +303,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
-        limit = -(-limit // game.kwargs.get("action_repeat", 1))  # rounded up
+        limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
     one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

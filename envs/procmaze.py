@@ -5,6 +5,7 @@ Learning". Mazes, places and events are sampled by `envs.seeded`, not by JAX, so
 than in that code. `mazes` digs many mazes at once. A seed gives the same maze alone and among other seeds.
 """
 
+import math
 from functools import lru_cache
 
 import torch
@@ -34,8 +35,7 @@ class ProcMaze(OpenGrid):
 
     @staticmethod
     def event_chance(grid_size: int) -> float:
-        half_size = -(-grid_size // 2)  # rounded up
-        return 0.1 / ((grid_size + 1) * half_size - grid_size % 2)
+        return 0.1 / ((grid_size + 1) * math.ceil(grid_size / 2) - grid_size % 2)
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Return states with different mazes, and with player and goal in open cells."""

@@ -1,8 +1,7 @@
 """Checks that a Gymnasium environment keeps its contract: usable spaces, and results of steps that match them.
 
 NumPy would convert nearly everything to numbers: it broadcasts one number to a whole observation, parses text, and
-drops imaginary parts. `envs.gymnasium_adapter` accepts most results by a few fast comparisons, and calls these
-functions for the others.
+drops imaginary parts. Each function accepts the usual results by a fast comparison first.
 """
 
 from collections.abc import Mapping
@@ -23,6 +22,20 @@ class BrokenContract(Exception):
     """A result of an environment that breaks Gymnasium's contract. The message states it and the expected result."""
 
 
+def checked_step(result: Any, space: gym.Space, info_names: tuple[str, ...]) -> tuple[Any, Any, bool, bool, list[Any]]:
+    """Return the ``result`` of a step: observation, reward, terminated, truncated, and the numbers ``info_names`` of
+    its info. Raises `BrokenContract` if it is not as expected of an environment with observations of ``space``."""
+    if len(result) != 5:
+        raise BrokenContract(
+            f"step gave {len(result)} values; expected observation, reward, terminated, truncated, info"
+        )
+    obs, reward, terminated, truncated, info = result
+    check_observation(space, obs)
+    check_info(info, info_names)
+    numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
+    return obs, as_number(reward), as_bool(terminated, "terminated"), as_bool(truncated, "truncated"), numbers
+
+
 def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
     """Raise `BrokenContract` if ``obs`` is no observation of ``space``. Numbers of another dtype are accepted if the
     space's dtype can represent them. Bounds of floats are not checked: many environments exceed them a little."""
@@ -41,6 +54,8 @@ def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> 
 
 def _check_numbers(space: Box, obs: Any, name: str) -> None:
     """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent."""
+    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:
+        return
     try:
         numbers = np.asarray(obs)
     except Exception:  # lists of unequal lengths, or an object whose conversion fails
@@ -60,8 +75,10 @@ def _check_numbers(space: Box, obs: Any, name: str) -> None:
 def as_number(result: Any, name: str = "reward") -> Any:
     """Return ``result`` or, if it is an array of one number, this number. Raises `BrokenContract` for anything else,
     such as text, None or complex numbers."""
+    if type(result) is float or type(result) is np.float64:
+        return result
     is_numpy = isinstance(result, np.ndarray | np.generic)
-    if type(result) is np.float64 or (not is_numpy and hasattr(type(result), "__float__")):
+    if not is_numpy and hasattr(type(result), "__float__"):
         return result
     if is_numpy and result.size == 1 and result.dtype.kind in _NUMBERS:
         return result.item()
@@ -71,7 +88,7 @@ def as_number(result: Any, name: str = "reward") -> Any:
 def as_bool(result: Any, name: str) -> bool:
     """Return ``result`` as a bool. Allowed are bools, 0 and 1, also as the only number of an array. Raises
     `BrokenContract` for anything else."""
-    if result is True or type(result) is np.bool_:
+    if type(result) is bool or type(result) is np.bool_:
         return bool(result)
     value = np.asarray(result)
     if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
@@ -81,9 +98,10 @@ def as_bool(result: Any, name: str) -> bool:
 
 def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
     """Raise `BrokenContract` if ``info`` is no mapping, or lacks one of the ``names``."""
-    if not isinstance(info, Mapping):
+    if type(info) is not dict and not isinstance(info, Mapping):
         raise BrokenContract(f"info is {_describe_value(info)}; expected a mapping")
-    _check_keys(info, names, "info")
+    if names:
+        _check_keys(info, names, "info")
 
 
 def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) -> None:

@@ -1,5 +1,7 @@
 """Base class of tensor programs that can repeat an action."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -31,7 +33,7 @@ class RepeatedDynamics(Dynamics):
         # Number of repetitions after which an episode ends in the middle of a step; None if that never happens. Only
         # with this limit do states have a column of repetitions.
         self.repetition_limit = limit if limit is not None and limit % action_repeat else None
-        step_limit = None if limit is None else -(-limit // action_repeat)  # rounded up
+        step_limit = None if limit is None else math.ceil(limit / action_repeat)
         self.spaces = Spaces((self.obs_size,), self.actions, torch.float32, step_limit, self.max_return)
 
     def first_states(self, seeds: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ weights of each in one row. A mode (`understudy.kinds.Mode`) determines the inpu
 and whether the learned reward is added to the environment's reward.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -193,9 +194,9 @@ class Stages(BaseStages):
         of a policy. The last tenth of the ``rn_episodes`` episodes is left out, to compute ``explained_variance``. See
         `envs.make.Stages` for the arguments."""
         count = self.config.rn_episodes
-        states, values = episodes.returns(self.config.rn_discount, -(-count * 9 // 10))
+        states, values = episodes.returns(self.config.rn_discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
-        new_states, new_values = episodes.returns(self.config.rn_discount, -(-count // 10))
+        new_states, new_values = episodes.returns(self.config.rn_discount, math.ceil(count / 10))
         errors = new_values - self.parameters.with_weights(flat)(new_states[None])[0]
         self.explained_variance = 1 - float(errors.var() / new_values.var().clamp(min=1e-12))
         return flat

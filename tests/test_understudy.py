@@ -76,7 +76,6 @@ MAKE_ERRORS: list[tuple[str, dict[str, Any], str]] = [
     ("bandit", {}, "bandit of cartpole; allowed: mdp of cartpole, or the id understudy/Synthetic-v0"),
     ("mdp-continuous", {}, "mdp of mountaincar-continuous; allowed: mdp of cartpole"),
     ("mdp", {"proxy": None}, "proxy is None; allowed: a .safetensors file"),
-    ("mdp", {"render_mode": "human"}, "render_mode is 'human'; allowed: None"),
 ]
 
 

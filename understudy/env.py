@@ -23,14 +23,12 @@ class SyntheticEnv(gym.Env[np.ndarray, Any]):
     """One synthetic environment without its time limit, which `make_synthetic` adds.
 
     ``requirements`` are a ``game`` and a ``kind`` (mdp, bandit) that the ``proxy`` must have; both may be missing.
-    Raises ProxyError if the proxy cannot be loaded, if its game or kind is another, or if there is a ``render_mode``,
-    because learned states have no picture.
+    Raises ProxyError if the proxy cannot be loaded, or if its game or kind is another.
     """
 
     metadata = {"render_modes": []}
 
-    def __init__(self, proxy: Source = None, render_mode: None = None, **requirements: Any) -> None:
-        _check_render_mode(render_mode)
+    def __init__(self, proxy: Source = None, **requirements: Any) -> None:
         self.proxy = _load_environment(proxy, **requirements)
         self.program = Program(self.proxy)
         self.observation_space, self.action_space = self.proxy.observation_space, self.proxy.action_space
@@ -83,10 +81,8 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         proxy: Source = None,
         max_episode_steps: int | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-        render_mode: None = None,
         **requirements: Any,
     ) -> None:
-        _check_render_mode(render_mode)
         self.num_envs, self.proxy = num_envs, _load_environment(proxy, **requirements)
         self.program = Program(self.proxy)
         self.single_observation_space, self.single_action_space = self.proxy.observation_space, self.proxy.action_space
@@ -158,11 +154,6 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
             self._steps[rows] = 0
         self._state = state
         return state.copy(), rewards, terminated, truncated, infos
-
-
-def _check_render_mode(render_mode: Any) -> None:
-    if render_mode is not None:
-        raise ProxyError(f"render_mode is {render_mode!r}; allowed: None")
 
 
 def _load_environment(proxy: Source, game: str = "", kind: str = "") -> Proxy:
