@@ -74,9 +74,8 @@ class Agent(EpisodeAgent):
         if state_network is not None:
             # Returns say more about images than actions do, so both losses train the trunk.
             self.optimizers.append(Adam([state_network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
-        # "norms": a list of gradient norms [M], one for each update of the latest `_descend`; "outputs": the outputs
-        # of the policy for the latest minibatch, [M, B, outputs].
-        self._latest: dict[str, Any] = {}
+        self._grad_norms: list[Tensor] = []  # [M] each, of the updates of the latest `_descend`
+        self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
         self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # the policy outputs actions in units of half their range
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
@@ -223,9 +222,9 @@ class Agent(EpisodeAgent):
             pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
             metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
         metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
-        metrics["grad_norm"] = torch.stack(self._latest["norms"], 1).mean(1)
+        metrics["grad_norm"] = torch.stack(self._grad_norms, 1).mean(1)
         if self.is_discrete:
-            metrics["entropy"] = entropy(self._latest["outputs"] * config.action_noise)
+            metrics["entropy"] = entropy(self._outputs * config.action_noise)
         return metrics
 
     def _descend(
@@ -233,20 +232,19 @@ class Agent(EpisodeAgent):
     ) -> Tensor:
         """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
         of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
-        Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_latest``."""
-        config, reported_losses, norms = self.config, [], []
+        Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_grad_norms``."""
+        config, reported_losses, self._grad_norms = self.config, [], []
         for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(slots)
             optimizer.zero_grad()
             loss.sum().backward()
             params = optimizer.param_groups[0]["params"]
-            norms.append(clip_gradients(params, config.max_grad_norm))
+            self._grad_norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
             if self.averaged is not None and optimizer is self.optimizers[0]:
                 for average, param in zip(self.averaged.parameters(), params, strict=True):
                     polyak_update(average, param, 1 - config.average_decay)
             reported_losses.append(reported_loss)
-        self._latest["norms"] = norms
         return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,12 +262,12 @@ class Agent(EpisodeAgent):
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
         squared error of continuous actions in units of half their range. ``command`` is a list of C tensors ``[M, B]``,
-        the fields that `_command_fields` names. Keep the outputs of the policy in ``_latest``."""
+        the fields that `_command_fields` names. Keep the outputs of the policy in ``_outputs``."""
         if self.quantile_net is not None:
             column = self.commands.column["rank"]  # it holds returns-to-go until here
             command[column] = self.rank(obs, command[column])
         outputs = self(obs, torch.stack(command, dim=-1))
-        self._latest["outputs"] = outputs.detach()
+        self._outputs = outputs.detach()
         if self.is_discrete:
             return cross_entropy(outputs, action)
         return squared_error(outputs, (action - self.middle) / self.half_width)
@@ -331,13 +329,12 @@ class Agent(EpisodeAgent):
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
-        lambdas = {target_lambda, advantage_lambda}
-        returns_by_lambda = {
-            lambda_: lambda_returns(reward, next_value, valid, config.discount, lambda_) for lambda_ in lambdas
-        }
+        value_target = returns = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
+        if advantage_lambda != target_lambda:
+            returns = lambda_returns(reward, next_value, valid, config.discount, advantage_lambda)
         # Transposed, so that a mask selects episode after episode.
-        memory.set_column("value_target", returns_by_lambda[target_lambda].T[valid.T])
-        advantage = returns_by_lambda[advantage_lambda] - value
+        memory.set_column("value_target", value_target.T[valid.T])
+        advantage = returns - value
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
         memory.set_column("advantage", advantage.T[valid.T])
