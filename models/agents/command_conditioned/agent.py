@@ -81,55 +81,10 @@ class Agent(EpisodeAgent):
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
 
-    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
-        ``metrics`` is the result of `learn`. Only policies of discrete actions are checked: their loss is ln(A) if they
-        are uniform, and the loss of continuous actions has no such value."""
-        if not isinstance(self.spaces.actions, Discrete):
-            return super().has_collapsed(metrics)
-        uniform_loss = math.log(self.spaces.actions.n)
-        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
-        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
-        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
-        return is_uniform, f"{text} is uniform and not learning; {advice}"
-
-    def begin(
-        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
-    ) -> "CommandedPolicy":
-        """Return a policy for E = ``envs`` episodes of each member. Each episode follows a command, which is sampled at
-        its start. If ``evaluate`` is on and ``eval_command`` is "lower_bound", the command is the mean of the
-        distribution instead. `models.contract.Agent.begin` describes the arguments."""
-        at_mean = evaluate and self.config.eval_command == "lower_bound"
-        return CommandedPolicy(self, envs, streams, sample, at_mean, command or {})
-
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        """Return the network of a member's greedy policy for an exported file, or None if one network is not enough.
-        ``command`` replaces commands by name, such as ``{"return": 250.0}``."""
-        # A commanded return needs the quantile network too, which computes its rank in each state.
-        if self.config.desire_rank and "return" in command:
-            return None
-        policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
-        layers, activations = policy.of_member(member)
-        head = "argmax" if self.is_discrete else "scale"
-        return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
-
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or means of actions ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B,
         C]``. Means are relative to the middle of the range of actions, in units of half this range."""
         return self.policy(self.trunk(obs), self.commands.scaled(command))
-
-    def averaged_forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return the result of `forward`, computed with the averaged weights if there are any."""
-        if self.averaged is None:
-            return self(obs, command)  # type: ignore[no-any-return]
-        policy, trunk = self.averaged
-        return policy(trunk(obs), self.commands.scaled(command))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the rank of each of the ``returns [M, B]``: the probability that the return-to-go from ``obs [M, B,
-        *O]`` is smaller, ``[M, B]``, as the quantile network estimates it."""
-        return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store whole episodes and update the distribution from which exploration commands are sampled.
@@ -155,54 +110,6 @@ class Agent(EpisodeAgent):
             lengths = torch.tensor([len(episode) for episode in self.memory.episodes[member]]).float()
             self.commands.update_groups(member, returns_in_memory, lengths)
         return metrics
-
-    @torch.no_grad()
-    def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
-        """Return the return-to-go of every step, ``[T, M, E]``: the discounted sum of the rewards from this step on. If
-        ranks are commanded and the quantile network has been trained, it is the TD(lambda) return, whose state values
-        are the means of the predicted quantiles."""
-        config, reward, valid = self.config, trajectory.reward, trajectory.valid
-        is_trained = self.quantile_net is not None and self.optimizers[1].param_groups[0]["step_count"] > 0
-        if not is_trained:
-            return discounted_returns(reward, valid, config.discount)
-        values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
-        final_values = self._values(list(trajectory.final_obs))  # [E] for each member
-        # Clamp values to the range of the returns-to-go in memory, for the reason in `_clamped_values`.
-        for m, returns in enumerate(self.memory.column("rtg")):
-            low, high, scale = returns.min().clamp(max=0), returns.max().clamp(min=0), self._value_scale()[m]
-            values[m] = (values[m] * scale).clamp(low, high).view(len(reward), -1)
-            final_values[m] = (final_values[m] * scale).clamp(low, high)
-        terminated = (trajectory.terminated & valid).any(0)
-        final_value = torch.stack(final_values).masked_fill(terminated | (not config.bootstrap_truncation), 0.0)
-        is_last = trajectory.terminated | trajectory.truncated
-        next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
-        return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
-
-    def _to_episodes(
-        self, trajectory: Trajectory, returns_to_go: Tensor, episode_returns: Tensor, member: int
-    ) -> list[Episode]:
-        """Convert the episodes of one member to a list of `Episode`, for `EpisodeMemory.add`. The fields of a step
-        include every command that its action has fulfilled, such as the return-to-go. ``returns_to_go`` are ``[T, M,
-        E]``. ``episode_returns [M, E]`` are the returns of whole episodes, discounted if commanded returns are."""
-        episodes = []
-        lengths, undiscounted_returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
-        for e, (length, undiscounted_return) in enumerate(zip(lengths, undiscounted_returns, strict=True)):
-            steps = {
-                "obs": trajectory.obs[:length, member, e],
-                "action": trajectory.action[:length, member, e],
-                "rtg": returns_to_go[:length, member, e],
-                "cum_rew": torch.full((length,), undiscounted_return),
-                "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
-            }
-            extras = {"return": episode_returns[member, e].clone()}
-            if self.value is not None:
-                steps["reward"] = trajectory.reward[:length, member, e]
-                # `_refresh_advantages` fills these in.
-                steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
-                terminated = trajectory.terminated[length - 1, member, e]
-                extras |= {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
-            episodes.append(Episode(steps, score=undiscounted_return, extras=extras))
-        return episodes
 
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
@@ -277,6 +184,99 @@ class Agent(EpisodeAgent):
         """Names of the fields in memory that are the commands of a step. Ranks are not stored, because they change with
         the quantile network: their field is the return-to-go, of which `_fit_loss` computes the rank."""
         return ["rtg" if name == "rank" else name for name in self.commands.names]
+
+    @torch.no_grad()
+    def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
+        """Return the return-to-go of every step, ``[T, M, E]``: the discounted sum of the rewards from this step on. If
+        ranks are commanded and the quantile network has been trained, it is the TD(lambda) return, whose state values
+        are the means of the predicted quantiles."""
+        config, reward, valid = self.config, trajectory.reward, trajectory.valid
+        is_trained = self.quantile_net is not None and self.optimizers[1].param_groups[0]["step_count"] > 0
+        if not is_trained:
+            return discounted_returns(reward, valid, config.discount)
+        values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
+        final_values = self._values(list(trajectory.final_obs))  # [E] for each member
+        # Clamp values to the range of the returns-to-go in memory, for the reason in `_clamped_values`.
+        for m, returns in enumerate(self.memory.column("rtg")):
+            low, high, scale = returns.min().clamp(max=0), returns.max().clamp(min=0), self._value_scale()[m]
+            values[m] = (values[m] * scale).clamp(low, high).view(len(reward), -1)
+            final_values[m] = (final_values[m] * scale).clamp(low, high)
+        terminated = (trajectory.terminated & valid).any(0)
+        final_value = torch.stack(final_values).masked_fill(terminated | (not config.bootstrap_truncation), 0.0)
+        is_last = trajectory.terminated | trajectory.truncated
+        next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
+        return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
+
+    def _to_episodes(
+        self, trajectory: Trajectory, returns_to_go: Tensor, episode_returns: Tensor, member: int
+    ) -> list[Episode]:
+        """Convert the episodes of one member to a list of `Episode`, for `EpisodeMemory.add`. The fields of a step
+        include every command that its action has fulfilled, such as the return-to-go. ``returns_to_go`` are ``[T, M,
+        E]``. ``episode_returns [M, E]`` are the returns of whole episodes, discounted if commanded returns are."""
+        episodes = []
+        lengths, undiscounted_returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
+        for e, (length, undiscounted_return) in enumerate(zip(lengths, undiscounted_returns, strict=True)):
+            steps = {
+                "obs": trajectory.obs[:length, member, e],
+                "action": trajectory.action[:length, member, e],
+                "rtg": returns_to_go[:length, member, e],
+                "cum_rew": torch.full((length,), undiscounted_return),
+                "horizon": torch.arange(length, 0, -1, dtype=torch.float32),  # steps left
+            }
+            extras = {"return": episode_returns[member, e].clone()}
+            if self.value is not None:
+                steps["reward"] = trajectory.reward[:length, member, e]
+                # `_refresh_advantages` fills these in.
+                steps |= {name: torch.zeros(length) for name in ("value", "value_target", "advantage")}
+                terminated = trajectory.terminated[length - 1, member, e]
+                extras |= {"final_obs": trajectory.final_obs[member, e].clone(), "terminated": terminated.clone()}
+            episodes.append(Episode(steps, score=undiscounted_return, extras=extras))
+        return episodes
+
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
+    ) -> "CommandedPolicy":
+        """Return a policy for E = ``envs`` episodes of each member. Each episode follows a command, which is sampled at
+        its start. If ``evaluate`` is on and ``eval_command`` is "lower_bound", the command is the mean of the
+        distribution instead. `models.contract.Agent.begin` describes the arguments."""
+        at_mean = evaluate and self.config.eval_command == "lower_bound"
+        return CommandedPolicy(self, envs, streams, sample, at_mean, command or {})
+
+    def averaged_forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        """Return the result of `forward`, computed with the averaged weights if there are any."""
+        if self.averaged is None:
+            return self(obs, command)  # type: ignore[no-any-return]
+        policy, trunk = self.averaged
+        return policy(trunk(obs), self.commands.scaled(command))  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
+        """Return the rank of each of the ``returns [M, B]``: the probability that the return-to-go from ``obs [M, B,
+        *O]`` is smaller, ``[M, B]``, as the quantile network estimates it."""
+        return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
+
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        """Return the network of a member's greedy policy for an exported file, or None if one network is not enough.
+        ``command`` replaces commands by name, such as ``{"return": 250.0}``."""
+        # A commanded return needs the quantile network too, which computes its rank in each state.
+        if self.config.desire_rank and "return" in command:
+            return None
+        policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
+        layers, activations = policy.of_member(member)
+        head = "argmax" if self.is_discrete else "scale"
+        return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
+
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
+        ``metrics`` is the result of `learn`. Only policies of discrete actions are checked: their loss is ln(A) if they
+        are uniform, and the loss of continuous actions has no such value."""
+        if not isinstance(self.spaces.actions, Discrete):
+            return super().has_collapsed(metrics)
+        uniform_loss = math.log(self.spaces.actions.n)
+        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
+        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
+        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
+        return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
         """Return ``{tag: [M]}``: learning rate, number of steps in memory and, if a command is a return, the smallest
