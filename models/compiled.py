@@ -276,10 +276,71 @@ def epsilon(agent, m, t):
 
 
 @compiled
-def row_of(uniform, filled_rows):
-    """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``filled_rows``
+def clip(x, low, high):
+    """Return the number x, clipped to [``low``, ``high``]. NaN is returned unchanged."""
+    if x < low:
+        return low
+    return high if x > high else x
+
+
+# -- replay buffer -----------------------------------------------------------------------------------------------------
+
+
+class Replay(NamedTuple):
+    """Replay buffer of M members before a block of T steps in E environments. U is the number of updates per step, B
+    the batch size."""
+
+    table: Array  # [rows, M, width], shares the memory of the `ReplayBuffer`
+    position: int  # next row to write
+    size: int
+    capacity: int
+    envs: int  # E, the number of rows that a step adds
+    uniform: Array  # [M, T, U, B], uniform numbers that choose the minibatches
+    init_episodes: int  # finished episodes before the first update
+    fill: int  # rows before the first update
+
+
+def make_replay(agent: Any, uniform: Tensor, steps: int) -> Replay:
+    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for compiled code that makes the next T = ``steps``
+    steps, for which rows are reserved. ``uniform [M, T, U, B]`` choose the minibatches."""
+    buffer = agent.replay_buffer
+    (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
+    return Replay(
+        table=table.numpy(),
+        position=buffer.position,
+        size=buffer.size,
+        capacity=buffer.capacity,
+        envs=agent.envs,
+        uniform=uniform.numpy(),
+        init_episodes=agent.config.init_episodes,
+        fill=max(1, agent.config.fill),  # a minibatch needs at least one row
+    )
+
+
+@compiled
+def new_row(replay, t, e):
+    """Return the row of the `Replay` buffer that step ``t`` of the block writes in environment ``e``."""
+    return (replay.position + t * replay.envs + e) % replay.capacity
+
+
+@compiled
+def count_rows(replay, num_steps):
+    """Return the number of filled rows of the `Replay` buffer after ``num_steps`` steps of the block."""
+    return min(replay.size + num_steps * replay.envs, replay.capacity)
+
+
+@compiled
+def is_learning(replay, episodes, num_rows):
+    """Return whether a member may learn (`OffPolicyAgent.learning`), with ``num_rows`` rows in its `Replay` buffer and
+    after ``episodes`` finished episodes."""
+    return episodes >= replay.init_episodes and num_rows >= replay.fill
+
+
+@compiled
+def sample_row(uniform, num_rows):
+    """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``num_rows``
     (`ReplayBuffer.sample`)."""
-    return min(np.int64(uniform * np.float32(filled_rows)), filled_rows - 1)  # rounding may give ``filled_rows``
+    return min(np.int64(uniform * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
 
 
 # -- greedy play of agents with an actor -------------------------------------------------------------------------------

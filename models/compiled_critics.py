@@ -16,6 +16,7 @@ from models.compiled import (
     Learner,
     Net,
     Player,
+    Replay,
     adam,
     backward,
     forward,
@@ -24,7 +25,9 @@ from models.compiled import (
     make_layers,
     make_learner,
     make_net,
-    row_of,
+    make_replay,
+    new_row,
+    sample_row,
 )
 from models.machine import compiled
 from models.off_policy import ActorPolicy, TwinCriticAgent
@@ -43,13 +46,9 @@ class ActorCritic(NamedTuple):
     critic1: Net  # the parameters of both critics are in one array
     critic2: Net
     learner: Learner  # of both critics
-    table: Array  # [rows, M, 2 O + A + 2], the replay buffer: obs, action vector, next_obs, reward, discount
-    position: int  # next row to write
-    replay_size: int
-    capacity: int
+    replay: Replay  # a row: obs, action vector, next_obs, reward, discount
     random_uniform: Array  # [M, T, E, A], uniform numbers for random actions
     action_noise: Array  # [M, T, E, A], normal noise on actions
-    replay_uniform: Array  # [M, T, U, B], uniform numbers that choose the minibatches
     next_noise: Array  # [M, T, U, A, B], normal noise on actions in the next states
     action_vector: Array  # [M, E, A], action vectors of the current step, for the replay buffer
     bounds: Bounds
@@ -58,8 +57,6 @@ class ActorCritic(NamedTuple):
     discount: np.float32
     tau: np.float32
     twin: bool  # whether the second critic is used
-    init_episodes: int  # finished episodes before the first update
-    fill: int  # rows in the replay buffer before the first update
 
 
 class Work(NamedTuple):
@@ -84,8 +81,7 @@ def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Te
     """Return networks, optimisers and replay buffer of ``agent`` for compiled code that makes the next T = ``steps``
     steps. ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Reserves rows for the steps in the replay
     buffer."""
-    config, buffer, critics, critic = agent.config, agent.replay_buffer, agent.critics, agent.critics.network
-    (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
+    config, critics, critic = agent.config, agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
     return ActorCritic(
         actor=make_net(agent.network),
@@ -93,13 +89,9 @@ def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Te
         critic1=make_net(critic),
         critic2=make_net(critic, begin=critic.size),
         learner=make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
-        table=table.numpy(),
-        position=buffer.position,
-        replay_size=buffer.size,
-        capacity=buffer.capacity,
+        replay=make_replay(agent, random_numbers["replay"], steps),
         random_uniform=random_numbers["random"].numpy(),
         action_noise=random_numbers["explore"].numpy(),
-        replay_uniform=random_numbers["replay"].numpy(),
         next_noise=random_numbers["next"].numpy(),
         action_vector=np.empty((agent.members, agent.envs, agent.action_size), np.float32),
         bounds=make_bounds(agent.spaces.actions),
@@ -108,15 +100,13 @@ def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Te
         discount=np.float32(config.discount),
         tau=np.float32(config.tau),
         twin=critics.twins,
-        init_episodes=config.init_episodes,
-        fill=max(1, config.fill),  # a minibatch needs at least one row
     )
 
 
 def make_work(agent: Any) -> Work:
     """Allocate scratch memory for one thread, which trains one member after another. ``agent`` is `Members`."""
     ac: ActorCritic = agent.ac
-    batch_size, action_size = ac.replay_uniform.shape[3], ac.action_size
+    batch_size, action_size = ac.replay.uniform.shape[3], ac.action_size
     return Work(
         scratch=np.empty((2, ac.actor.widest), np.float32),
         continuous_action=np.empty(len(ac.bounds.low), np.float32),
@@ -145,42 +135,19 @@ def make_player(policy: ActorPolicy) -> Player | None:
     return make_actor_player(agent.network, policy.flat_parameters, agent.spaces.actions, squashes=True)
 
 
-@compiled
-def clamp(x, limit):
-    """Return x, clipped to [-``limit``, ``limit``]. NaN is returned unchanged."""
-    return -limit if x < -limit else limit if x > limit else x
-
-
-@compiled
-def filled_rows(ac, num_steps):
-    """Return the number of rows in the replay buffer after ``num_steps`` steps of the block. A step adds a row for each
-    of E environments."""
-    envs = ac.action_vector.shape[1]
-    return min(ac.replay_size + num_steps * envs, ac.capacity)
-
-
-@compiled
-def is_learning(agent, m, num_rows):
-    """Return whether member ``m`` may learn, with ``num_rows`` rows in the replay buffer
-    (`OffPolicyAgent.learning`)."""
-    return agent.episodes[m] >= agent.ac.init_episodes and num_rows >= agent.ac.fill
-
-
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`TwinCriticAgent.observe`). Its row
     is ``obs``, the action in ``ac.action_vector[m, e]``, ``next_obs, reward, discount``. ``work``, ``action``,
     ``state`` and ``done`` are unused: all kinds of agents share the signature."""
-    ac = agent.ac
-    envs = ac.action_vector.shape[1]
-    row = (ac.position + t * envs + e) % ac.capacity
+    ac, table, row = agent.ac, agent.ac.replay.table, new_row(agent.ac.replay, t, e)
     obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
     for i in range(obs_size):
-        ac.table[row, m, i] = obs[i]
-        ac.table[row, m, next_obs_at + i] = next_obs[i]
+        table[row, m, i] = obs[i]
+        table[row, m, next_obs_at + i] = next_obs[i]
     for i in range(ac.action_size):
-        ac.table[row, m, obs_size + i] = ac.action_vector[m, e, i]
-    ac.table[row, m, next_obs_at + obs_size] = reward
-    ac.table[row, m, next_obs_at + obs_size + 1] = discount
+        table[row, m, obs_size + i] = ac.action_vector[m, e, i]
+    table[row, m, next_obs_at + obs_size] = reward
+    table[row, m, next_obs_at + obs_size + 1] = discount
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
@@ -191,14 +158,13 @@ def sample_next_obs(ac, work, m, t, update, num_rows):
     """Choose the minibatch of update number ``update`` after step ``t``: write B of the first ``num_rows`` row numbers
     of the replay buffer to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the next observations in these rows to
     the actor's inputs."""
-    uniforms = ac.replay_uniform[m, t, update]
     for column in range(len(work.minibatch)):
-        work.minibatch[column] = row_of(uniforms[column], num_rows)
+        work.minibatch[column] = sample_row(ac.replay.uniform[m, t, update, column], num_rows)
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     for column in range(len(work.minibatch)):
         row = work.minibatch[column]
         for i in range(ac.obs_size):
-            work.actor.acts[0, i, column] = ac.table[row, m, next_obs_at + i]
+            work.actor.acts[0, i, column] = ac.replay.table[row, m, next_obs_at + i]
 
 
 @compiled
@@ -229,15 +195,15 @@ def update_critics(ac, work, m):
     termination.
     The observations of the minibatch remain in both critics' inputs."""
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
-    reward_at, td_target = next_obs_at + ac.obs_size, work.td_target
+    reward_at, td_target, table = next_obs_at + ac.obs_size, work.td_target, ac.replay.table
     for column in range(len(td_target)):
         # Read the next value before the table. In another order, the compiler rounds the target differently.
         row, next_value = work.minibatch[column], td_target[column]
-        reward, continues = ac.table[row, m, reward_at], ac.table[row, m, reward_at + 1]  # 0 after a termination, or 1
+        reward, continues = table[row, m, reward_at], table[row, m, reward_at + 1]  # 0 after a termination, or 1
         td_target[column] = reward + ac.discount * continues * next_value
         for i in range(next_obs_at):  # obs and action
-            work.critic1.acts[0, i, column] = ac.table[row, m, i]
-            work.critic2.acts[0, i, column] = ac.table[row, m, i]
+            work.critic1.acts[0, i, column] = table[row, m, i]
+            work.critic2.acts[0, i, column] = table[row, m, i]
     params, grad = ac.learner.flat_parameters[m], work.grad
     loss = _critic_gradient(ac.critic1, params, work.critic1, grad, td_target)
     if ac.twin:

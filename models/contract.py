@@ -8,7 +8,7 @@ axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one o
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
-| `InnerAgent` | the same, also on proxies | the same, and ``flat_parameters``, ``with_weights``, ``per_member`` |
+| `InnerAgent` | steps.py, on proxies | the same, ``with_weights`` for ``begin``, ``flat_parameters``, ``per_member`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. All
 numbers of member m depend only on ``seeds[m]`` and its experience. They are the same to the bit for any M and any other
@@ -245,6 +245,10 @@ class InnerAgent(StepAgent):
     @abstractmethod
     def with_weights(self, flat_parameters: Tensor) -> Policy:
         """Return the greedy policy of weights ``flat_parameters [M', D]``, for any number of members M'."""
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> Policy:
+        """Return the greedy policy of the current weights. No argument has an effect."""
+        return self.with_weights(self.flat_parameters)
 
     def select(self, members: Tensor) -> None:
         super().select(members)

@@ -197,7 +197,7 @@ def test_select_does_not_change_remaining_members(case: str) -> None:
 
 
 def test_incomplete_agent_is_an_error() -> None:
-    with pytest.raises(TypeError, match="abstract methods act, begin, learn, learning, observe, with_weights"):
+    with pytest.raises(TypeError, match="abstract methods act, learn, learning, observe, with_weights"):
         InnerAgent()  # type: ignore[abstract]
 
 

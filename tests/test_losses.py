@@ -33,21 +33,32 @@ from models.losses import (
 )
 from models.trajectory import discounted_returns, lambda_returns
 
+LOG_2, LOG_3, LOG_4, LOG_5 = (math.log(number) for number in (2, 3, 4, 5))
+QUANTILES, LEVELS = torch.tensor([[[1.0, 0.0], [2.0, 1.0], [5.0, 7.0]]]), torch.tensor([0.1, 0.75])
+RATIO = torch.tensor([[1.0, 2.0], [0.5, 1.0]])
+# Arguments of a function, and its result.
+BY_HAND: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[Any]]] = [
+    (cross_entropy, (torch.tensor([[[0.0, 0.0], [LOG_3, 0.0]], [[0.0, LOG_4], [100.0, -100.0]]]),
+                     torch.tensor([[0, 0], [0, 1]])), [[LOG_2, LOG_4 - LOG_3], [LOG_5, 200.0]]),
+    # Errors 2, -1 and 0 of the quantile at level 0.1, and 3, 0 and -2 of the one at 0.75.
+    (pinball_loss, (QUANTILES, torch.tensor([[3.0, 1.0, 5.0]]), LEVELS),
+     [[(0.1 * 2 + 0.75 * 3) / 2, 0.9 * 1 / 2, 0.25 * 2 / 2]]),
+    (approximate_kl, (RATIO, RATIO.log()), [(1 - LOG_2) / 2, (-0.5 + LOG_2) / 2]),
+    # Probabilities 1/2, 1/2 and 3/4, 1/4.
+    (categorical_entropy, (torch.tensor([[[0.0, 0.0], [LOG_3, 0.0]]]),), [[LOG_2, LOG_4 - 0.75 * LOG_3]]),
+    (squared_error, (torch.tensor([[[1.0, 2.0], [0.0, 0.0]]]), torch.tensor([[[0.0, 4.0], [0.0, -3.0]]])), [[5, 9]]),
+    # Deviations (n - 1) are 1 and 10, so z is -1, 0, 1 in both rows; exp(2) = 7.39 is capped. Equal values weigh 1.
+    (exponential_weights, (torch.tensor([[1.0, 2.0, 3.0], [-10.0, 0.0, 10.0], [5.0, 5.0, 5.0]]), 0.5, 5.0),
+     [[math.exp(-2), 1.0, 5.0]] * 2 + [[1.0] * 3]),
+    (exponential_weights, (torch.tensor([[-250.0]]), 1.0, 20.0), [[1.0]]),
+    (value_loss, (torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]]), 0.5),
+     [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]),
+]  # fmt: skip
 
-def test_cross_entropy_by_hand() -> None:
-    logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0]], [[0.0, math.log(4.0)], [100.0, -100.0]]])
-    table = torch.tensor([[math.log(2), math.log(4 / 3)], [math.log(5), 200.0]])
-    torch.testing.assert_close(cross_entropy(logits, torch.tensor([[0, 0], [0, 1]])), table)
 
-
-def test_pinball_loss_by_hand() -> None:
-    """Errors 2, -1 and 0 of the quantile at level 0.1, and 3, 0 and -2 of the one at 0.75."""
-    levels = torch.tensor([0.1, 0.75])
-    quantiles = torch.tensor([[[1.0, 0.0], [2.0, 1.0], [5.0, 7.0]]])
-    table = torch.tensor([[(0.1 * 2 + 0.75 * 3) / 2, 0.9 * 1 / 2, 0.25 * 2 / 2]])
-    torch.testing.assert_close(pinball_loss(quantiles, torch.tensor([[3.0, 1.0, 5.0]]), levels), table)
-    with pytest.raises(ValueError, match="targets"):
-        pinball_loss(quantiles, torch.zeros(1, 3, 1), levels)
+@pytest.mark.parametrize(("function", "arguments", "expected"), BY_HAND)
+def test_results_by_hand(function: Callable[..., Tensor], arguments: tuple[Any, ...], expected: list[Any]) -> None:
+    torch.testing.assert_close(function(*arguments), torch.tensor(expected, dtype=torch.float32))
 
 
 def test_pinball_loss_is_smallest_at_quantile() -> None:
@@ -80,32 +91,6 @@ def test_temperature_loss_by_hand() -> None:
     assert loss.tolist() == [-0.5, 5.0]
     loss.sum().backward()
     assert log_alpha.grad is not None and log_alpha.grad.tolist() == [-1.0, -5.0] and log_prob.grad is None
-
-
-def test_approximate_kl_by_hand() -> None:
-    ratio = torch.tensor([[1.0, 2.0], [0.5, 1.0]])
-    torch.testing.assert_close(
-        approximate_kl(ratio, ratio.log()), torch.tensor([(1 - math.log(2)) / 2, (-0.5 + math.log(2)) / 2])
-    )
-
-
-def test_categorical_entropy_by_hand() -> None:
-    """Probabilities 1/2, 1/2 and 3/4, 1/4."""
-    logits = torch.tensor([[[0.0, 0.0], [math.log(3.0), 0.0]]])
-    skewed = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    torch.testing.assert_close(categorical_entropy(logits), torch.tensor([[math.log(2), skewed]]))
-
-
-def test_squared_error_by_hand() -> None:
-    prediction = torch.tensor([[[1.0, 2.0], [0.0, 0.0]]])
-    assert squared_error(prediction, torch.tensor([[[0.0, 4.0], [0.0, -3.0]]])).tolist() == [[5.0, 9.0]]
-
-
-def test_exponential_weights_by_hand() -> None:
-    """Deviations (n - 1) are 1 and 10, so z is -1, 0, 1 in both rows; exp(2) = 7.39 is capped. Equal values weigh 1."""
-    weights = exponential_weights(torch.tensor([[1.0, 2.0, 3.0], [-10.0, 0.0, 10.0], [5.0, 5.0, 5.0]]), 0.5, 5.0)
-    torch.testing.assert_close(weights, torch.tensor([[math.exp(-2), 1.0, 5.0]] * 2 + [[1.0] * 3]))
-    assert exponential_weights(torch.tensor([[-250.0]]), 1.0, 20.0).tolist() == [[1.0]]
 
 
 def test_explained_variance_by_hand() -> None:
@@ -158,13 +143,9 @@ def test_entropy_loss_by_hand() -> None:
     assert entropy_loss(torch.zeros(1, 2, 1), 0.7).item() == 0  # one action
 
 
-def test_value_loss_by_hand() -> None:
-    values, returns = torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]])
-    assert value_loss(values, returns, 0.5).tolist() == [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]
-
-
 NUMBERS = torch.zeros(2, 2)
 UNFIT: list[tuple[Callable[..., Any], str]] = [
+    (lambda tensor: pinball_loss(QUANTILES, tensor, LEVELS), "targets"),
     (lambda tensor: cross_entropy(torch.zeros(2, 5, 3), tensor.long()), "fit"),
     (lambda tensor: squared_error(torch.zeros(2, 5, 3), tensor), "fit"),
     (lambda tensor: policy_gradient(SCORES, ACTIONS, tensor), "weights .* do not fit"),

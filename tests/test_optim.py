@@ -10,7 +10,6 @@ from torch import Tensor
 from models.optim import Adam, AdamW, LockstepAdam, MemberAdam, clip_gradients
 from rounding import FUNCTION, assert_near, gamma
 
-KINDS: list[Any] = [Adam, MemberAdam, AdamW]
 RATES, BETAS, EPS, DECAY = [1e-2, 3e-2, 1e-3], (0.8, 0.99), 1e-6, 1e-3
 STARTS = [0, 7, 29]  # the first update of members that start at different times
 

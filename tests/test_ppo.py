@@ -194,7 +194,7 @@ def test_rollout_stores_normalized_observations_and_rewards() -> None:
     torch.testing.assert_close(normalized, ((obs - mean[:, None]) * scale[:, None]).clamp(-10, 10))
     reward = agent.rollout.rows()["reward"][last : last + 2].T
     torch.testing.assert_close(reward, (3 * agent.return_moments.scale())[:, None].expand(2, 2).clamp(max=10))
-    trained = agent.network.num_trained
+    trained = sum(agent.network.part_sizes[:4])
     torch.testing.assert_close(agent.flat_parameters[:, trained : trained + 8], torch.cat([mean, scale], 1))
     weights = agent.flat_parameters.clone()
     weights[:, trained : trained + 8] = torch.tensor([0.0] * 4 + [1.0] * 4)

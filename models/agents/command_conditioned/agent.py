@@ -74,63 +74,17 @@ class Agent(EpisodeAgent):
         if state_network is not None:
             # Returns say more about images than actions do, so both losses train the trunk.
             self.optimizers.append(Adam([state_network.flat, *self.trunk.parameters()], config.value_lr or config.lr))
-        # "norms": a list of gradient norms [M], one for each update of the latest `_descend`; "outputs": the outputs
-        # of the policy for the latest minibatch, [M, B, outputs].
-        self._latest: dict[str, Any] = {}
+        self._grad_norms: list[Tensor] = []  # [M] each, of the updates of the latest `_descend`
+        self._outputs = torch.empty(0)  # of the policy for the latest minibatch, [M, B, outputs]
         self.is_discrete = isinstance(spaces.actions, Discrete)
         if isinstance(spaces.actions, Continuous):  # the policy outputs actions in units of half their range
             low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
             self.middle, self.half_width = (high + low) / 2, (high - low) / 2
 
-    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
-        ``metrics`` is the result of `learn`. Only policies of discrete actions are checked: their loss is ln(A) if they
-        are uniform, and the loss of continuous actions has no such value."""
-        if not isinstance(self.spaces.actions, Discrete):
-            return super().has_collapsed(metrics)
-        uniform_loss = math.log(self.spaces.actions.n)
-        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
-        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
-        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
-        return is_uniform, f"{text} is uniform and not learning; {advice}"
-
-    def begin(
-        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
-    ) -> "CommandedPolicy":
-        """Return a policy for E = ``envs`` episodes of each member. Each episode follows a command, which is sampled at
-        its start. If ``evaluate`` is on and ``eval_command`` is "lower_bound", the command is the mean of the
-        distribution instead. `models.contract.Agent.begin` describes the arguments."""
-        at_mean = evaluate and self.config.eval_command == "lower_bound"
-        return CommandedPolicy(self, envs, streams, sample, at_mean, command or {})
-
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        """Return the network of a member's greedy policy for an exported file, or None if one network is not enough.
-        ``command`` replaces commands by name, such as ``{"return": 250.0}``."""
-        # A commanded return needs the quantile network too, which computes its rank in each state.
-        if self.config.desire_rank and "return" in command:
-            return None
-        policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
-        layers, activations = policy.of_member(member)
-        head = "argmax" if self.is_discrete else "scale"
-        return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
-
     def forward(self, obs: Tensor, command: Tensor) -> Tensor:
         """Return logits or means of actions ``[M, B, outputs]`` for ``obs [M, B, *O]`` and unscaled ``command [M, B,
         C]``. Means are relative to the middle of the range of actions, in units of half this range."""
         return self.policy(self.trunk(obs), self.commands.scaled(command))
-
-    def averaged_forward(self, obs: Tensor, command: Tensor) -> Tensor:
-        """Return the result of `forward`, computed with the averaged weights if there are any."""
-        if self.averaged is None:
-            return self(obs, command)  # type: ignore[no-any-return]
-        policy, trunk = self.averaged
-        return policy(trunk(obs), self.commands.scaled(command))  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the rank of each of the ``returns [M, B]``: the probability that the return-to-go from ``obs [M, B,
-        *O]`` is smaller, ``[M, B]``, as the quantile network estimates it."""
-        return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
         """Store whole episodes and update the distribution from which exploration commands are sampled.
@@ -156,6 +110,80 @@ class Agent(EpisodeAgent):
             lengths = torch.tensor([len(episode) for episode in self.memory.episodes[member]]).float()
             self.commands.update_groups(member, returns_in_memory, lengths)
         return metrics
+
+    def learn(self) -> dict[str, Tensor]:
+        """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
+        there is one, then of the policy. Return means over these steps, ``{name: [M]}``. Only ``entropy`` is not a
+        mean: it is for the last minibatch."""
+        config = self.config
+        metrics = {}
+        num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
+        if self.quantile_net is not None:
+            loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
+            metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
+        if self.value is not None:
+            self._refresh_advantages()  # computes the targets of the value network
+            metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
+            metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
+            self._refresh_advantages()  # computes advantages for the policy, with the updated value network
+            pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
+            metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
+        metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
+        metrics["grad_norm"] = torch.stack(self._grad_norms, 1).mean(1)
+        if self.is_discrete:
+            metrics["entropy"] = entropy(self._outputs * config.action_noise)
+        return metrics
+
+    def _descend(
+        self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> Tensor:
+        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
+        of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
+        Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_grad_norms``."""
+        config, reported_losses, self._grad_norms = self.config, [], []
+        for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
+            loss, reported_loss = loss_function(slots)
+            optimizer.zero_grad()
+            loss.sum().backward()
+            params = optimizer.param_groups[0]["params"]
+            self._grad_norms.append(clip_gradients(params, config.max_grad_norm))
+            optimizer.step()
+            if self.averaged is not None and optimizer is self.optimizers[0]:
+                for average, param in zip(self.averaged.parameters(), params, strict=True):
+                    polyak_update(average, param, 1 - config.average_decay)
+            reported_losses.append(reported_loss)
+        return torch.stack(reported_losses).mean(0)
+
+    def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return two mean losses ``[M]`` of the policy on a minibatch ``slots [M, B]`` (positions of steps in memory):
+        one to minimise, with exponential weights if they are on, and one to report, without weights or gradient."""
+        config = self.config
+        obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
+        loss = self._fit_loss(obs, action, command)
+        unweighted_loss = loss.detach().mean(1)
+        if config.expo_weighting:
+            (score,) = self.memory.gather(slots, ["advantage" if config.desire_advantage else "cum_rew"])
+            loss = loss * exponential_weights(score, config.beta, config.max_weight)
+        return loss.mean(1), unweighted_loss
+
+    def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
+        """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
+        squared error of continuous actions in units of half their range. ``command`` is a list of C tensors ``[M, B]``,
+        the fields that `_command_fields` names. Keep the outputs of the policy in ``_outputs``."""
+        if self.quantile_net is not None:
+            column = self.commands.column["rank"]  # it holds returns-to-go until here
+            command[column] = self.rank(obs, command[column])
+        outputs = self(obs, torch.stack(command, dim=-1))
+        self._outputs = outputs.detach()
+        if self.is_discrete:
+            return cross_entropy(outputs, action)
+        return squared_error(outputs, (action - self.middle) / self.half_width)
+
+    @property
+    def _command_fields(self) -> list[str]:
+        """Names of the fields in memory that are the commands of a step. Ranks are not stored, because they change with
+        the quantile network: their field is the return-to-go, of which `_fit_loss` computes the rank."""
+        return ["rtg" if name == "rank" else name for name in self.commands.names]
 
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
@@ -205,80 +233,50 @@ class Agent(EpisodeAgent):
             episodes.append(Episode(steps, score=undiscounted_return, extras=extras))
         return episodes
 
-    def learn(self) -> dict[str, Tensor]:
-        """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
-        there is one, then of the policy. Return means over these steps, ``{name: [M]}``. Only ``entropy`` is not a
-        mean: it is for the last minibatch."""
-        config = self.config
-        metrics = {}
-        num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
-        if self.quantile_net is not None:
-            loss = self._descend(self.optimizers[1], num_value_updates, self._quantile_loss)
-            metrics["quantile_loss"] = loss * self._value_scale()  # in units of reward
-        if self.value is not None:
-            self._refresh_advantages()  # computes the targets of the value network
-            metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
-            metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
-            self._refresh_advantages()  # computes advantages for the policy, with the updated value network
-            pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
-            metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
-        metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
-        metrics["grad_norm"] = torch.stack(self._latest["norms"], 1).mean(1)
-        if self.is_discrete:
-            metrics["entropy"] = entropy(self._latest["outputs"] * config.action_noise)
-        return metrics
+    def begin(
+        self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
+    ) -> "CommandedPolicy":
+        """Return a policy for E = ``envs`` episodes of each member. Each episode follows a command, which is sampled at
+        its start. If ``evaluate`` is on and ``eval_command`` is "lower_bound", the command is the mean of the
+        distribution instead. `models.contract.Agent.begin` describes the arguments."""
+        at_mean = evaluate and self.config.eval_command == "lower_bound"
+        return CommandedPolicy(self, envs, streams, sample, at_mean, command or {})
 
-    def _descend(
-        self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
-    ) -> Tensor:
-        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
-        of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
-        Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_latest``."""
-        config, reported_losses, norms = self.config, [], []
-        for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
-            loss, reported_loss = loss_function(slots)
-            optimizer.zero_grad()
-            loss.sum().backward()
-            params = optimizer.param_groups[0]["params"]
-            norms.append(clip_gradients(params, config.max_grad_norm))
-            optimizer.step()
-            if self.averaged is not None and optimizer is self.optimizers[0]:
-                for average, param in zip(self.averaged.parameters(), params, strict=True):
-                    polyak_update(average, param, 1 - config.average_decay)
-            reported_losses.append(reported_loss)
-        self._latest["norms"] = norms
-        return torch.stack(reported_losses).mean(0)
+    def averaged_forward(self, obs: Tensor, command: Tensor) -> Tensor:
+        """Return the result of `forward`, computed with the averaged weights if there are any."""
+        if self.averaged is None:
+            return self(obs, command)  # type: ignore[no-any-return]
+        policy, trunk = self.averaged
+        return policy(trunk(obs), self.commands.scaled(command))  # type: ignore[no-any-return]
 
-    def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two mean losses ``[M]`` of the policy on a minibatch ``slots [M, B]`` (positions of steps in memory):
-        one to minimise, with exponential weights if they are on, and one to report, without weights or gradient."""
-        config = self.config
-        obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
-        loss = self._fit_loss(obs, action, command)
-        unweighted_loss = loss.detach().mean(1)
-        if config.expo_weighting:
-            (score,) = self.memory.gather(slots, ["advantage" if config.desire_advantage else "cum_rew"])
-            loss = loss * exponential_weights(score, config.beta, config.max_weight)
-        return loss.mean(1), unweighted_loss
+    @torch.no_grad()
+    def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
+        """Return the rank of each of the ``returns [M, B]``: the probability that the return-to-go from ``obs [M, B,
+        *O]`` is smaller, ``[M, B]``, as the quantile network estimates it."""
+        return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
-    def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
-        """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
-        squared error of continuous actions in units of half their range. ``command`` is a list of C tensors ``[M, B]``,
-        the fields that `_command_fields` names. Keep the outputs of the policy in ``_latest``."""
-        if self.quantile_net is not None:
-            column = self.commands.column["rank"]  # it holds returns-to-go until here
-            command[column] = self.rank(obs, command[column])
-        outputs = self(obs, torch.stack(command, dim=-1))
-        self._latest["outputs"] = outputs.detach()
-        if self.is_discrete:
-            return cross_entropy(outputs, action)
-        return squared_error(outputs, (action - self.middle) / self.half_width)
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        """Return the network of a member's greedy policy for an exported file, or None if one network is not enough.
+        ``command`` replaces commands by name, such as ``{"return": 250.0}``."""
+        # A commanded return needs the quantile network too, which computes its rank in each state.
+        if self.config.desire_rank and "return" in command:
+            return None
+        policy: Any = self.policy if self.averaged is None else self.averaged[0]  # [1] is the trunk
+        layers, activations = policy.of_member(member)
+        head = "argmax" if self.is_discrete else "scale"
+        return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
 
-    @property
-    def _command_fields(self) -> list[str]:
-        """Names of the fields in memory that are the commands of a step. Ranks are not stored, because they change with
-        the quantile network: their field is the return-to-go, of which `_fit_loss` computes the rank."""
-        return ["rtg" if name == "rank" else name for name in self.commands.names]
+    def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
+        """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
+        ``metrics`` is the result of `learn`. Only policies of discrete actions are checked: their loss is ln(A) if they
+        are uniform, and the loss of continuous actions has no such value."""
+        if not isinstance(self.spaces.actions, Discrete):
+            return super().has_collapsed(metrics)
+        uniform_loss = math.log(self.spaces.actions.n)
+        text = f"the policy loss has sat at ln({self.spaces.actions.n}) = {uniform_loss:.3f}: the policy"
+        advice = "look at the command scales (reward_scale, horizon_scale) and lr"
+        is_uniform = (metrics["policy_loss"] - uniform_loss).abs() < _UNIFORM_TOLERANCE
+        return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
         """Return ``{tag: [M]}``: learning rate, number of steps in memory and, if a command is a return, the smallest
@@ -331,13 +329,12 @@ class Agent(EpisodeAgent):
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
-        lambdas = {target_lambda, advantage_lambda}
-        returns_by_lambda = {
-            lambda_: lambda_returns(reward, next_value, valid, config.discount, lambda_) for lambda_ in lambdas
-        }
+        value_target = returns = lambda_returns(reward, next_value, valid, config.discount, target_lambda)
+        if advantage_lambda != target_lambda:
+            returns = lambda_returns(reward, next_value, valid, config.discount, advantage_lambda)
         # Transposed, so that a mask selects episode after episode.
-        memory.set_column("value_target", returns_by_lambda[target_lambda].T[valid.T])
-        advantage = returns_by_lambda[advantage_lambda] - value
+        memory.set_column("value_target", value_target.T[valid.T])
+        advantage = returns - value
         if config.clamp_adv_to_max:
             advantage = advantage.clamp(max=config.max_adv_clamp_val)
         memory.set_column("advantage", advantage.T[valid.T])

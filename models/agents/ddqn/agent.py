@@ -5,7 +5,6 @@ D of weights of a network. ``flat_parameters [M, D]`` has all weights of a membe
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -131,10 +130,6 @@ class Agent(OffPolicyAgent):
         if isinstance(self.network, DuelingQNetwork):
             return GreedyNetwork(*self.network.advantage_of_member(self.flat_parameters, member), "argmax")
         return GreedyNetwork(*self.network.of_member(self.flat_parameters, member), "argmax")
-
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Return the greedy policy. No argument of `Agent.begin` has an effect."""
-        return self.with_weights(self.flat_parameters)
 
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
         return Greedy(self.network, flat_parameters)

@@ -13,7 +13,7 @@ import torch
 from models import compiled as nets
 from models.agents.ddqn.agent import Agent, Greedy
 from models.agents.ddqn.networks import DuelingQNetwork
-from models.compiled import Layers, Learner, Net
+from models.compiled import Layers, Learner, Net, Replay
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
 from models.tiles import ZERO, copy
@@ -34,21 +34,15 @@ class Members(NamedTuple):
     q_learner: Learner
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    table: Array  # [rows, M, 2 O + 3], the replay buffer: obs, next_obs, action, reward, discount
-    position: int  # next row to write
-    replay_size: int
-    capacity: int
+    replay: Replay  # a row: obs, next_obs, action, reward, discount
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
     random_action: Array  # [M, T, E]
-    replay_uniform: Array  # [M, T, U, B], uniform numbers that choose the minibatches of U updates per step
     by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
     by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     obs_size: int
     num_actions: int
     discount: np.float32
     tau: np.float32
-    init_episodes: int  # finished episodes before the first update
-    fill: int  # rows in the replay buffer before the first update
 
 
 class Work(NamedTuple):
@@ -69,8 +63,7 @@ class Work(NamedTuple):
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
     ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
-    network, config, buffer, envs = agent.network, agent.config, agent.replay_buffer, agent.envs
-    (table,) = buffer.reserve(steps * envs)  # a single table, because all columns are float32
+    network, config, envs = agent.network, agent.config, agent.envs
     trunk, value, advantage = _nets(network)
     by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
     return Members(
@@ -82,21 +75,15 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         q_learner=nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
         episodes=agent.episodes.numpy(),
         loss=loss.numpy(),
-        table=table.numpy(),
-        position=buffer.position,
-        replay_size=buffer.size,
-        capacity=buffer.capacity,
+        replay=nets.make_replay(agent, random_numbers["replay"], steps),
         explore=random_numbers["explore"].numpy(),
         random_action=random_numbers["action"].numpy(),
-        replay_uniform=random_numbers["replay"].numpy(),
         by_episode=by_episode,
         by_step=by_step,
         obs_size=agent.obs_size,
         num_actions=agent.num_actions,
         discount=np.float32(config.discount),
         tau=np.float32(config.tau),
-        init_episodes=config.init_episodes,
-        fill=max(1, config.fill),  # a minibatch needs at least one row
     )
 
 
@@ -134,7 +121,7 @@ def make_player(policy: Greedy) -> Player:
 
 def make_work(agent: Members) -> Work:
     """Allocate the memory in which one thread computes the updates of a member. Unused columns contain zeros."""
-    batch_size = agent.replay_uniform.shape[3]
+    batch_size = agent.replay.uniform.shape[3]
     widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
     layers = [nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage)]
     num_columns = layers[0].acts.shape[2]
@@ -187,14 +174,13 @@ def choose(agent, work, m, t, e, obs, state):
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write step ``t`` of the block of member ``m`` in environment ``e`` into the replay buffer: the compiled form of
     `Agent.observe`. A row is ``obs, next_obs, action, reward, discount``. The other arguments are for other agents."""
-    envs, obs_size = agent.explore.shape[2], agent.obs_size
-    row = (agent.position + t * envs + e) % agent.capacity
+    table, obs_size, row = agent.replay.table, agent.obs_size, nets.new_row(agent.replay, t, e)
     for i in range(obs_size):
-        agent.table[row, m, i] = obs[i]
-        agent.table[row, m, obs_size + i] = next_obs[i]
-    agent.table[row, m, 2 * obs_size] = np.float32(action)
-    agent.table[row, m, 2 * obs_size + 1] = reward
-    agent.table[row, m, 2 * obs_size + 2] = discount
+        table[row, m, i] = obs[i]
+        table[row, m, obs_size + i] = next_obs[i]
+    table[row, m, 2 * obs_size] = np.float32(action)
+    table[row, m, 2 * obs_size + 1] = reward
+    table[row, m, 2 * obs_size + 2] = discount
 
 
 @compiled
@@ -203,7 +189,7 @@ def _write_q_values(agent, work, params):
     ``work.trunk.acts[0]``, which has one column for each of them. Write the action values to ``work.q [A, columns]``,
     and the activations of all networks to ``work`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
     nets.forward(agent.trunk, params, work.trunk)
-    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
+    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay.uniform.shape[3]
     trunk_outputs = work.trunk.acts[depth]  # action values or, if dueling, features
     if not agent.dueling:
         copy(trunk_outputs, 0, work.q, 0, agent.num_actions)
@@ -236,7 +222,7 @@ def _write_q_values(agent, work, params):
 def _q_backward(agent, work, params):
     """Write the gradient of a member's parameters ``params [D]`` to ``work.grad [D]``, by backpropagation from d loss /
     d action values in ``work.q [A, columns]``. `_write_q_values` has written the activations to ``work``."""
-    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay_uniform.shape[3]
+    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay.uniform.shape[3]
     if not agent.dueling:
         copy(work.q, 0, work.trunk.grads[depth], 0, agent.num_actions)
         nets.backward(agent.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
@@ -314,17 +300,16 @@ def _replace_q_by_gradient(agent, work):
 def improve(agent, work, m, t):
     """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience (`Agent.learn`).
     Update weights, target weights and Adam's state in ``agent.q_learner``. Write the last loss to ``agent.loss[m]``."""
-    _, _, updates, batch_size = agent.replay_uniform.shape
-    replay_size = min(agent.replay_size + (t + 1) * agent.explore.shape[2], agent.capacity)
-    if agent.episodes[m] < agent.init_episodes or replay_size < agent.fill:
+    replay, num_rows = agent.replay, nets.count_rows(agent.replay, t + 1)
+    if not nets.is_learning(replay, agent.episodes[m], num_rows):
         return
+    _, _, updates, batch_size = replay.uniform.shape
     params = agent.q_learner.flat_parameters[m]
     for update in range(updates):
-        uniforms = agent.replay_uniform[m, t, update]
         for column in range(batch_size):
-            row = nets.row_of(uniforms[column], replay_size)
-            for i in range(agent.table.shape[2]):
-                work.sample[i, column] = agent.table[row, m, i]
+            row = nets.sample_row(replay.uniform[m, t, update, column], num_rows)
+            for i in range(replay.table.shape[2]):
+                work.sample[i, column] = replay.table[row, m, i]
         _write_td_targets(agent, work, m)
         copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
         _write_q_values(agent, work, params)

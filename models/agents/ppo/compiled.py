@@ -20,6 +20,7 @@ from models.compiled import (
     Net,
     argmax,
     backward,
+    clip,
     clip_action,
     forward,
     make_actor_player,
@@ -380,8 +381,7 @@ def _policy_loss(agent, work, m, count, row_weight):
         kl_sum += ratio - _ONE - log_ratio  # `approximate_kl`
         num_clipped += np.float32(abs(ratio - _ONE) > agent.clip)
         surrogate = ratio * work.minibatch_advantage[column]
-        clipped_ratio = low if ratio < low else high if ratio > high else ratio  # within [low, high]
-        clipped_surrogate = clipped_ratio * work.minibatch_advantage[column]
+        clipped_surrogate = clip(ratio, low, high) * work.minibatch_advantage[column]
         is_unclipped = surrogate <= clipped_surrogate
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
@@ -417,7 +417,7 @@ def _value_loss(agent, work, count, row_weight):
         squared_error = error * error
         if agent.clip_value >= 0:
             change, limit = value - work.value[row], agent.clip_value
-            clipped_change = -limit if change < -limit else limit if change > limit else change
+            clipped_change = clip(change, -limit, limit)
             clipped_error = work.value[row] + clipped_change - work.returns[row]
             # The larger error counts. The error of the clipped value has no gradient.
             is_unclipped = clipped_change == change or squared_error >= clipped_error * clipped_error

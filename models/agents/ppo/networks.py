@@ -41,7 +41,7 @@ class ActorCritic:
     """Architecture of a member. Its row of D parameters holds, in this order: policy network, value network,
     ``log_std`` of actions, convolutions, mean and scale of observations, and zeros, so that D is a multiple of `BLOCK`.
 
-    ``part_sizes`` are the sizes of these parts, without the zeros. The first ``num_trained`` numbers are trained.
+    ``part_sizes`` are the sizes of these parts, without the zeros. The last two are not trained.
     ``member_config`` is ``config`` with sampled hyperparameters, of which ``hidden_sizes`` are used.
     """
 
@@ -59,9 +59,8 @@ class ActorCritic:
         self.actor = MLP([inputs, *hidden, self.actions.num_outputs], config.activation, layer=layer)
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
-        trained_sizes = [self.actor.size, self.critic.size, self.actions.num_log_std, num_trunk]
-        self.num_trained = sum(trained_sizes)
-        self.part_sizes = [*trained_sizes, num_moments, num_moments]
+        networks = self.actor.size, self.critic.size
+        self.part_sizes = [*networks, self.actions.num_log_std, num_trunk, num_moments, num_moments]
         self.padding = -sum(self.part_sizes) % BLOCK
 
     def initial(self, streams: Streams) -> Tensor:

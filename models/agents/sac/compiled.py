@@ -15,7 +15,7 @@ from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.sac.agent import Agent
 from models.agents.sac.gaussian import LOG_STD_BOUNDS
-from models.compiled import adam, follow, forward, nan_to_zero, outputs_row, scale_action
+from models.compiled import adam, clip, follow, forward, nan_to_zero, outputs_row, scale_action
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
 from models.machine import FAST, compiled
@@ -53,22 +53,16 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     )
 
 
-@compiled
-def _clamp_log_std(log_std):
-    """Return the logarithm of a standard deviation, clipped to `LOG_STD_BOUNDS`. NaN is returned unchanged."""
-    return _MIN_LOG_STD if log_std < _MIN_LOG_STD else _MAX_LOG_STD if log_std > _MAX_LOG_STD else log_std
-
-
 def choose(agent, work, m, t, e, obs, state):
     """Sample the action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``
     (`TwinCriticAgent.act`). It is uniformly random until the member learns. Write it to ``work.continuous_action [A]``
     in the environment's units, and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0 in place of a discrete action."""
     ac = agent.ac
-    learning = critics.is_learning(agent, m, critics.filled_rows(ac, t))
+    learning = nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t))
     row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
     for i in range(ac.action_size):
         if learning:
-            std = np.exp(_clamp_log_std(work.scratch[row, ac.action_size + i]))
+            std = np.exp(clip(work.scratch[row, ac.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
             scaled = np.tanh(work.scratch[row, i] + std * ac.action_noise[m, t, e, i])
         else:
             scaled = _TWO * ac.random_uniform[m, t, e, i] - ONE
@@ -87,7 +81,7 @@ def _sample_actions(ac, work, noise):
         work.log_prob[column] = np.float32(0)
     for i in range(ac.action_size):
         for column in range(len(work.log_prob)):
-            log_std = _clamp_log_std(outputs[ac.action_size + i, column])
+            log_std = clip(outputs[ac.action_size + i, column], _MIN_LOG_STD, _MAX_LOG_STD)
             std = np.exp(log_std)
             pre_tanh = outputs[i, column] + std * noise[i, column]
             normal_log_prob = -_HALF * noise[i, column] * noise[i, column] - log_std - _HALF_LOG_2PI
@@ -137,11 +131,11 @@ def improve(agent, work, m, t):
     """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
     (`TwinCriticAgent.learn`). Update critics, their targets and Adam's state in ``ac.learner``, and actor and
     temperature in ``ac.actor_learner``. Write the critics' loss to ``agent.loss[m]``."""
-    ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
-    if not critics.is_learning(agent, m, num_rows):
+    ac, num_rows = agent.ac, nets.count_rows(agent.ac.replay, t + 1)
+    if not nets.is_learning(ac.replay, agent.episodes[m], num_rows):
         return
     params = ac.actor_learner.flat_parameters[m]
-    for update in range(ac.replay_uniform.shape[2]):
+    for update in range(ac.replay.uniform.shape[2]):
         critics.sample_next_obs(ac, work, m, t, update, num_rows)
         forward(ac.actor, params, work.actor)
         _sample_actions(ac, work, ac.next_noise[m, t, update])

@@ -189,10 +189,6 @@ class Agent(InnerAgent):
         table = self.flat_parameters[member].detach().view(self.num_states, -1)  # [S, A]
         return GreedyNetwork([(table.T, torch.zeros(table.shape[1]))], [], "argmax")
 
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Return the greedy policy. No argument of `Agent.begin` has an effect."""
-        return self.with_weights(self.flat_parameters)
-
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
         return Greedy(flat_parameters, self.num_states)
 

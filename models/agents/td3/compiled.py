@@ -13,8 +13,8 @@ import torch
 from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.td3.agent import Agent
-from models.compiled import adam, follow, forward, nan_to_zero, outputs_row, scale_action
-from models.compiled_critics import ONE, ActorCritic, clamp
+from models.compiled import adam, clip, follow, forward, nan_to_zero, outputs_row, scale_action
+from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
@@ -55,12 +55,12 @@ def choose(agent, work, m, t, e, obs, state):
     (`TwinCriticAgent.act`). It is random until the member learns. Write it to ``work.continuous_action [A]`` in the
     environment's units, and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0 in place of a discrete action."""
     ac = agent.ac
-    learning = critics.is_learning(agent, m, critics.filled_rows(ac, t))
+    learning = nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t))
     row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
     for i in range(ac.action_size):
         if learning:
             noise = ac.action_noise[m, t, e, i] * agent.action_std
-            scaled = clamp(np.tanh(work.scratch[row, i]) + noise, ONE)
+            scaled = clip(np.tanh(work.scratch[row, i]) + noise, -ONE, ONE)
         else:
             scaled = np.float32(2) * ac.random_uniform[m, t, e, i] - ONE
         ac.action_vector[m, e, i] = nan_to_zero(scaled)
@@ -74,11 +74,11 @@ def _write_target_actions(agent, work, m, t, update):
     the observations in ``work.actor.acts[0]``. ``update`` is the index of the update after step ``t`` of the block."""
     ac = agent.ac
     forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)
-    outputs = work.actor.acts[len(ac.actor.sizes) - 1]
+    outputs, max_noise = work.actor.acts[len(ac.actor.sizes) - 1], agent.policy_std_clip
     for i in range(ac.action_size):
         for column in range(len(work.td_target)):
-            noise = clamp(ac.next_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
-            target_action = clamp(np.tanh(outputs[i, column]) + noise, ONE)
+            noise = clip(ac.next_noise[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
+            target_action = clip(np.tanh(outputs[i, column]) + noise, -ONE, ONE)
             work.critic1.acts[0, ac.obs_size + i, column] = target_action
             work.critic2.acts[0, ac.obs_size + i, column] = target_action
 
@@ -111,10 +111,10 @@ def make_improve(write_target_actions, write_actor_gradient):  # type: ignore[no
         (`TwinCriticAgent.learn`). Update critics and Adam's state in ``ac.learner``; after every ``policy_delay``
         updates, also the actor in ``ac.actor_learner`` and all target weights. Write the critics' loss to
         ``agent.loss[m]``."""
-        ac, num_rows = agent.ac, critics.filled_rows(agent.ac, t + 1)
-        if not critics.is_learning(agent, m, num_rows):
+        ac, num_rows = agent.ac, nets.count_rows(agent.ac.replay, t + 1)
+        if not nets.is_learning(ac.replay, agent.episodes[m], num_rows):
             return
-        for update in range(ac.replay_uniform.shape[2]):
+        for update in range(ac.replay.uniform.shape[2]):
             critics.sample_next_obs(ac, work, m, t, update, num_rows)
             write_target_actions(agent, work, m, t, update)
             critics.write_next_values(ac, work, m)

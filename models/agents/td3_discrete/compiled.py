@@ -15,8 +15,8 @@ from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.td3.compiled import make_improve
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE, Agent
-from models.compiled import better, forward, nan_to_zero, outputs_row
-from models.compiled_critics import ONE, ActorCritic, clamp
+from models.compiled import better, clip, forward, nan_to_zero, outputs_row
+from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +107,7 @@ def choose(agent, work, m, t, e, obs, state):
     ac = agent.ac
     num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
     vector, best = ac.action_vector[m, e], 0
-    if critics.is_learning(agent, m, critics.filled_rows(ac, t)):
+    if nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t)):
         row = outputs_row(ac.actor, params, obs, work.scratch)
         gumbel, temperature = agent.action_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
         largest = _gumbel_softmax(work.scratch[row], gumbel, 0, temperature, work.action_probs)
@@ -131,12 +131,12 @@ def _write_target_actions(agent, work, m, t, update):
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
     forward(ac.actor, params, work.actor)
     logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.target_gumbel[m, t, update]
-    temperature = _temperature(agent, m, params)
+    temperature, max_noise = _temperature(agent, m, params), agent.policy_std_clip
     for column in range(len(work.td_target)):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(ac.action_size):
             sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
-            noise = clamp(ac.next_noise[m, t, update, i, column] * agent.policy_std, agent.policy_std_clip)
+            noise = clip(ac.next_noise[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
             work.critic1.acts[0, ac.obs_size + i, column] = sampled + noise
             work.critic2.acts[0, ac.obs_size + i, column] = sampled + noise
 
