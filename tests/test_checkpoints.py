@@ -24,7 +24,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import OURS, CheckpointError
 from fake_runs import Shown
 from fake_runs import refused as refused_run
-from helpers import SEARCHED, flags, forged, run_folder, trained
+from helpers import SEARCHED, different, flags, forged, run_folder, trained
 from inputs import Harm
 
 
@@ -132,6 +132,23 @@ def test_files_cannot_import_modules(
         assert not end.code
     assert (tmp_path / "harmed").exists()
     del sys.modules["payload"]
+
+
+def test_flipped_bit_is_found_or_harmless(finished: Path, tmp_path: Path) -> None:
+    """Bits of the padding between tensors and of duplicate fields of the archive are harmless."""
+    intact_path, path, error_count = finished / "checkpoints" / "last.ckpt", tmp_path / "last.ckpt", 0
+    intact_data, intact_content = intact_path.read_bytes(), checkpoints.load(intact_path).content
+    for bit in torch.randint(8 * len(intact_data), (60,), generator=torch.Generator().manual_seed(1)).tolist():
+        place = bit // 8
+        path.write_bytes(intact_data[:place] + bytes([intact_data[place] ^ 1 << bit % 8]) + intact_data[place + 1 :])
+        try:
+            content = checkpoints.load(path).content
+        except CheckpointError as error:
+            error_count += 1
+            assert str(path) in str(error) and "\n" not in str(error)
+        else:
+            assert list(different(intact_content, content)) == [], f"bit {bit}"
+    assert error_count > 30
 
 
 ONE = torch.ones(1, dtype=torch.int64)
