@@ -22,7 +22,7 @@ from models.proxies.synthetic.config import Config
 
 BEST, START = torch.linspace(-1, 1, 12), torch.full((12,), 0.5)
 SMALL = Config(population=8, noise_std=0.1, step_size=0.05, eval_every=1, center_agents=1)
-STAGES: Any = Stages()
+STAGES: Any = Stages(None, "cartpole")
 STAGES.parameters, STAGES.initial = SimpleNamespace(size=12), lambda streams: START[None]
 
 
