@@ -190,9 +190,9 @@ class Stages(BaseStages):
         return False
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
-        """Return parameters ``[M, D]`` of a reward network that is a potential: it is fitted to the discounted returns
-        of a policy. The last tenth of the ``rn_episodes`` episodes is left out, to compute ``explained_variance``. See
-        `envs.make.Stages` for the arguments."""
+        """Return parameters ``[M, D]`` of a potential that predicts the discounted returns of a policy from the state.
+        It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``. The
+        episodes are the policy's, so ``policy`` itself is not used. See `envs.make.Stages` for the arguments."""
         count = self.config.rn_episodes
         states, values = episodes.returns(self.config.rn_discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)

@@ -84,7 +84,8 @@ def read_legacy(file: Path) -> Any:
     num_bytes_left = len(stream.getbuffer())
 
     def make_storage(name: str, dtype: torch.dtype, count: int) -> Tensor:
-        """Return zeros, because the numbers follow after the pickles. All storages together must fit into the file."""
+        """Return a storage of zeros, whose numbers are read later: in the file, they come after all pickles. Raises
+        UnpicklingError if the storages together are longer than the file."""
         nonlocal num_bytes_left
         num_bytes_left -= count * dtype.itemsize
         if num_bytes_left < 0:

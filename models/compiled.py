@@ -90,7 +90,8 @@ def _aligned_zeros(net: Net, batch_size: int) -> Array:
     columns = -(-batch_size // LANES) * LANES  # rounded up
     count = len(net.sizes) * net.widest * columns
     padded = np.zeros(count + LANES, np.float32)
-    first = -padded.ctypes.data % (4 * LANES) // 4  # index of the first number whose address is a multiple of 64 bytes
+    bytes_to_line = -padded.ctypes.data % (4 * LANES)  # a line has 64 bytes, and a number 4
+    first = bytes_to_line // 4
     return padded[first : first + count].reshape(len(net.sizes), net.widest, columns)
 
 

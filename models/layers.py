@@ -140,7 +140,8 @@ class Network(nn.Module):
 def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, Tensor]:
     """Return uninitialised memory, a flat tensor whose length is a multiple of ``BLOCK``, and a view of its first
     numbers as a tensor of ``shape``. Both have the dtype and device of ``reference``. Apply elementwise functions to
-    the whole memory: torch may round the last numbers of an array differently, and here these are padding."""
+    the whole memory: torch may compute the last numbers of an array by other instructions, with other rounding. Here
+    they are padding."""
     count = prod(shape)
     size = -(-count // BLOCK) * BLOCK  # rounded up
     memory = torch.empty(size, dtype=reference.dtype, device=reference.device)

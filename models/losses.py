@@ -61,8 +61,8 @@ def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weigh
 
     If weights are returns-to-go, this is the vanilla policy gradient (Williams 1992; Sutton & Barto 2018, section
     13.3). A baseline that is subtracted from them reduces the variance: one number for a batch, or the value of each
-    state (actor-critic). The mean (`mean`) is over experiences, not over episodes. Raises ValueError for weights ``[M,
-    B, 1]``, which would broadcast."""
+    state (actor-critic). The mean is over experiences, not over episodes, and weighted by ``mean_weight`` (`mean`).
+    Raises ValueError for weights ``[M, B, 1]``, which would broadcast."""
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)
 

@@ -163,7 +163,8 @@ class TwinCriticAgent(OffPolicyAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step with the action vectors that `act` chose; ``action`` is not used."""
+        """Store the step with the actor's outputs that `act` chose (``action_vectors``). ``action`` is not used: it is
+        scaled to the environment's bounds or, if actions are discrete, the index of the largest output."""
         pair = torch.cat([obs, self.action_vectors], 2)
         self.replay_buffer.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)

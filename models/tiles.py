@@ -241,9 +241,10 @@ def outer(x, y_grads, grad, weight, bias, num_in, in_stride, out_stride, first, 
     of its outputs. The weights begin at position ``weight`` of ``grad``, and the biases at ``bias``. The weights of
     adjacent inputs are ``in_stride`` apart, and of adjacent outputs ``out_stride``.
 
-    The weights are processed in tiles of two outputs and four inputs. An incomplete tile repeats its last output or
-    input."""
-    row2, row3, row4 = min(first + 1, end - 1), min(first + 2, end - 1), end - 1  # of ``y_grads``
+    The weights are processed in tiles of two outputs and four inputs. If a tile has fewer, the missing ones are the
+    last output or input again, whose gradients are stored several times with the same value."""
+    last = end - 1
+    row2, row3, row4 = min(first + 1, last), min(first + 2, last), min(first + 3, last)  # of ``y_grads``
     sum1, sum2, sum3, sum4 = splat(ZERO), splat(ZERO), splat(ZERO), splat(ZERO)
     for column in range(0, y_grads.shape[1], LANES):
         sum1, sum2 = sum1 + load(y_grads, first, column), sum2 + load(y_grads, row2, column)

@@ -378,7 +378,9 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     proxy = files.load(path)
     names = learners(task.spaces)
     agents: dict[str, Score] = {}
-    fraction = 1 / (len(names) + 1)  # of the work, for each implementation and for the agents on the task
+    # With continuous actions PPO alone: TD3 with its default settings would need longer than all other stages.
+    references, real_steps = names if isinstance(task.spaces.actions, Discrete) else ("PPO",), 0
+    fraction = 1 / (len(names) + len(references))  # of the work, for the agents of an implementation
     for number, name in enumerate(names):
         loop = _inner_loop(task, proxy, name, test_episodes=10)
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
@@ -387,25 +389,27 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
         agents[name] = Score.of(outcome.scores)
         if watch is not None:
             watch((number + 1) * fraction, ", ".join(f"{name} {score}" for name, score in agents.items()))
-    # With continuous actions it is PPO: TD3 with its default settings would need longer than all other stages.
-    reference = names[0] if isinstance(task.spaces.actions, Discrete) else "PPO"
-    loop = _inner_loop(task, proxy, reference, test_episodes=10)
-    loop.agent_config = default_config(reference, task.game)
-    if hasattr(loop.agent_config, "buffer_size"):
-        capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
-        loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
-    real = loop.run(None, fresh_seeds(task.seed, "exam", _REAL_AGENTS), watch=watch_part(watch, 1 - fraction, fraction))
+    real: dict[str, Score] = {}
+    for number, name in enumerate(references):
+        loop = _inner_loop(task, proxy, name, test_episodes=10)
+        loop.agent_config = default_config(name, task.game)
+        if hasattr(loop.agent_config, "buffer_size"):
+            capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
+            loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
+        seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
+        outcome = loop.run(None, seeds, watch=watch_part(watch, (len(names) + number) * fraction, fraction))
+        real[name], real_steps = Score.of(outcome.scores), real_steps + int(outcome.steps.sum())
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
-    real_score = Score.of(real.scores)
-    text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each); {reference} after {steps:,} steps on the task"
-    text = f"{text} itself {real_score} ({_REAL_AGENTS} agents)"
+    text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each); after {steps:,} steps on the task itself"
+    real_text = ", ".join(f"{name} {score}" for name, score in real.items())
+    text = f"{text} {real_text} ({_REAL_AGENTS} agents{' each' if len(real) > 1 else ''})"
     scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
-    scores |= {"real": {reference: dataclasses.asdict(real_score)}}
-    counts = {"steps": steps, "real_steps": int(real.steps.sum())}
+    scores |= {"real": {name: dataclasses.asdict(score) for name, score in real.items()}}
+    counts = {"steps": steps, "real_steps": real_steps}
     return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
 
 
@@ -548,7 +552,7 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     judging_time = _JUDGING_EPISODES * episode_time
     num_tests = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES if options.teacher is None else 0
     longest_episode_time = step_time * (task.spaces.max_episode_steps or _TIME_LIMIT)
-    num_agents = options.exam_agents * len(learners(task.spaces)) + _REAL_AGENTS
+    num_agents = (options.exam_agents + _REAL_AGENTS) * len(learners(task.spaces))
     agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
     agent_time *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
     race_steps = 2 * options.race_agents * options.race_steps

@@ -20,7 +20,7 @@ from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_y
 from control.commands.choose_proxy import finish_search, print_if, real_agents_text
 from control.commands.process import configure_process
 from control.commands.summary import Command, command, path_text, show_next
-from control.films.recording import check_recording, film, filmed_seed, returns_text
+from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
 from control.lightning.board import show_image
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
@@ -378,8 +378,8 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     video, best = folder / "videos" / "final.mp4", folder / "checkpoints" / "best.ckpt"
     if best.exists():
         module.load_weights(checkpoints.load(best))
-    seed = filmed_seed(module.seeds)
-    filmed_agent = f"{seed} of the best agents" if seed else "the best agent"
+    seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
+    filmed_agent = f"{seed_text} of the best agents" if seed_text else "the best agent"
     try:
         print_if(verbose, f"filming {filmed_agent}")
         with progress("filming", verbose) as watch:

@@ -178,8 +178,11 @@ class Search:
         """Return whether a trial has made its last evaluation or, if it consists of proxy searches, its last search."""
         if self.settings.proxy is not None:
             return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-        epochs = trial_settings(self.settings, trial.values).epochs or 0  # None if only steps end it
-        return trial.last.get("epoch", 0) + self.settings.schedule.eval_every > epochs  # no evaluation is left
+        epochs = trial_settings(self.settings, trial.values).epochs
+        if epochs is None:  # only steps end a trial, so its end cannot be known from its epochs
+            return True
+        next_evaluation = trial.last.get("epoch", 0) + self.settings.schedule.eval_every
+        return next_evaluation > epochs
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""

@@ -283,14 +283,15 @@ class InnerLoop:
         batches = loop._batches(seeds, sample_all)
         # Each thread trains a part of the members of every batch or, if batches are small, a part of the batches.
         has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
-        threads = self.threads if has_small_batches and self.dynamics is not None and loop.runs_compiled() else 1
+        can_run_batches = has_small_batches and self.dynamics is not None and loop.runs_compiled()
+        num_parallel = self.threads if can_run_batches else 1  # number of batches at a time
         outcomes: dict[int, Outcome] = {}
         finished_fractions = [0.0] * len(batches)  # of the work for all agents, by batch
 
         def run_batch(memory: None, number: int, last: int) -> None:
             """Run batch ``number``; the other arguments, which `for_members` passes, are not needed."""
             batch_loop, rows = batches[number]
-            batch_loop.threads //= threads  # the threads that divide the members of this batch
+            batch_loop.threads //= num_parallel  # each batch has an equal share of the threads
             batch_proxies = None if proxies is None else proxies[rows]
 
             def report_progress(fraction: float) -> None:
@@ -301,9 +302,9 @@ class InnerLoop:
             batch_watch = None if watch is None else report_progress
             outcomes[number] = batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch)
 
-        for_members(run_batch, len(batches), [None] * threads, max_members=1)  # its "members" are the batches
+        for_members(run_batch, len(batches), [None] * num_parallel, max_members=1)  # its "members" are the batches
         outcome = Outcome.joined([outcomes[number] for number in range(len(batches))])
-        seconds = {name: getattr(outcome, name) / threads for name in ("train_seconds", "test_seconds")}
+        seconds = {name: getattr(outcome, name) / num_parallel for name in ("train_seconds", "test_seconds")}
         indices = [i for _, rows in batches for i in rows]  # in `seeds`, of each agent in `outcome`
         return dataclasses.replace(outcome.reordered(torch.tensor(indices).argsort()), **seconds)
 

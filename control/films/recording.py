@@ -77,7 +77,7 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
         if run.record:
             raise
         return f"note: no film ({error})"
-    texts = [filmed_seed(loop.seeds), "drawn actions" if sample else "greedy"]
+    texts = [filmed_seed_text(loop.seeds), "drawn actions" if sample else "greedy"]
     acting = ", ".join(text for text in texts if text)
     gif_line = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
     return f"video: {path} ({acting}: {returns_text(returns)}){gif_line}"
@@ -118,7 +118,7 @@ def film(
     ``name`` and the run's seeds, so filming does not change training. ``watch`` gets the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
     action_streams = Streams.from_name(loop.seeds, f"{name}, actions")  # forked for each episode
-    actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed(loop.seeds))
+    actor = Actor(lambda: loop.policy(action_streams.fork(), sample), filmed_seed_text(loop.seeds))
     (returns,) = record([actor], run.gamename, path, seeds, run.time_limit, with_gif, watch)
     atomic_write_text(path.with_suffix(".txt"), f"seed {loop.seeds[0]}, {returns_text(returns)}\n")
     return returns
@@ -162,7 +162,7 @@ def record(
     return [stage.returns for stage in stages]
 
 
-def filmed_seed(seeds: Sequence[int]) -> str:
+def filmed_seed_text(seeds: Sequence[int]) -> str:
     """Return a text about the filmed seed, the first of ``seeds``. It is empty if there is only one seed."""
     return f"seed {seeds[0]}" if len(seeds) > 1 else ""
 

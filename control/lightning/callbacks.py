@@ -43,7 +43,7 @@ class Progress(Callback):
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._row_steps, self._row_time = 0, 0.0  # environment steps and time of the latest printed row
         # Finished fractions and times at the start, after which the speed counts, and at the ends of later epochs. The
-        # time left is estimated from the second half of this progress, because epochs may become longer or shorter.
+        # time left is estimated from the last quarter of this progress, because epochs may become longer or shorter.
         self._fractions, self._times = [0.0], [0.0]
         # Without a bar, every few seconds: lines about a long epoch, rows of epochs that the module does not report.
         self._epoch_lines, self._run_lines = Lines(), Lines()
@@ -121,8 +121,8 @@ class Progress(Callback):
     def _time_left(self, module: RunModule, fraction: float) -> str:
         """Return the time left if a ``fraction`` of the training is finished, including the work after the last epoch.
         Returns "?", as tqdm does, before the first update, because epochs without updates are several times faster."""
-        middle = (self._fractions[0] + fraction) / 2
-        index = max(0, bisect.bisect_right(self._fractions, middle) - 1)  # of the latest epoch in the first half
+        start = fraction - (fraction - self._fractions[0]) / 4  # of the last quarter
+        index = max(0, bisect.bisect_right(self._fractions, start) - 1)  # of the latest epoch before it
         seconds, progress = time.perf_counter() - self._times[index], fraction - self._fractions[index]
         if progress <= 0 or (isinstance(module, AgentModule) and not module.gradient_steps and fraction < 1):
             return "?"

@@ -622,11 +622,12 @@ class CompiledAgent:
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Copy the step for `learn` (`StepAgent.observe`). `act` has stored ``obs`` and ``action``."""
+        """Keep the step for `learn` (`StepAgent.observe`). `act` has kept ``obs`` and ``action``."""
         for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
             self._tensors[name].copy_(values)
         self._tensors["done"][:, self._step] = done
-        # Phase `LEARN` also chooses the next actions. If an episode begins, they are for a wrong observation.
+        # Phase `LEARN` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
+        # another one, the first of a new episode, so `act` must choose again.
         self._has_actions = not done.any()
 
     def learn(self) -> Tensor:
@@ -634,7 +635,7 @@ class CompiledAgent:
         self._run(LEARN)
         self.agent.count_steps(1)
         self._step += 1
-        if self._step == self._block_steps:
+        if self._step == self._block_steps:  # the agent's metrics use the minibatch of the latest update
             self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
         return self._loss.clone()
 

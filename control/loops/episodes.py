@@ -57,7 +57,8 @@ class EpisodeLoop(Loop):
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
-        """Store the recorded episodes, or play and store the random ones of ``schedule.warm_up``."""
+        """Store the recorded episodes of ``schedule.dataset``, if any. Then play and store ``schedule.warm_up`` random
+        episodes, none with a dataset."""
         if self.schedule.dataset is not None:
             recording = Recording(self.schedule.dataset, self.game, self.environment.spaces)
             for trajectory in recording.trajectories(len(self.seeds)):

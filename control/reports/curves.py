@@ -249,17 +249,17 @@ def draw_curves(
         axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
 
 
-def curves_note(seeds: Sequence[int], with_seeds: bool = False) -> list[str]:
-    """Return the texts that explain the lines of `draw_curves`. ``seeds`` has the number of seeds of each group of
-    runs."""
+def curves_note(seed_counts: Sequence[int], with_seeds: bool = False) -> list[str]:
+    """Return the texts that explain the lines of `draw_curves`. ``seed_counts`` are the numbers of seeds of the
+    groups of runs."""
     texts = []
-    if max(seeds) >= MIN_RUNS:
+    if max(seed_counts) >= MIN_RUNS:
         texts.append("line: mean over seeds; band: its 95 % bootstrap interval")
-        if max(seeds) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
+        if max(seed_counts) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
             texts.append("dashed: interquartile mean")
         if with_seeds:
             texts.append("thin, in panels of one group: each seed")
-    if min(seeds) < MIN_RUNS and max(seeds) > 1:
+    if min(seed_counts) < MIN_RUNS and max(seed_counts) > 1:
         texts.append("fewer than three seeds have no interval: a line each")
     return texts
 

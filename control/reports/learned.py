@@ -41,13 +41,16 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
 
 def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
-    that has one, the mean return of the exam's agents that trained on the task itself, and whether agents of the race
-    learned sooner with the learned reward. It is empty without all of these."""
+    that has one, the mean returns of the exam's agents that trained on the task itself, the environment's cost in steps
+    of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
-    for name, score in results.get("exam", {}).get("real", {}).items():
-        mean, count = number_text(score["mean"]), score["count"]
-        sentences.append(f"{name} that trained as long on the task itself: {mean} ({count} agents).")
+    if exam := results.get("exam"):
+        scores = ", ".join(f"{name} {number_text(score['mean'])}" for name, score in exam["real"].items())
+        sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
+        steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
+        beside = "" if "real_steps" in results["teacher"] else " beside the teacher's"
+        sentences.append(f"The environment took {steps:,} steps of the task{beside}; agents on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")

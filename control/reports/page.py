@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,6 +28,7 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import flags_for_values
 from control.cli.parse import parse
+from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
@@ -70,6 +72,7 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
+_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
@@ -151,6 +154,17 @@ class Folder:
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
+    def is_unfinished(self, epochs: int, steps: int) -> bool:
+        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
+        settings. A run that may end early because of a return counts as finished."""
+        settings = self.settings
+        if settings is None or settings.run.target_return is not None:
+            return False
+        if settings.proxy is not None and settings.proxy.quit_when_solved:
+            return False
+        reaches_steps = settings.total_steps is not None and steps >= settings.total_steps
+        return not reaches_steps and (settings.epochs is None or epochs < settings.epochs)
+
     @property
     def name(self) -> str:
         """Seed of the run as text, such as ``seed 25``."""
@@ -230,6 +244,25 @@ class Subject:
         return None  # the file is damaged
 
     @property
+    def duration(self) -> str:
+        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
+        if len(self.group.runs) > 1:
+            return ""
+        columns = self.group.runs[0].columns
+        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
+        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the runs that were interrupted or continue, with their epochs."""
+        texts, folders = [], {folder.path: folder for folder in self.folders}
+        for run in self.group.runs:
+            epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
+            if folders[run.source.parent].is_unfinished(epochs, steps):
+                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
+        return texts
+
+    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: one, or the smallest and the largest."""
         steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
@@ -291,6 +324,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
+        unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),

@@ -391,9 +391,15 @@ def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[
 
 def _draw_scores(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheet that compares algorithms by their scores."""
-    tag, tasks = figure.comparison
-    sources = curves.sources([level for game in tasks for level in figure.levels[game]])
-    note = "; ".join(filter(None, (scores.note(tasks), sources)))
-    arms = [arm for game, task in tasks.items() for arm in figure.arms_by_game[game] if arm.label in task]
-    label = f"return, {TAGS[tag].short}" if curves.episode_returns([tag]) else TAGS[tag].short
-    scores.draw(book, tasks, figure.colours, figure.levels, label, figure.heading(arms), note)
+    tag, scores_by_game = figure.comparison
+    sources = curves.sources([level for game in scores_by_game for level in figure.levels[game]])
+    note = "; ".join(filter(None, (scores.note(scores_by_game), sources)))
+    arms = [
+        arm
+        for game, scores_by_label in scores_by_game.items()
+        for arm in figure.arms_by_game[game]
+        if arm.label in scores_by_label
+    ]
+    is_return = bool(curves.episode_returns([tag]))  # other tags are already named as what they measure
+    label = f"return, {TAGS[tag].short}" if is_return else TAGS[tag].short
+    scores.draw(book, scores_by_game, figure.colours, figure.levels, label, figure.heading(arms), note)

@@ -100,7 +100,7 @@ class Agent(StepAgent):
         """Return the `NoiseBlocks` that sample the random numbers of every step, by name. ``rows`` and ``starts``
         choose transitions from the replay buffer: for the batch, and for the starts of imagined rollouts. ``act`` and
         ``imagined`` choose actions: in the environment, and in imagined rollouts. The other names are methods of the
-        model. Except for ``act`` and ``encode``, the first axis of the numbers is the updates of a step."""
+        model. The shapes of all but ``act`` and ``encode`` begin with an axis of length ``updates_per_step``."""
         config = self.config
         update_axis = (config.updates_per_step,)
         rollout_axes = (*update_axis, config.rollout_length)
