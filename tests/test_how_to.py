@@ -88,12 +88,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(checkout: Path, *words: str) -> str:
+def run(checkout: Path, *words: str, statuses: tuple[int, ...] = (0,)) -> str:
+    """Run Python with ``words`` in the folder, and return its output. The exit status must be one of ``statuses``."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     done = subprocess.run(
         [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert done.returncode in statuses, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
 
 
@@ -120,7 +121,7 @@ def test_every_command_runs(checkout: Path) -> None:
     assert covered_pages == {page.stem for page in HOW_TO}
     lines.append("--implementation CEM --gamename corridor --epochs 2 --eval_every 1")
     output = run(checkout, "-c", ONE, *lines)
-    assert "--elite_share" in output and ", corridor" in output
+    assert "--elite_share" in output and re.search(r"\bcorridor, ", output)  # the first of the games
     logged = metrics(checkout, "corridor/debug/CEM")
     assert len(logged["epoch"]) == 2 and {"train/policy_loss", "train/elite_return", "eval/return_greedy"} < set(logged)
     assert len(metrics(checkout, "my_corridor_Corridor-v0/debug/CPG")["rollout/return_mean"]) == 2
@@ -136,7 +137,8 @@ def test_every_command_runs(checkout: Path) -> None:
 @pytest.mark.slow
 def test_a_search_by_another_outer_loop(checkout: Path) -> None:
     assert "4 generations" in run(checkout, "search_with_cma.py")
-    output = run(checkout, *"trainer.py --eval_agent exp_dir/cma/proxy.safetensors --num_agents 2".split())
+    command = "trainer.py --eval_agent exp_dir/cma/proxy.safetensors --num_agents 2"
+    output = run(checkout, *command.split(), statuses=(0, 1))  # 1: the verdict on a tiny search
     assert "synthetic" in output and "real" in output
 
 
