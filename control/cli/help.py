@@ -114,7 +114,10 @@ def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str, is_d
         families = families_of(implementation, valid_flags["agent"].default)
         notes = _notes_without_effect(valid_flags, choices)
         return "\n".join([f"settings of {implementation} with {text!r}:", *_entries(listed, notes, families)])
-    heading = f"settings with {text!r}; defaults are those of the first implementation in brackets:"
+    first = next(iter(implementations()))
+    heading = (
+        f"settings with {text!r}; defaults are for the first implementation in brackets, without them for {first}:"
+    )
     groups = {name: group for name, group in owners.items() if len(group) < len(implementations())}
     notes = {name: f"of {', '.join(group)}" for name, group in groups.items()}
     return "\n".join([heading, *_entries(listed, notes, ())])

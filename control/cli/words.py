@@ -83,6 +83,8 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
+    if words == ["null"] and kind.item is str and not kind.is_list:  # None in Python, and null in a file, are no text
+        raise value_error(flag.name, "null", kind, flag.meta)
     items = words
     if not kind.is_list and len(words) > 1:
         one_word(flag.name, words)  # raises the error

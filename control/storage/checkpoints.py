@@ -17,7 +17,7 @@ from models.archive import read_archive
 from models.settings import UserError
 
 OURS = "understudy"
-FORMAT = 7  # the only format that this version reads
+FORMAT = 8  # the only format that this version reads
 _ALLOWED = "a .ckpt file that trainer.py wrote"
 _SHOWN = 12  # maximum number of runs that an error message lists
 _MOST_FOLDERS = 10_000  # maximum number of folders in which to look for runs
