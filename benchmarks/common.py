@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-# Must precede the import of torch.
+# These lines must precede the imports of torch and of the project (hence E402 below).
 os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:

@@ -40,7 +40,7 @@ from control.commands.process import configure_process
 from control.commands.run import Run
 from control.commands.summary import command, path_text, show_next
 from control.commands.train import train
-from control.evolution.inner_loop import InnerLoop, fresh_seeds
+from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
@@ -377,28 +377,22 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     path, count = task.folder / BANDIT, task.options.exam_agents
     proxy = files.load(path)
     names = learners(task.spaces)
-    agents: dict[str, Score] = {}
     # With continuous actions PPO alone: TD3 with its default settings would need longer than all other stages.
-    references, real_steps = names if isinstance(task.spaces.actions, Discrete) else ("PPO",), 0
+    references = names if isinstance(task.spaces.actions, Discrete) else ("PPO",)
     fraction = 1 / (len(names) + len(references))  # of the work, for the agents of an implementation
+    agents: dict[str, Score] = {}
     for number, name in enumerate(names):
-        loop = _inner_loop(task, proxy, name, test_episodes=10)
-        seeds = fresh_seeds(task.seed, f"exam of {name}", count)
+        loop, seeds = _inner_loop(task, proxy, name, test_episodes=10), fresh_seeds(task.seed, f"exam of {name}", count)
         proxies = proxy.parameters.expand(count, -1)  # [count, D], equal rows
         outcome = loop.run(proxies, seeds, watch=watch_part(watch, number * fraction, fraction))
         agents[name] = Score.of(outcome.scores)
         if watch is not None:
             watch((number + 1) * fraction, ", ".join(f"{name} {score}" for name, score in agents.items()))
-    real: dict[str, Score] = {}
-    for number, name in enumerate(references):
-        loop = _inner_loop(task, proxy, name, test_episodes=10)
-        loop.agent_config = default_config(name, task.game)
-        if hasattr(loop.agent_config, "buffer_size"):
-            capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
-            loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
-        seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
-        outcome = loop.run(None, seeds, watch=watch_part(watch, (len(names) + number) * fraction, fraction))
-        real[name], real_steps = Score.of(outcome.scores), real_steps + int(outcome.steps.sum())
+    real, real_steps = dict[str, Score](), 0
+    for number, name in enumerate(references, len(names)):
+        outcome = _train_on_task(task, proxy, name, watch_part(watch, number * fraction, fraction))
+        real[name] = Score.of(outcome.scores)
+        real_steps += int(outcome.steps.sum())
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else _ADVICE
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
@@ -411,6 +405,17 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     scores |= {"real": {name: dataclasses.asdict(score) for name, score in real.items()}}
     counts = {"steps": steps, "real_steps": real_steps}
     return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
+
+
+def _train_on_task(task: Task, proxy: files.Proxy, name: str, watch: Watch | None) -> Outcome:
+    """Train and test a few agents of implementation ``name`` on the task itself, with the default settings for it, for
+    as many steps as on the proxy."""
+    loop = _inner_loop(task, proxy, name, test_episodes=10)
+    loop.agent_config = default_config(name, task.game)
+    if hasattr(loop.agent_config, "buffer_size"):
+        capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
+        loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
+    return loop.run(None, fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS), watch=watch)
 
 
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:

@@ -21,8 +21,8 @@ LONG = 10_000  # steps after which a note says that an episode has no time limit
 
 @dataclass
 class Episodes:
-    """Returns and lengths of finished episodes, ``[M, E]`` each, without the steps of the episodes. ``actions``, if
-    recorded, are those of the first member in all N steps of its episodes, ``[N]`` or ``[N, A]``."""
+    """Returns and lengths of finished episodes, ``[M, E]`` each, without the steps of the episodes. If recorded,
+    ``actions`` has the first member's actions in all N steps of its episodes, ``[N]`` or ``[N, A]``."""
 
     returns: Tensor
     lengths: Tensor
@@ -74,14 +74,15 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajecto
 def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
     """Play the same episodes as `rollout`, but keep only returns and lengths and, if ``record_actions``, the actions of
     the first member."""
-    returns, lengths = torch.zeros(seeds.shape), torch.zeros(seeds.shape, dtype=torch.int64)
+    # Scalars become tensors [M, E] on the device of the episodes, so that a GPU copies nothing to the host in a step.
+    returns, lengths = torch.tensor(0.0), torch.tensor(0)
     actions = []
     for (_, action, reward, _, _, running), _ in _play(policy, environment, seeds):
-        returns += reward.cpu()
-        lengths += running.cpu()
+        returns = returns + reward
+        lengths = lengths + running
         if record_actions:
-            actions.append(action[0][running[0]].cpu())
-    return Episodes(returns, lengths, torch.cat(actions) if record_actions else None)
+            actions.append(action[0][running[0]])
+    return Episodes(returns.cpu(), lengths.cpu(), torch.cat(actions).cpu() if record_actions else None)
 
 
 def _play(

@@ -49,8 +49,8 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
         scores = ", ".join(f"{name} {number_text(score['mean'])}" for name, score in exam["real"].items())
         sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
-        beside = "" if "real_steps" in results["teacher"] else " beside the teacher's"
-        sentences.append(f"The environment took {steps:,} steps of the task{beside}; agents on it take none.")
+        excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
+        sentences.append(f"The environment took {steps:,} steps of the task{excluded}; agents on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")

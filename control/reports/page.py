@@ -512,7 +512,7 @@ def _versions(subjects: Sequence[Subject]) -> Table | None:
             for name, version in entry.items():
                 versions_by_program.setdefault(name, {})[version] = None
     versions_by_program.pop("from", None)  # the first epoch of an entry
-    rows = [[name, " | ".join(found)] for name, found in versions_by_program.items()]
+    rows = [[name, " | ".join(versions)] for name, versions in versions_by_program.items()]
     return Table([["", "version"], *rows], "Made with", numeric=False) if rows else None
 
 

@@ -400,6 +400,6 @@ def _draw_scores(book: sheets.Book, figure: Figure) -> None:
         for arm in figure.arms_by_game[game]
         if arm.label in scores_by_label
     ]
-    is_return = bool(curves.episode_returns([tag]))  # other tags are already named as what they measure
+    is_return = bool(curves.episode_returns([tag]))  # short names of other tags need no addition
     label = f"return, {TAGS[tag].short}" if is_return else TAGS[tag].short
     scores.draw(book, scores_by_game, figure.colours, figure.levels, label, figure.heading(arms), note)
