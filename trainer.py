@@ -172,4 +172,5 @@ def _command_function(settings: config.Settings) -> Callable[[], int]:
 
 
 if __name__ == "__main__":
+    sys.path.append(os.getcwd())  # for modules of the user, if trainer.py is in another folder
     sys.exit(main())

@@ -28,6 +28,8 @@ warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning
 _FRAME_SIZE, _NUM_FRAMES = 32, 8
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
+# Ids of the environments that were made in this process. Their warnings, such as of old versions, were shown.
+_made_ids: set[str] = set()
 
 
 class GymnasiumEnvironment(ReplayedEnvironment):
@@ -35,7 +37,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     Observations of a 1-D Box are converted to float32. Images (uint8, or a Dict with one under "screen") become grey
     stacked frames (`envs.wrappers.GreyFrame`). All other observations are flattened to float32 vectors, in which
-    discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened.
+    discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened; if it has
+    integers, actions are rounded. MultiDiscrete and MultiBinary actions are numbered (`envs.wrappers.FlatAction`).
 
     The constructor makes one instance, and first resets make the others. Raises SettingError if the environment cannot
     be made. Raises EnvironmentFault if it raises an error, exits, or returns results that are not finite or do not
@@ -161,6 +164,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if isinstance(space, gym.spaces.Discrete):
             return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
         assert isinstance(space, Box)
+        if space.dtype.kind != "f":
+            numbers = numbers.round()
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
     def _observations(self) -> Tensor:
@@ -221,7 +226,9 @@ def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict
             limit = math.ceil(limit / action_repeat)
         kwargs |= {"frame_skip": action_repeat, "max_episode_steps": limit}
         action_repeat = 1
-    physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
+    physics = {}
+    if game.parameters is CartPoleParameters:
+        physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
     return kwargs, action_repeat, physics
 
 
@@ -231,9 +238,10 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     _set_drivers(render)
     kwargs, action_repeat, physics = _make_arguments(game, render)
     try:
-        with warnings.catch_warnings():
-            if render:  # Gymnasium would warn about a missing render mode, for which an error is raised below
-                warnings.simplefilter("ignore")
+        with contextlib.ExitStack() as stack:
+            if render or game.gym_id in _made_ids:  # a missing render mode is an error below
+                stack.enter_context(warnings.catch_warnings(action="ignore"))
+            _made_ids.add(game.gym_id)
             _quiet_mujoco(gym.registry.get(game.gym_id))
             env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
         images = wrappers.image_space(env.observation_space)
@@ -268,10 +276,13 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``. Then convert observations to stacks of grey frames if ``observes_images`` (the
-    newest frame is last; at a reset, the first one fills the stack), else to vectors."""
+    """Apply the wrappers of ``game``, and number actions with several parts. Then convert observations to stacks of
+    grey frames if ``observes_images`` (the newest frame is last; at a reset, the first one fills the stack), else to
+    vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
+    if isinstance(env.action_space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+        env = wrappers.FlatAction(env)
     if observes_images:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, _FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:

@@ -1,12 +1,14 @@
 """The names for ``--gamename``: a table of games, and every registered Gymnasium id. Imports no torch.
 
 A name may contain parameters of the environment: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of
-a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out.
+a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out. The parameters of
+a Gymnasium environment are arguments of its constructor: ``FrozenLake-v1,is_slippery=false``.
 """
 
 import contextlib
 import functools
 import importlib
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -130,6 +132,11 @@ class Game:
     def base_name(self) -> str:
         """The name without parameters."""
         return self.name.partition(",")[0]
+
+    @property
+    def takes_arguments(self) -> bool:
+        """Whether a name may have arguments of ``gymnasium.make``: not for tensor programs, which have parameters."""
+        return self.parameters is None and not self.dynamics
 
     def parameter_values(self) -> dict[str, Any]:
         """Return every parameter with its value in this game."""
@@ -286,44 +293,56 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     parameters = game.parameter_values()
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not parameters:
+        if not parameters and not game.takes_arguments:
             line = f"gamename is {format_value(name)}; allowed: {game.name}, which has no parameters"
             raise SettingError(line, "gamename")
-        if key not in parameters:
-            hint = nearest(key, parameters) or f"; allowed: {', '.join(parameters)}"
+        if key not in parameters and not (game.takes_arguments and key.isidentifier()):
+            hint = nearest(key, parameters) or f"; allowed: {', '.join(parameters) or 'arguments, name=value'}"
             raise SettingError(f"gamename is {format_value(name)}: {key or pair!r} is unknown{hint}", "gamename")
         if not equals or key in values:
-            problem = "is given twice" if equals else f"needs a value: {key}={str(parameters[key]).lower()}"
+            example = str(parameters.get(key, "value")).lower()
+            problem = "is given twice" if equals else f"needs a value: {key}={example}"
             raise SettingError(f"gamename is {format_value(name)}: {key} {problem}", "gamename")
         try:
-            values[key] = parse_value(type(parameters[key]), text)
+            values[key] = _parse_argument(text) if game.takes_arguments else parse_value(type(parameters[key]), text)
         except ValueError:
             values[key] = text
     return game, values
 
 
+def _parse_argument(text: str) -> Any:
+    """Return the value of an argument of any type: a number, true, false or null. Raises ValueError for other text."""
+    return json.loads(text.lower())
+
+
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and its name.
-    Values that ``game`` already has are left out. Raises SettingError for a value that is out of range."""
-    if game.parameters is None or not values:
+    Values that ``game`` already has are left out. Raises SettingError for a value that is out of range. Arguments of a
+    Gymnasium environment are not checked, and may change its largest return."""
+    changes = {name: values[name] for name in sorted(values)}
+    if game.parameters is not None:
+        parameters = game.parameter_values()
+        game.parameters(**{**parameters, **values})  # checks the values
+        changes = {name: value for name, value in changes.items() if value != parameters[name]}
+    elif game.takes_arguments and changes:
+        game = replace(game, max_return=None)
+    else:
         return game
-    parameters = game.parameter_values()
-    game.parameters(**{**parameters, **values})  # checks the values
-    changes = {name: values[name] for name in sorted(values) if values[name] != parameters[name]}
-    pairs = [f"{name}={str(value).lower()}" for name, value in changes.items()]
+    pairs = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes.items()]
     return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **changes})
 
 
 @functools.cache
 def is_continuous(name: str) -> bool:
     """Return whether an environment takes continuous actions; False if it cannot be made."""
-    base_name = name.partition(",")[0]
-    if base_name in GAMES:
+    base_name, _, arguments = name.partition(",")
+    if base_name in GAMES and not (arguments and GAMES[base_name].takes_arguments):
         return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
 
-        with contextlib.closing(make(resolve(base_name).gym_id)) as env:
+        game = resolve(name)
+        with contextlib.closing(make(game.gym_id, **game.kwargs)) as env:
             return isinstance(env.action_space, spaces.Box)
     except Exception:  # environments of other packages may raise any error
         return False

@@ -4,6 +4,7 @@ NumPy would convert nearly everything to numbers: it broadcasts one number to a 
 drops imaginary parts. Each function accepts the usual results by a fast comparison first.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ from envs.names import first_line
 from models.settings import StopNow, UserError, format_value, shorten
 
 MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
+MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
+_COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
 _NUMBERS = "biuf"  # NumPy's kinds of dtypes: bool, int, unsigned int, float
 
 
@@ -130,10 +133,14 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
         return f"its observation space {describe(obs_space)} cannot be flattened to numbers"
     if not 1 <= count <= MAX_SIZE:
         return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
+    if isinstance(action_space, _COMBINED) and (count := math.prod(choices(action_space))) > MAX_COMBINATIONS:
+        return (
+            f"its action space {describe(action_space)} has {count} combinations; allowed: at most {MAX_COMBINATIONS}"
+        )
     if not _playable(action_space):
         return (
-            f"its action space {describe(action_space)} is not supported; allowed: Discrete, or Box of floats with "
-            f"finite bounds, each low below its high; at most {MAX_SIZE} actions"
+            f"its action space {describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete, "
+            f"MultiBinary, or Box with finite bounds, each low below its high; at most {MAX_SIZE} actions"
         )
     if limit is not None and not (type(limit) is int and limit >= 1):
         return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
@@ -144,11 +151,20 @@ def _playable(space: Any) -> bool:
     """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
     if isinstance(space, gym.spaces.Discrete):
         return 1 <= space.n <= MAX_SIZE
-    if not isinstance(space, Box) or space.dtype.kind != "f" or not 1 <= space.low.size <= MAX_SIZE:
+    if isinstance(space, _COMBINED):
+        return True
+    if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
         return False
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         return bool((np.isfinite(high - low) & (low < high)).all())
+
+
+def choices(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> list[int]:
+    """Return the number of values of each part of an action."""
+    if isinstance(space, gym.spaces.MultiBinary):
+        return [2] * math.prod(space.shape)
+    return space.nvec.ravel().tolist()
 
 
 def describe(space: Any) -> str:

@@ -1,5 +1,6 @@
 """Gymnasium wrappers for observations, rewards, repeated actions and the physics of CartPole."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, SupportsFloat
 
@@ -10,7 +11,7 @@ from gymnasium.spaces import Box
 from torch.nn.functional import adaptive_avg_pool1d
 
 from envs.names import CartPoleParameters
-from envs.promises import as_number, check_observation
+from envs.promises import as_number, check_observation, choices
 
 # ITU-R BT.601 luma.
 _LUMA = (0.299, 0.587, 0.114)
@@ -98,6 +99,25 @@ class FlatObservation(gym.ObservationWrapper):
             return flat
         check_observation(self._space, obs)
         return gym.spaces.flatten(self._space, obs)
+
+
+class FlatAction(gym.ActionWrapper):
+    """Take actions with several parts, MultiDiscrete or MultiBinary, as one discrete action: the index of the
+    combination, in which the last part changes fastest."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        space = env.action_space
+        assert isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
+        self._choices = choices(space)
+        self._start = space.start if isinstance(space, gym.spaces.MultiDiscrete) else 0
+        self.action_space = FastDiscrete(math.prod(self._choices))
+
+    def action(self, action: int) -> np.ndarray:
+        """Return the parts of the combination with the index ``action``."""
+        space = self.env.action_space
+        parts = np.array(np.unravel_index(action, self._choices), space.dtype)
+        return parts.reshape(space.shape) + self._start
 
 
 class GreyFrame(gym.ObservationWrapper):

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text
 
 import trainer
 from control.loops import rollout
@@ -71,14 +71,14 @@ RESETS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-OTHER = "allowed: Discrete, or Box of floats with finite bounds, each low below its high"
+OTHER = "allowed: Discrete, MultiDiscrete, MultiBinary, or Box with finite bounds, each low below its high"
 SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "no observations": ({"observation_space": Box(-1, 1, (0,))}, "(0,), float32) holds 0 numbers; allowed: 1 to"),
     "no space": ({"observation_space": "Box"}, "its observation space Box cannot be flattened to numbers"),
     "too wide": ({"action_space": Box(-3e38, 3e38, (1,))}, OTHER),
     "unbounded": ({"action_space": Box(-np.inf, np.inf, (2,))}, OTHER),
-    "whole numbers": ({"action_space": Box(0, 5, (1,), np.int32)}, OTHER),
-    "bits as actions": ({"action_space": MultiBinary(4)}, f"its action space MultiBinary(4) is not supported; {OTHER}"),
+    "text": ({"action_space": Text(5)}, f"is not supported; {OTHER}"),
+    "many bits": ({"action_space": MultiBinary(13)}, "MultiBinary(13) has 8192 combinations; allowed: at most 4096"),
     "a sequence": ({"observation_space": Sequence(Discrete(2))}, "cannot be flattened to numbers"),
 }  # fmt: skip
 FAULTS = STEPS | RESETS | SPACES | {

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from envs import wrappers
 from envs.base import EnvironmentFault
@@ -122,6 +122,9 @@ BOX = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))
 @pytest.mark.parametrize(("space", "flat", "flat_action", "env_action"), [
     (Discrete(3, start=5), our.Discrete(3), 2, 7),
     (BOX, our.Continuous((-1.0, 0.0, 0.0, -2.0), (1.0, 1.0, 3.0, 2.0)), [0.5, 0.25, 1, -1], [[0.5, 0.25], [1, -1]]),
+    (Box(-5, 3, (2,), np.int16), our.Continuous((-5.0, -5.0), (3.0, 3.0)), [-1.7, 2.4], [-2, 2]),
+    (MultiDiscrete([3, 4], start=[1, -2]), our.Discrete(12), 7, [2, 1]),
+    (MultiBinary((2, 2)), our.Discrete(16), 6, [[0, 1], [1, 0]]),
 ])  # fmt: skip
 def test_actions_are_unflattened(space, flat, flat_action, env_action):
     environment = scripted(action_space=space)
@@ -130,7 +133,8 @@ def test_actions_are_unflattened(space, flat, flat_action, env_action):
     actions = torch.tensor([[flat_action]])
     environment.step(actions)
     actions.zero_()
-    assert np.array_equal(environment._envs[0].unwrapped.actions[0], env_action)
+    taken = environment._envs[0].unwrapped.actions[0]
+    assert taken in space and np.array_equal(taken, env_action)
 
 
 @pytest.mark.parametrize(("space", "sample", "expected"), [

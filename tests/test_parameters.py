@@ -14,10 +14,13 @@ import trainer
 from control.cli.parse import as_dict, from_dict, parse, to_yaml
 from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
+from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
-from envs.names import GAMES, resolve
+from envs.names import GAMES, is_continuous, resolve
 from fake_runs import Shown
 from helpers import yaml_file
+from models.settings import SettingError
+from models.spaces import Continuous
 
 FIVE = "procmaze,grid_size=5,teleport_on_termination=false"
 
@@ -31,6 +34,20 @@ def test_constructors_have_these_parameters_and_defaults(name: str) -> None:
     if "physics" in signature:  # which are these parameters
         defaults |= dataclasses.asdict(getattr(importlib.import_module(module), of_class)().physics)
     assert game.parameters is not None and defaults == dataclasses.asdict(game.parameters())
+
+
+def test_arguments_of_gymnasium_environments() -> None:
+    lander = make_environment("LunarLander-v3,gravity=-5.0,continuous=true", 1, 1)
+    assert isinstance(lander, GymnasiumEnvironment) and isinstance(lander.spaces.actions, Continuous)
+    instance: Any = lander._envs[0]
+    assert instance.unwrapped.gravity == -5.0
+    assert lander.spaces.max_return is None  # unknown for other physics
+    lander.close()
+    assert is_continuous("LunarLander-v3,continuous=true") and not is_continuous("LunarLander-v3")
+    with pytest.raises(SettingError, match="unexpected keyword argument 'wind'"):
+        make_environment("LunarLander-v3,wind=true", 1, 1)
+    with pytest.raises(SettingError, match="gravity needs a value: gravity=value"):
+        resolve("LunarLander-v3,gravity")
 
 
 NAMES = [  # what a file says, what is typed, and the environment that is played
@@ -50,6 +67,9 @@ NAMES = [  # what a file says, what is typed, and the environment that is played
     # A name that is typed goes before the file's own key, and the file's key before a name in the file.
     ("gamename: procmaze\ngrid_size: 7", "--gamename procmaze,grid_size=4", "procmaze"),
     ("gamename: procmaze,grid_size=7\ngrid_size: 4", "", "procmaze"),
+    # Arguments of Gymnasium environments, of any name and type.
+    ("", "--gamename LunarLander-v3,gravity=-5,enable_wind=True", "lunarlander,enable_wind=true,gravity=-5"),
+    ("", "--gamename FrozenLake-v1,map_name=4x4", "FrozenLake-v1,map_name=4x4"),
     # A preset of an environment chooses it.
     ("implementation: ER", "--preset buttongrid_low", "buttongrid"),
     ("implementation: ER", "--preset shipped", "lunarlander"),

@@ -91,7 +91,8 @@ def _environment_parameters() -> Iterator[str]:
     from envs.names import GAMES
 
     yield "## Environments with parameters\n"
-    yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`.\n"
+    yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`."
+    yield "The arguments of other environments follow their id in the same way: `LunarLander-v3,gravity=-5.0`.\n"
     for game in GAMES:
         if flags := parameters(game):
             yield f"### {game}\n"

@@ -245,7 +245,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
 def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
-    baselines = Baselines.measure(task.game, task.seed, task.time_limit)
+    baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
     text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
     text = f"{text} in {baselines.random.count} episodes each; {rate:,.0f} steps/s"

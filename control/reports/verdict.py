@@ -20,6 +20,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from control.cli.progress import Watch
 from control.loops.build import spaces_of
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
@@ -89,11 +90,13 @@ class Baselines:
 
     @classmethod
     @functools.lru_cache(8)
-    def measure(cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None) -> "Baselines":
+    def measure(
+        cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None, watch: Watch | None = None
+    ) -> "Baselines":
         """Play `EPISODES` episodes of each baseline, or fewer after `MOST_STEPS` steps. All baselines play the same
         episodes, which ``seed`` determines. The best constant action is chosen before, in other episodes. ``limit``
         replaces the environment's time limit; an environment without one gets `LONG`. Results are cached, so equal
-        arguments play only once."""
+        arguments play only once. ``watch`` receives the progress."""
         spaces = spaces_of(game, limit)
         limit = limit if spaces.max_episode_steps else LONG
         streams = Streams([derive_seed(seed, "random play")])
@@ -102,13 +105,15 @@ class Baselines:
         policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
         max_steps = len(policies) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
         envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))  # episodes at once
-        real_steps = 0
+        num_baselines = 2 if teacher is None else 3
+        total_episodes = len(constants) * CHOICE_EPISODES + num_baselines * EPISODES
+        real_steps, played_episodes = 0, 0
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
 
             def play(names: list[str], count: int, max_real_steps: int) -> dict[str, list[float]]:
                 """Return the returns of at least ``count`` episodes of each policy in ``names``. After
                 ``max_real_steps`` steps of all policies, no further episodes begin."""
-                nonlocal real_steps
+                nonlocal real_steps, played_episodes
                 starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
                 returns: dict[str, list[float]] = {name: [] for name in names}
                 num_episodes = 0  # of each policy
@@ -118,6 +123,9 @@ class Baselines:
                         episodes = play_episodes(FunctionPolicy(policies[name]), real, seeds)
                         real_steps += int(episodes.lengths.sum())
                         returns[name] += episodes.returns[0].tolist()
+                        played_episodes += envs
+                        if watch is not None:
+                            watch(min(1.0, max(played_episodes / total_episodes, real_steps / MOST_STEPS)))
                     num_episodes += envs
                 return returns
 
