@@ -24,8 +24,7 @@ from models.streams import Streams
 
 # A number that is too large for float32 becomes infinite and raises EnvironmentFault, so NumPy need not warn.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, __name__)
-# Sizes for TakeCover in Srivastava et al. 2019, "Training Agents using Upside-Down RL".
-_FRAME_SIZE, _NUM_FRAMES = 32, 8
+_NUM_FRAMES = 8  # also from Srivastava et al. 2019, see `envs.wrappers.FRAME_SIZE`
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
 # Ids of the environments that were made in this process. Their warnings, such as of old versions, were shown.
@@ -284,7 +283,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
     if isinstance(env.action_space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
         env = wrappers.FlatAction(env)
     if observes_images:
-        return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, _FRAME_SIZE), _NUM_FRAMES)
+        return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, wrappers.FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
     return wrappers.FlatObservation(env)

@@ -130,7 +130,8 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
     try:
         count = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
-        return f"its observation space {describe(obs_space)} cannot be flattened to numbers"
+        part = _unflattened_part(obs_space)
+        return f"its observation space{part} cannot be flattened to numbers; allowed: a wrapper that does it"
     if not 1 <= count <= MAX_SIZE:
         return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
     if isinstance(action_space, _COMBINED) and (count := math.prod(choices(action_space))) > MAX_COMBINATIONS:
@@ -145,6 +146,17 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
     if limit is not None and not (type(limit) is int and limit >= 1):
         return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
     return None
+
+
+def _unflattened_part(space: Any) -> str:
+    """Return the part of a space that cannot be flattened, in words: the first one of a Dict, or the space itself."""
+    if isinstance(space, gym.spaces.Dict):
+        for name, part in space.spaces.items():
+            try:
+                gym.spaces.flatdim(part)
+            except Exception:
+                return f" has the part {name!r}, and {type(part).__name__}"
+    return f" {describe(space)}"
 
 
 def _playable(space: Any) -> bool:

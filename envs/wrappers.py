@@ -13,6 +13,8 @@ from torch.nn.functional import adaptive_avg_pool1d
 from envs.names import CartPoleParameters
 from envs.promises import as_number, check_observation, choices
 
+# Size of a frame for TakeCover in Srivastava et al. 2019, "Training Agents using Upside-Down RL".
+FRAME_SIZE = 32
 # ITU-R BT.601 luma.
 _LUMA = (0.299, 0.587, 0.114)
 
@@ -153,10 +155,10 @@ class GreyFrame(gym.ObservationWrapper):
 
 def image_space(space: Any) -> Box | None:
     """Return the space of the images in observations of ``space``, as `GreyFrame` uses them. None if there are
-    no images."""
+    no images, or if they are smaller than a frame: such arrays describe the cells of a grid, and are flattened."""
     if isinstance(space, gym.spaces.Dict):
         return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:
         return None
     is_image = len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3, 4))
-    return space if is_image else None
+    return space if is_image and min(space.shape[:2]) >= FRAME_SIZE else None

@@ -142,6 +142,7 @@ def test_actions_are_unflattened(space, flat, flat_action, env_action):
     (Tuple([Discrete(2), Box(-1, 1, (1,))]), (1, np.float32([0.5])), [0, 1, 0.5]),
     (Dict(a=Discrete(2), b=Box(0, 1, (2, 1))), {"a": 0, "b": np.float32([[0.25], [1]])}, [1, 0, 0.25, 1]),
     (Box(0, 255, (3,), np.uint8), np.uint8([1, 2, 255]), [1, 2, 255]),
+    (Box(0, 10, (2, 1, 3), np.uint8), np.uint8([[[1, 2, 3]], [[4, 5, 6]]]), [1, 2, 3, 4, 5, 6]),
 ])  # fmt: skip
 def test_observations_are_flattened(space, sample, expected):
     environment = scripted(obs_space=space, observations=[sample] * 4)
