@@ -1,6 +1,7 @@
 """`--learn`: a learned environment and a learned reward for a task, judged; and rewards made from a policy."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -317,3 +318,22 @@ def test_progress_of_a_teacher_that_cannot_improve() -> None:
         callback.best_score, callback.wait_count = torch.tensor(best), 5
         callback.on_train_epoch_end(Trainer(logger=False), module)
     assert shown == [0.3, 0.5]
+
+
+@pytest.mark.usefixtures("one_learner")
+def test_budgets_in_a_slow_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trainings on the task take half an hour each, and no agents of the exam train on it."""
+    monkeypatch.setattr(learn, "_FAST_RATE", math.inf)
+    status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right", "--only", "exam")
+    results = json.loads((folder / learn.RESULTS).read_text())
+    assert status == 0 and results["exam"]["real"] == {} and "on the task itself" not in results["exam"]["text"]
+    settings = trainer.config.parse(["--learn", "test_learn:Corridor-v0"])
+    results["probe"]["steps_per_second"] = 123.4
+    task = learn.Task(settings, folder, make_environment("test_learn:Corridor-v0", 1, 1).spaces, results)
+    assert (task.teacher_steps, task.race_steps) == (220_000, 22_000)
+    results["probe"]["steps_per_second"] = 2.0
+    assert (task.teacher_steps, task.race_steps) == (10_000, 10_000)
+    results["probe"]["steps_per_second"] = 600.0
+    assert (task.teacher_steps, task.race_steps) == (1_000_000, 110_000)
+    chosen = trainer.config.parse(["--learn", "test_learn:Corridor-v0", "--teacher_steps", "5000"])
+    assert replace(task, settings=chosen).teacher_steps == 5000

@@ -336,6 +336,9 @@ class ImportConfig(Command):
     )
 
 
+TEACHER_STEPS, RACE_STEPS = 1_000_000, 131_072  # of --learn, unless the environment is slow
+
+
 @dataclass(frozen=True)
 class LearnConfig(Command):
     """Learn an environment and a reward for a task."""
@@ -350,7 +353,12 @@ class LearnConfig(Command):
         "environment",
         by_flag=True,
     )
-    teacher_steps: int = _learning(1_000_000, "largest number of steps of that agent's training", minimum=1000)
+    teacher_steps: int | None = _learning(
+        None,
+        f"largest number of steps of that agent's training; null is {TEACHER_STEPS:,}, or fewer in a slow environment: "
+        "as many as it makes in half an hour",
+        minimum=1000,
+    )
     exam_agents: int = _learning(
         8, "fresh agents of each kind that train on the learned environment", minimum=2, maximum=4096
     )
@@ -358,7 +366,12 @@ class LearnConfig(Command):
         None, "training steps of each of these agents; null is the default of the preset clone", minimum=1
     )
     race_agents: int = _learning(5, "agents that train with each of the two rewards", minimum=1, maximum=4096)
-    race_steps: int = _learning(131_072, "training steps of each of these agents", minimum=100)
+    race_steps: int | None = _learning(
+        None,
+        f"training steps of each of these agents; null is {RACE_STEPS:,}, or fewer in a slow environment: all agents "
+        "take half an hour",
+        minimum=100,
+    )
     only: str | None = _learning(
         None,
         "run only this stage, and the stages that it needs; null: all",

@@ -32,7 +32,7 @@ from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress, time_in_words, watch_part
-from control.cli.run_settings import LearnConfig
+from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
 from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
@@ -63,7 +63,10 @@ from models.streams import Streams, derive_seed
 RESULTS, TEACHER, BANDIT, REWARD = "exam.json", "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
 _TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
 _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
-_FAST_RATE = 1000  # steps of the environment per second; below it, a teacher of continuous actions is SAC
+# Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the
+# exam do not train on the task itself.
+_FAST_RATE = 1000
+_LONGEST, _FEWEST_STEPS = 1800, 10_000  # seconds of a training in a slow environment, and smallest number of its steps
 # Settings of teachers, which have to suit tasks of any scale.
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True},
@@ -79,7 +82,8 @@ _ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a f
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 _SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # largest times of an update, a fit and an agent's training
-_STEPS = {"bandit": 41_000, "reward": 60_000}  # steps of the environment that a stage makes, roughly
+# Steps of the environment that a stage makes, roughly; in the exam, of each agent that trains on the task itself.
+_STEPS = {"bandit": 41_000, "reward": 60_000, "exam": 50_000}
 
 
 @dataclass
@@ -96,6 +100,27 @@ class Task:
         self.options: LearnConfig = self.settings.subcommand
         self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the environment makes fewer than `_FAST_RATE` steps per second."""
+        return bool(self.results["probe"]["steps_per_second"] < _FAST_RATE)
+
+    @property
+    def teacher_steps(self) -> int:
+        """The largest number of steps of the teacher's training."""
+        return self.options.teacher_steps or self._affordable_steps(TEACHER_STEPS, 1)
+
+    @property
+    def race_steps(self) -> int:
+        """The number of steps of each agent in the race."""
+        return self.options.race_steps or self._affordable_steps(RACE_STEPS, 2 * self.options.race_agents)
+
+    def _affordable_steps(self, steps: int, agents: int) -> int:
+        """Return ``steps`` or, in a slow environment, as many as each of ``agents`` can make in `_LONGEST` seconds of
+        all, rounded to two digits, but at least `_FEWEST_STEPS`."""
+        affordable = float(f"{self.results['probe']['steps_per_second'] * _LONGEST / agents:.1e}")
+        return min(steps, max(_FEWEST_STEPS, int(affordable))) if self.is_slow else steps
 
     def save(self) -> None:
         """Write the settings and the results to `RESULTS`."""
@@ -275,21 +300,20 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
 def _teacher_settings(task: Task) -> Settings:
     """Return the settings of a teacher's training. Unless the user chose the implementation, it is Q-learning if the
     observations are numbered cells, SAC for continuous actions in a slow environment, and else PPO."""
-    run, options = task.settings.run, task.options
+    run = task.settings.run
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
     elif task.spaces.one_hot:
         implementation = "QLearning"
     else:
-        is_slow = task.results["probe"]["steps_per_second"] < _FAST_RATE
-        implementation = "SAC" if is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
+        implementation = "SAC" if task.is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
     if implementation == "PPO":
         changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
-        steps_per_env = options.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
+        steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
     changes |= {"logdir": str(task.folder), "exp_name": TEACHER.partition(".")[0], "num_threads": run.num_threads}
-    changes |= {"total_steps": options.teacher_steps, "steps_per_epoch": -(-options.teacher_steps // _EVALUATIONS)}
+    changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": -(-task.teacher_steps // _EVALUATIONS)}
     changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
     changes |= {"time_limit": task.time_limit}
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
@@ -377,8 +401,7 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     path, count = task.folder / BANDIT, task.options.exam_agents
     proxy = files.load(path)
     names = learners(task.spaces)
-    # With continuous actions PPO alone: TD3 with its default settings would need longer than all other stages.
-    references = names if isinstance(task.spaces.actions, Discrete) else ("PPO",)
+    references = _learners_on_task(task)
     fraction = 1 / (len(names) + len(references))  # of the work, for the agents of an implementation
     agents: dict[str, Score] = {}
     for number, name in enumerate(names):
@@ -398,13 +421,24 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())
-    text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each); after {steps:,} steps on the task itself"
-    real_text = ", ".join(f"{name} {score}" for name, score in real.items())
-    text = f"{text} {real_text} ({_REAL_AGENTS} agents{' each' if len(real) > 1 else ''})"
+    text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each)"
+    if real:
+        real_text = ", ".join(f"{name} {score}" for name, score in real.items())
+        text = f"{text}; after {steps:,} steps on the task itself {real_text}"
+        text = f"{text} ({_REAL_AGENTS} agents{' each' if len(real) > 1 else ''})"
     scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
     scores |= {"real": {name: dataclasses.asdict(score) for name, score in real.items()}}
     counts = {"steps": steps, "real_steps": real_steps}
     return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
+
+
+def _learners_on_task(task: Task) -> tuple[str, ...]:
+    """Return the implementations of the agents that train on the task itself in the exam. In a slow environment there
+    are none, because they would take hours. With continuous actions PPO is the only one, because TD3 with its default
+    settings would need longer than all other stages."""
+    if task.is_slow:
+        return ()
+    return learners(task.spaces) if isinstance(task.spaces.actions, Discrete) else ("PPO",)
 
 
 def _train_on_task(task: Task, proxy: files.Proxy, name: str, watch: Watch | None) -> Outcome:
@@ -423,7 +457,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
     play to its mean return), and the mean returns in the last quarter of the tests."""
     proxy = files.load(task.folder / REWARD)
-    steps, count = task.options.race_steps, task.options.race_agents
+    steps, count = task.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
     solved = random_play + GOOD_FRACTION * (goal - random_play)
     name = parse_agents(proxy.description["settings"]["agent"])[0]
@@ -538,9 +572,11 @@ def _command_text(task: Task) -> str:
     """Return the command that repeats the stages."""
     explicit_names = task.settings.explicit_names - {"learn", "only"}
     values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
-    # Without this flag, the speed of the machine would select the teacher's implementation.
+    # Without these flags, the speed of the machine would select the teacher's implementation and the steps.
     if implementation := task.results.get("teacher", {}).get("implementation"):
         values["implementation"] = implementation
+    if task.is_slow:
+        values |= {"teacher_steps": task.teacher_steps, "race_steps": task.race_steps}
     flags = (f"--{flag} {value}" for flag, value in values.items())
     return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
 
@@ -553,14 +589,16 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     options, probe = task.options, task.results["probe"]
     step_time = 1 / probe["steps_per_second"]  # all times are in seconds
     episode_time = step_time * probe["real_steps"] / max(1, probe["random"]["count"])
-    teacher_steps = options.teacher_steps if options.teacher is None else 0
+    teacher_steps = task.teacher_steps if options.teacher is None else 0
     judging_time = _JUDGING_EPISODES * episode_time
     num_tests = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES if options.teacher is None else 0
     longest_episode_time = step_time * (task.spaces.max_episode_steps or _TIME_LIMIT)
-    num_agents = (options.exam_agents + _REAL_AGENTS) * len(learners(task.spaces))
+    num_real_agents = _REAL_AGENTS * len(_learners_on_task(task))
+    num_agents = options.exam_agents * len(learners(task.spaces)) + num_real_agents
+    real_time = num_real_agents * (options.exam_steps or _STEPS["exam"]) * step_time
     agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
     agent_time *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
-    race_steps = 2 * options.race_agents * options.race_steps
+    race_steps = 2 * options.race_agents * task.race_steps
     update_time, fit_time = _SECONDS["update"], _SECONDS["fit"]
     estimates = {  # stage -> shorter and longer time
         "teacher": (
@@ -568,7 +606,10 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
             teacher_steps * (step_time + update_time) + num_tests * longest_episode_time + judging_time,
         ),
         "bandit": (fit_time / 2, _STEPS["bandit"] * step_time + fit_time),
-        "exam": (num_agents * agent_time / 4, num_agents * (agent_time + 10 * episode_time)),  # 10 test episodes
+        "exam": (
+            num_agents * agent_time / 4 + real_time / 2,
+            num_agents * (agent_time + 10 * episode_time) + real_time,  # 10 test episodes
+        ),
         "reward": (fit_time / 2, _STEPS["reward"] * step_time + fit_time),
         "race": (race_steps * step_time / 5, race_steps * (step_time + update_time)),
     }

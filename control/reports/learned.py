@@ -47,7 +47,8 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     if exam := results.get("exam"):
         scores = ", ".join(f"{name} {number_text(score['mean'])}" for name, score in exam["real"].items())
-        sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
+        if scores:
+            sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
         excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
         sentences.append(f"The environment took {steps:,} steps of the task{excluded}; agents on it take none.")
