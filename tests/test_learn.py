@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning.trainer.states import TrainerFn
 
 import trainer
 import understudy
@@ -20,6 +20,7 @@ from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
+from control.reports.tags import GREEDY
 from envs.make import make_environment, stages_of
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
@@ -309,15 +310,29 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
-def test_progress_of_a_teacher_that_cannot_improve() -> None:
-    """After the highest possible return in epoch 10, a training ends in epoch 30, not 50."""
+def train_until_flat(returns: list[float]) -> list[float]:
+    """Return the progress that is shown after each evaluation until the training ends. Random play returns 100."""
     shown: list[float] = []
-    callback = StopWhenFlat(20, lambda fraction, text: shown.append(fraction), 500.0)
-    module: Any = SimpleNamespace(gradient_steps=0, epoch=15, finished_fraction=lambda: 0.3)
-    for best in (499.0, 500.0):
-        callback.best_score, callback.wait_count = torch.tensor(best), 5
-        callback.on_train_epoch_end(Trainer(logger=False), module)
-    assert shown == [0.3, 0.5]
+    callback = StopWhenFlat(8, lambda fraction, text: shown.append(fraction), 500.0, random_return=100.0)
+    strategy = SimpleNamespace(reduce_boolean_decision=lambda decision, all: decision)
+    state = {"state": SimpleNamespace(fn=TrainerFn.FITTING), "sanity_checking": False, "fast_dev_run": False}
+    lightning_trainer: Any = SimpleNamespace(
+        **state, strategy=strategy, should_stop=False, current_epoch=0, world_size=1
+    )
+    for epoch, score in enumerate(returns, 1):
+        module: Any = SimpleNamespace(gradient_steps=1, epoch=epoch, finished_fraction=lambda epoch=epoch: epoch / 50)
+        lightning_trainer.callback_metrics = {GREEDY: torch.tensor(score)}
+        callback.on_train_epoch_end(lightning_trainer, module)
+        if lightning_trainer.should_stop:
+            break
+    return shown
+
+
+def test_a_teacher_trains_until_its_returns_are_flat() -> None:
+    """A return counts as better if it is 1 % of the way from random play to the best one, here 3, above the best."""
+    assert len(train_until_flat([400.0] + [402.9] * 20)) == 9
+    assert len(train_until_flat([400.0, 402.9, 403.1] + [402.9] * 20)) == 11
+    assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
 
 
 @pytest.mark.usefixtures("one_learner")
