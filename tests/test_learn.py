@@ -311,9 +311,9 @@ def test_ctrl_c_after_the_training_of_a_teacher(
 
 
 def train_until_flat(returns: list[float]) -> list[float]:
-    """Return the progress that is shown after each evaluation until the training ends. Random play returns 100."""
+    """Return the progress that is shown after each evaluation until the training ends. The baseline is 100."""
     shown: list[float] = []
-    callback = StopWhenFlat(8, lambda fraction, text: shown.append(fraction), 500.0, random_return=100.0)
+    callback = StopWhenFlat(8, lambda fraction, text: shown.append(fraction), 500.0, baseline=100.0)
     strategy = SimpleNamespace(reduce_boolean_decision=lambda decision, all: decision)
     state = {"state": SimpleNamespace(fn=TrainerFn.FITTING), "sanity_checking": False, "fast_dev_run": False}
     lightning_trainer: Any = SimpleNamespace(
@@ -329,7 +329,7 @@ def train_until_flat(returns: list[float]) -> list[float]:
 
 
 def test_a_teacher_trains_until_its_returns_are_flat() -> None:
-    """A return counts as better if it is 1 % of the way from random play to the best one, here 3, above the best."""
+    """A return counts as better if it is 1 % of the way from the baseline to the best one, here 3, above the best."""
     assert len(train_until_flat([400.0] + [402.9] * 20)) == 9
     assert len(train_until_flat([400.0, 402.9, 403.1] + [402.9] * 20)) == 11
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]

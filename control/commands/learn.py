@@ -324,8 +324,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
-    patience, random_return = math.ceil(_PATIENCE * _EVALUATIONS), task.score("probe", "random").mean
-    callback = StopWhenFlat(patience, watch, task.spaces.max_return, random_return)
+    baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
+    callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch, task.spaces.max_return, baseline)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:

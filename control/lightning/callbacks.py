@@ -319,23 +319,23 @@ class Recorder(Callback):
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a clearly better one: by 1 % of the way from the return of
-    random play, ``random_return``, to the best return. After an evaluation with ``max_return``, which none can exceed,
-    the patience is a quarter. Evaluations before the first update do not count. ``watch`` is called with the finished
-    fraction of the training and a text about the best return of an evaluation."""
+    """Ends a training after ``patience`` evaluations without a clearly better one: by 1 % of the way from ``baseline``,
+    such as the return of random play, to the best return. After an evaluation with ``max_return``, which none can
+    exceed, the patience is a quarter. Evaluations before the first update do not count. ``watch`` is called with the
+    finished fraction of the training and a text about the best return of an evaluation."""
 
     def __init__(
-        self, patience: int, watch: Watch | None = None, max_return: float | None = None, random_return: float = 0.0
+        self, patience: int, watch: Watch | None = None, max_return: float | None = None, baseline: float = 0.0
     ):
         super().__init__(GREEDY, mode="max", patience=patience, check_on_train_epoch_end=True)
         self.watch, self.max_return = watch, math.inf if max_return is None else max_return
-        self.random_return = random_return
+        self.baseline = baseline
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         if module.gradient_steps:
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
             reaches_max = best < self.max_return <= score
-            self.min_delta = 0.01 * max(0.0, best - self.random_return)
+            self.min_delta = 0.01 * max(0.0, best - self.baseline)
             if reaches_max or not math.isfinite(best):  # better by less also counts
                 self.min_delta = 0.0
             super().on_train_epoch_end(trainer, module)
