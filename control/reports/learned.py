@@ -51,7 +51,10 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
             sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
         excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
-        sentences.append(f"The environment took {steps:,} steps of the task{excluded}; agents on it take none.")
+        cost = f"{steps:,} steps of the task{excluded}"
+        if scores:
+            cost = f"{cost}, as many as {steps / exam['steps']:.1f} of these agents"
+        sentences.append(f"The environment took {cost}; agents on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
