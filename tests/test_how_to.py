@@ -19,6 +19,7 @@ FILES = {
 }  # fmt: skip
 CHANGED = {
     "models/agents/policy_gradients/config.py", "models/agents/policy_gradients/agent.py", "control/reports/tags.py",
+    "docs/tensorboard.md",
     "models/proxies/search.py", "control/evolution/objectives.py", "understudy/kinds.py", "envs/names.py",
 }  # fmt: skip
 USERS = {

@@ -5,11 +5,13 @@ half a second, too long for `--help` and errors of flags.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import math
 import re
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -122,21 +124,15 @@ def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: 
 
 
 def check_writable(setting: str, *paths: Path) -> None:
-    """Create the folders of files to write, and open each file for a test. A new file is removed again. Raises
-    SettingError about the ``setting`` if a file cannot be written."""
+    """Create the folders of files to write. Raises SettingError about the ``setting`` if a file cannot be written."""
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not path.exists()
-            if is_new and path.is_symlink():
-                raise OSError(f"'{path}' is a link to nothing")
-            if not is_new and not path.is_file():
-                raise OSError(f"'{path}' is no regular file")
-            path.open("ab").close()
-            if is_new:
-                path.unlink()
+            tempfile.TemporaryFile(dir=path.parent).close()
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
     except OSError as error:
-        line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror or error}"
+        line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror}"
         raise SettingError(line) from error
 
 
@@ -241,7 +237,6 @@ class Book:
         hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-        from matplotlib.text import Text
 
         if self.look.narrow:  # one column, in which each panel is as high as its row
             ratios = heights or [1] * len(cells)
@@ -251,8 +246,13 @@ class Book:
             cells, heights, widths = [[number] for number in panel_heights], [*panel_heights.values()], None
             size = (NARROW, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
-        axis_of_panel = _panels(figure, cells, widths, heights)
-        axes = [axis_of_panel[number] for number in sorted(axis_of_panel)]
+        panels: Any = figure.subplot_mosaic(
+            cells,  # type: ignore[arg-type]  # the stubs know names of panels, not numbers
+            empty_sentinel=-1,
+            width_ratios=widths,
+            height_ratios=heights,
+        )
+        axes = [panels[number] for number in sorted(panels)]
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
@@ -265,8 +265,6 @@ class Book:
         if not self.look.texts:
             title = note = ""
         _frame(figure, renderer, axes, size, title, note, min_labels)
-        for text in figure.findobj(Text):
-            _write_dollars(text)
         self._figures.append(figure)
 
 
@@ -296,22 +294,6 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
     axis.grid(False, axis="y")
-
-
-def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
-    """Add the axes of ``cells`` to ``figure``, and return them by number. If rows have different numbers of panels, and
-    no panel spans several rows, each row is laid out separately: columns of different rows are not aligned."""
-    lengths = [len(set(row)) for row in cells]  # panels in each row
-    numbers = {number for row in cells for number in row}
-    spans_rows = len(numbers) < sum(lengths)
-    if spans_rows or len(set(lengths)) == 1:
-        return dict(
-            figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights)  # type: ignore
-        )
-    axes: dict[int, Any] = {}
-    for subfigure, row in zip(figure.subfigures(len(cells), 1, height_ratios=heights), cells, strict=True):
-        axes |= subfigure.subplot_mosaic([list(dict.fromkeys(row))])  # each panel once
-    return axes
 
 
 def _frame(
@@ -350,18 +332,11 @@ def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_l
     position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
     for columns in range(len(handles), 0, -1):
         legend = figure.legend([*handles.values()], labels, ncols=columns, **position)
-        for text in legend.get_texts():
-            _write_dollars(text)
         extent = legend.get_window_extent(renderer)
         if extent.width <= 0.98 * width * figure.dpi or columns == 1:
             break
         legend.remove()
     return legend, extent.height / figure.dpi
-
-
-def _write_dollars(text: Any) -> None:
-    """Draw a dollar in matplotlib's ``text`` as it is: it does not begin a formula."""
-    text.set_parse_math("$" not in text.get_text())
 
 
 def _parameters(theme: str) -> Any:
