@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.errors import MAX_LINES
 from control.cli.options import (
     FLAG_ONLY,
     Flag,
@@ -169,10 +168,8 @@ def _read(words: Words, choices: "_Choices", prefix: str, wrong: list[SettingErr
                     check_value(name, values[name], flag.kind, flag.meta)
             elif switch is not None and switch.kind.item is bool:
                 values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
-            elif len(wrong) < MAX_LINES:
+            else:
                 wrong.append(unknown_error(name, choices.valid_flags, choices.implementation, prefix, choices.game))
-            else:  # it is only counted, because a search for similar names takes time
-                wrong.append(SettingError(f"{prefix}{name} is unknown"))
         except SettingError as error:
             wrong.append(error)
     return expand_shared(choices.agents, values) if isinstance(choices.agents, Mixture) else values

@@ -179,7 +179,10 @@ def draw_levels(
 GRID_POINTS = 200
 _FEW_POINTS = 15  # a curve with fewer points has markers
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
-SMOOTHED = "curves are centred moving averages over 2 % of their points"
+CURVES_NOTE = (
+    "line: mean over seeds, a centred moving average over 2 % of the points; band: its 95 % bootstrap interval; "
+    "dashed: interquartile mean; thin: single seeds; fewer than three seeds have no interval: a line each"
+)
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
@@ -247,21 +250,6 @@ def draw_curves(
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
     if with_iqm and len(curves) > MIN_RUNS:  # with three seeds, the IQM drops none and equals the mean
         axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
-
-
-def curves_note(seed_counts: Sequence[int], with_seeds: bool = False) -> list[str]:
-    """Return the texts that explain the lines of `draw_curves`. ``seed_counts`` are the numbers of seeds of the
-    groups of runs."""
-    texts = []
-    if max(seed_counts) >= MIN_RUNS:
-        texts.append("line: mean over seeds; band: its 95 % bootstrap interval")
-        if max(seed_counts) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
-            texts.append("dashed: interquartile mean")
-        if with_seeds:
-            texts.append("thin, in panels of one group: each seed")
-    if min(seed_counts) < MIN_RUNS and max(seed_counts) > 1:
-        texts.append("fewer than three seeds have no interval: a line each")
-    return texts
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
@@ -340,12 +328,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
     reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
     row_lengths = balanced(len(losses) + has_commands)
-    epochs = max(len(run.columns["epoch"]) for run in runs)
-    lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
-    if epochs == 1:
-        lines_note = "dots: as logged"
-    if len(runs) > 1:
-        lines_note += ", mean over seeds"
+    lines_note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
     note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
     path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
     with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
@@ -356,7 +339,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             set_title(axis, heading, WIDTH / 3.2)
             finish_panel(axis, tag, label, log=True)
         if has_commands:
-            _draw_commands(axes[-1], runs, coloured=epochs > 1)
+            _draw_commands(axes[-1], runs)
     return path
 
 
@@ -381,18 +364,16 @@ def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
     draw_curves(axis, *on_grid(runs, tag), colour, label, with_band=False)
 
 
-def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
-    """Draw the obtained return (y) over the commanded return (x) of each epoch, ``coloured`` by epoch, and the diagonal
-    on which they are equal."""
+def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
+    """Draw the obtained return (y) over the commanded return (x) of each epoch, coloured by epoch, and the diagonal on
+    which they are equal."""
     names = (COMMAND, TRAINING, "epoch")
     commands, returns, epochs = (np.concatenate([run.columns[name] for run in runs]) for name in names)
-    colours: dict[str, Any] = {"c": epochs, "cmap": "viridis"} if coloured else {}
-    dots = axis.scatter(commands, returns, s=7, linewidths=0, **colours)
+    dots = axis.scatter(commands, returns, s=7, linewidths=0, c=epochs, cmap="viridis")
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     set_title(axis, "Obtained against commanded return", WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")
-    if coloured:
-        bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
-        bar.ax.yaxis.get_major_locator().set_params(integer=True)
+    bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
+    bar.ax.yaxis.get_major_locator().set_params(integer=True)

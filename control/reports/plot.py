@@ -4,7 +4,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, cycle
@@ -149,7 +149,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         folder, figure = Path(os.path.commonpath(made_from)), figure_of(groups)
-    target = sheets.figure_file(out or folder, look=look, stem=_default_name(figure.arms, look))
+    stem = file_stem("plot", _environments(figure.arms), {arm.label for arm in figure.arms}, look)
+    target = sheets.figure_file(out or folder, look=look, stem=stem)
     numbers_path = earlier_json or target.with_suffix(".json")
     if not earlier_json:
         _check_numbers_path(numbers_path, target)
@@ -260,12 +261,12 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
     return sorted({arm.names[0] for arm in arms}) if has_all_names else []
 
 
-def _default_name(arms: Sequence[Arm], look: Look) -> str:
-    """Return the name of a figure without its suffix, such as `plot_lunarlander_RCP-A_UDRL`."""
-    games, labels = _environments(arms), sorted({arm.label for arm in arms})
-    words = ["plot"]
-    words += games if len(games) <= 3 else [f"{len(games)}_environments"]
-    words += labels if len(labels) <= 4 else [f"{len(labels)}_groups"]
+def file_stem(kind: str, games: Collection[str], labels: Collection[str], look: Look = PLAIN) -> str:
+    """Return the name of a file about groups of runs with these ``labels``, such as `plot_lunarlander_RCP-A_UDRL` of
+    the ``kind`` "plot"."""
+    words = [kind]
+    words += sorted(games) if len(games) <= 3 else [f"{len(games)}_environments"]
+    words += sorted(labels) if len(labels) <= 4 else [f"{len(labels)}_groups"]
     words += ["dark"] if look.theme == "dark" else []
     words += ["log"] if look.log else []
     return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]
@@ -328,7 +329,9 @@ def _draw_page(book: sheets.Book, figure: Figure, page: Sequence[Sequence[Panel]
     panels = [panel for row in page for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
-    cells, note = sheets.rows(*map(len, page)), _page_note(panels, figure.levels)
+    games = dict.fromkeys(panel.game for panel in panels if panel.is_return)
+    sources = curves.sources([level for game in games for level in figure.levels[game]])
+    cells, note = sheets.rows(*map(len, page)), "; ".join(filter(None, [curves.CURVES_NOTE, sources]))
     with book.sheet(cells, size, name=name, title=figure.heading(arms), note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
@@ -376,24 +379,11 @@ def _share_axes(items: Sequence[tuple[Panel, Any]], levels: Sequence[curves.Leve
     curves.share_limits([*axes])  # the levels may have changed them
 
 
-def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[curves.Level]]) -> str:
-    """Return the note of a sheet with these panels: the meaning of the lines, and the sources of reference levels."""
-    seeds = [arm.seeds for panel in panels for arm in panel.arms]
-    notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
-    notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
-    if any(len(panel.arms) == 1 and panel.arms[0].points for panel in panels):
-        notes.append("thin, in panels of one run: as logged")
-    if any(TAGS[panel.tag].kind == "return" for panel in panels):
-        games = dict.fromkeys(panel.game for panel in panels)
-        notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
-    return "; ".join(filter(None, notes))
-
-
 def _draw_scores(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheet that compares algorithms by their scores."""
     tag, scores_by_game = figure.comparison
     sources = curves.sources([level for game in scores_by_game for level in figure.levels[game]])
-    note = "; ".join(filter(None, (scores.note(scores_by_game), sources)))
+    note = "; ".join(filter(None, (scores.note(), sources)))
     arms = [
         arm
         for game, scores_by_label in scores_by_game.items()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_looks
+from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_look
 from envs.gridmaps import GOAL, HOLE, MAPS, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
@@ -70,7 +70,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
     other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead."""
     networks: Any = proxy.networks
-    game, (look, narrow) = proxy.game, stored_looks(look_of(settings.run))
+    game, look = proxy.game, stored_look(look_of(settings.run))
     path = look.path(folder, "reward")
     title = f"{networks.mode.name} reward network of {game}"
     phi = networks.with_weights(proxy.parameters[None])
@@ -81,7 +81,6 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     elif isinstance(dynamics, CellTable):
         _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
     elif base_name in SLICES:
-        _slices(SLICES[base_name], phi, narrow.path(folder, "reward"), title, narrow)
         _slices(SLICES[base_name], phi, path, title, look)
     else:
         _histogram(game, phi, path, title, look)

@@ -65,17 +65,11 @@ def comparison_text(compared: Mapping[str, Any]) -> str:
     return str(Table(table)) if compared else ""
 
 
-def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
+def note(score: str = "mean over the last tenth of the epochs") -> str:
     """Return the note of `draw`, with ``score`` as the definition of the scores."""
-    has_bands = [len(task) <= MAX_BANDS for task in tasks.values()]
-    intervals = []
-    if any(has_bands):
-        intervals.append("bands of profiles" if all(has_bands) else f"bands of up to {MAX_BANDS} profiles")
-    if improvements(tasks):
-        intervals.append("lines of probabilities")
-    interval_note = f"; {' and '.join(intervals)}: 95 % stratified bootstrap intervals" if intervals else ""
-    dots = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
-    return f"{dots}{interval_note}; as in Agarwal et al. 2021"
+    scores = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
+    intervals = f"bands (of up to {MAX_BANDS} profiles) and lines of probabilities: 95 % stratified bootstrap intervals"
+    return f"{scores}; {intervals}; as in Agarwal et al. 2021"
 
 
 def draw(

@@ -65,10 +65,8 @@ class Look:
     texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file of a figure in ``folder``: ``STEM.png``, or ``STEM_narrow.png`` for a narrow figure, with the
-        first of the formats as suffix."""
-        suffix = self.formats[0] if self.formats else "png"
-        return folder / f"{stem}{'_narrow' if self.narrow else ''}.{suffix}"
+        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix."""
+        return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
 
 
 PLAIN = Look()
@@ -79,11 +77,9 @@ def look_of(run: Any) -> Look:
     return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
 
 
-def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
-    """Return two appearances of a picture that pages show: ``look`` with SVG as a further format, and a narrow
-    SVG for telephones."""
-    formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
-    return replace(look, formats=formats), replace(look, formats=("svg",), narrow=True)
+def stored_look(look: Look = PLAIN) -> Look:
+    """Return the appearance of a picture that pages show: ``look`` with SVG as a further format."""
+    return replace(look, formats=tuple(dict.fromkeys((*(look.formats or ("png",)), "svg"))))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -108,19 +104,24 @@ def write_numbers(path: Path, numbers: Any) -> None:
     atomic_write_text(path, text + "\n")
 
 
-def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
-    """Return the file of a figure: ``out``, or ``STEM.png`` in it if it is a folder. If ``look`` has formats without
-    the suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in
-    `FORMATS`."""
+def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FORMATS) -> Path:
+    """Return the file to write: ``out`` or, if it is a folder, the file ``stem`` in it with the first of ``formats``.
+    Raises SettingError about the ``setting`` for a file with another suffix than ``formats``."""
     if out.is_dir() or not (out.suffix or out.is_file()):
-        out = out / f"{stem}.png"
-    file_format = out.suffix.removeprefix(".").lower()
-    if file_format not in FORMATS:
-        allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
-        raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}")
-    if look.formats and file_format not in look.formats:
-        out = out.with_suffix(f".{look.formats[0]}")
+        out = out / f"{stem}.{formats[0]}"
+    if out.suffix.removeprefix(".").lower() not in formats:
+        allowed = ", ".join(f".{suffix}" for suffix in formats)
+        raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}", setting)
     return out
+
+
+def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
+    """Return the `output_file` of a figure. If ``look`` has formats without its suffix, the first of them replaces
+    it."""
+    path = output_file(out, setting, stem)
+    if look.formats and path.suffix[1:].lower() not in look.formats:
+        path = path.with_suffix(f".{look.formats[0]}")
+    return path
 
 
 def check_writable(setting: str, *paths: Path) -> None:

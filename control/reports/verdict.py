@@ -232,29 +232,17 @@ class Verdict(Baselines):
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` maps the name of each kind to its
-    verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. Its sentences name every
-    kind, and give common numbers once."""
+    """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
+    name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))
-    # The kinds that pass: their share of the way from random play to the teacher.
-    shares = {name: f"{100 * verdict.share:.0f} %" for name, verdict in verdicts.items() if not verdict.failure}
-    clauses = []
-    if not failures and len(set(shares.values())) == 1:  # all kinds have the same share
-        count = f"{first_verdict.agents.count} {'each ' if len(shares) > 1 else ''}of {', '.join(shares)}"
-        (share,) = set(shares.values())
-        clauses.append(f"new agents that trained only on the bandit ({count}) come {share} {_WAY}")
-    elif shares:
-        clauses.append(f"agents come {', '.join(f'{share} ({name})' for name, share in shares.items())} {_WAY}")
+    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if not verdict.failure]
+    clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}"] if shares else []
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
     if shares and first_verdict.doubt:
         clauses.append(first_verdict.doubt)
-    means = {name: str(verdict.agents) for name, verdict in verdicts.items()}
-    if len(means) > 1 and len(set(means.values())) == 1:
-        returns = f"agents {first_verdict.agents}"
-    else:
-        returns = ", ".join(f"{name} {mean}" for name, mean in means.items())
+    returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
     kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
