@@ -31,16 +31,14 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 class Arm:
     """Curves and scores of a group of runs with ``seeds`` seeds and the ``names`` of environment, experiment and
     implementation (`Group`). ``curves`` maps a tag to G steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps
-    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``points`` has the steps
-    and values of a single run as it logged them. ``label`` is the name in the legend. ``game`` is the environment if
-    the figure has several, otherwise empty."""
+    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in
+    the legend. ``game`` is the environment if the figure has several, otherwise empty."""
 
     label: str
     names: tuple[str, ...]
     seeds: int
     curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
-    points: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     game: str = ""
 
     @property
@@ -189,8 +187,6 @@ def figure_of(groups: Sequence[Group]) -> Figure:
         for tag in names:
             steps, seed_curves = curves.on_grid(group.runs, tag)
             arm.curves[tag] = (steps, seed_curves)
-            if len(group.runs) == 1:
-                arm.points[tag] = group.runs[0].points(tag, "env_steps")
             if TAGS[tag].kind == "return":
                 last = np.array([run.last(tag) for run in group.runs])
                 arm.scores[tag] = last[np.isfinite(last)]
@@ -360,8 +356,6 @@ def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) 
         steps, seed_curves = arm.curves[panel.tag]
         is_alone = len(panel.arms) == 1
         curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds=is_alone)
-        if is_alone and panel.tag in arm.points:
-            axis.plot(*arm.points[panel.tag], color=colours[arm.label], linewidth=0.5, alpha=0.4)
     is_loss = not panel.is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
     curves.finish_panel(axis, panel.tag, panel.label, is_loss or log, panel.values if panel.is_return else None)
 

@@ -48,8 +48,9 @@ PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
 RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
-_NOTE_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 14, 12  # letters per inch of a line
-_NOTE_LINE, _TITLE_LINE = 0.125, 0.192  # heights of a line in inches
+_NOTE_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 15, 12  # letters per inch of a line
+_HANDLE_LETTERS = 7  # width of the line beside a label of the legend, in letters
+_NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line in inches
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,6 @@ class Book:
         """Yield the axes of a sheet. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
         hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         if self.look.narrow:  # one column, in which each panel is as high as its row
@@ -261,11 +261,10 @@ class Book:
                 axis.tick_params(labelleft=True)
                 axis.yaxis.label.set_visible(True)
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
-        renderer = FigureCanvasAgg(figure).get_renderer()
         self.sheets.append((name, note))
         if not self.look.texts:
             title = note = ""
-        _frame(figure, renderer, axes, size, title, note, min_labels)
+        _frame(figure, axes, size, title, note, min_labels)
         self._figures.append(figure)
 
 
@@ -297,47 +296,35 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     axis.grid(False, axis="y")
 
 
-def _frame(
-    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
-) -> None:
+def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int) -> None:
     """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
     in inches. The legend is omitted for fewer labels than ``min_labels``."""
     width, panel_height = size
-    title_text = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
-    note_text = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
+    title_text = textwrap.fill(title, int(_TITLE_LETTERS * width))
+    note_text = textwrap.fill(note, int(_NOTE_LETTERS * width))
     title_height = 0.05 + _TITLE_LINE * (title_text.count("\n") + 1) if title else 0.02
     note_height = 0.05 + _NOTE_LINE * (note_text.count("\n") + 1) if note else 0.0
-    legend_box, legend_height = _legend(figure, renderer, axes, width, min_labels)
+    handles: dict[str, Any] = {}  # label -> line of the first panel with this label
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    has_legend = len(handles) >= min_labels
+    letters = sum(len(label) + _HANDLE_LETTERS for label in handles)
+    legend_lines = max(1, math.ceil(letters / (_LEGEND_LETTERS * width)))
+    legend_height = 0.08 + _LEGEND_LINE * legend_lines if has_legend else 0.0
     top_margin = title_height + legend_height
     height = panel_height + top_margin + note_height
     figure.set_size_inches(width, height)
     figure.get_layout_engine().set(rect=(0, note_height / height, 1, 1 - (top_margin + note_height) / height))
     if title:
         figure.suptitle(title_text, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
-    if legend_box is not None:
-        legend_box.set_bbox_to_anchor((0, 1 - title_height / height))
+    if has_legend:
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
+        figure.legend(
+            [*handles.values()], [*handles], ncols=math.ceil(len(handles) / legend_lines), borderaxespad=0.2, **place
+        )
     if note:
         figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
-
-
-def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: int) -> tuple[Any, float]:
-    """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
-    None and 0 for fewer than ``min_labels`` labels."""
-    handles: dict[str, Any] = {}  # label -> line of the first panel with this label
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    if len(handles) < min_labels:
-        return None, 0.0
-    labels = [textwrap.fill(label, int(_LEGEND_LETTERS * width)) for label in handles]
-    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
-    for columns in range(len(handles), 0, -1):
-        legend = figure.legend([*handles.values()], labels, ncols=columns, **position)
-        extent = legend.get_window_extent(renderer)
-        if extent.width <= 0.98 * width * figure.dpi or columns == 1:
-            break
-        legend.remove()
-    return legend, extent.height / figure.dpi
 
 
 def _parameters(theme: str) -> Any:
