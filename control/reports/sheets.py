@@ -141,14 +141,7 @@ def check_writable(setting: str, *paths: Path) -> None:
 # -- layout ------------------------------------------------------------------------------------------------------------
 
 Cells = list[list[int]]
-"""Layout of a sheet: the numbers of the panels in each row. A panel may span several cells; -1 is an empty cell."""
-
-
-def grid(panels: int, columns: int) -> Cells:
-    """Return the cells of a number of ``panels``, filled row by row. The last row may end with empty cells:
-    ``grid(3, 2)`` is ``[[0, 1], [2, -1]]``."""
-    numbers = [*range(panels), *[-1] * (-panels % columns)]
-    return [numbers[first : first + columns] for first in range(0, panels, columns)]
+"""Layout of a sheet: the numbers of the panels in each row. A panel may span several cells."""
 
 
 def rows(*lengths: int) -> Cells:
@@ -243,13 +236,12 @@ class Book:
             ratios = heights or [1] * len(cells)
             panel_heights: dict[int, float] = {}
             for row, ratio in zip(cells, ratios, strict=True):
-                panel_heights |= {number: size[1] * ratio / sum(ratios) for number in row if number >= 0}
+                panel_heights |= {number: size[1] * ratio / sum(ratios) for number in row}
             cells, heights, widths = [[number] for number in panel_heights], [*panel_heights.values()], None
             size = (NARROW, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
         panels: Any = figure.subplot_mosaic(
             cells,  # type: ignore[arg-type]  # the stubs know names of panels, not numbers
-            empty_sentinel=-1,
             width_ratios=widths,
             height_ratios=heights,
         )

@@ -13,7 +13,6 @@ Kind = Literal["return", "loss", ""]
 
 RUNNING_MEAN = "rollout/return_running_mean"
 TRAINING = "rollout/return_mean"
-LENGTH = "rollout/length_mean"
 SAMPLED = "eval/return_sampled"
 GREEDY = "eval/return_greedy"
 REWARD_RATE = "eval/reward_rate"
