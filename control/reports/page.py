@@ -261,7 +261,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     stem = "report"
     if len(run_folders) > 1:
         stem = file_stem("report", {group.names[0] for group in groups}, {subject.label for subject in subjects})
-    target = output_file(out or Path(os.path.commonpath(run_folders)), "report_out", stem, ("html", "htm"))
+    target = output_file(out or Path(os.path.commonpath(run_folders)), "report_out", stem, ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")

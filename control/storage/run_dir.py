@@ -75,14 +75,13 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     try:
         folder.mkdir(parents=True, exist_ok=True)
         last_run = newest(folder)
-        number = _version_number(last_run) + 1 if last_run else 0
-        while True:
+        first_number = _version_number(last_run) + 1 if last_run else 0
+        for number in itertools.count(first_number):
             path = folder / f"version_{number}"
-            try:  # mkdir is atomic: exactly one of several processes makes it, the others try the next number
+            # mkdir is atomic: exactly one of several processes makes the folder, the others try the next number.
+            with contextlib.suppress(FileExistsError):
                 path.mkdir()
                 break
-            except FileExistsError:
-                number += 1
         for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
