@@ -333,7 +333,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
             "solved from": "-" if subject.solved is None else f"{subject.solved:g}",
             "return of": tags.TAGS[subject.tag].short if subject.tag else "-",
             "best return": number_text(sum(best) / len(best)) if best else "-",
-            "seeds": f"{len(seeds)} ({_seeds_text([int(seed) for seed in seeds])})",
+            "seeds": f"{len(seeds)} ({_seed_numbers([int(seed) for seed in seeds])})",
             "steps of a seed": "-" if subject.is_search else subject.steps,
             "steps of a search": subject.steps if subject.is_search else "-",
         })  # fmt: skip
@@ -429,21 +429,27 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
             if folder.texts.get(name, defaults[name]) != defaults[name]:
                 changed_names.add(name)
-    columns = {subject.label: {name: subject.setting(name) for name in names} for subject in subjects}
     caption = "Settings that are not the defaults, or differ between the runs"
+    header = ["setting", *(subject.label for subject in subjects), "meaning"]
     if len(subjects) == 1:
         caption = "Settings that are not the defaults"
-        columns = {"value": next(iter(columns.values())), "default": {name: defaults.get(name, "-") for name in names}}
-    else:
-        changed_names |= {name for name in names if len({column[name] for column in columns.values()} - {"-"}) > 1}
-        changed_names -= {"seed"}  # seeds are meant to differ
-    rows = {}
+        header = ["setting", "value", "default", "meaning"]
+    rows, changes = [], []
     for name in names:
-        rows[name] = [name, *(column[name] for column in columns.values()), " / ".join(meanings.get(name, ()))]
-    header, changes = ["setting", *columns, "meaning"], [rows[name] for name in names if name in changed_names]
+        values = [subject.setting(name) for subject in subjects]
+        is_changed = name in changed_names
+        if len(subjects) == 1:
+            values.append(defaults.get(name, "-"))
+        elif name == "seed":  # seeds are meant to differ
+            is_changed = False
+        else:
+            is_changed = is_changed or len({*values} - {"-"}) > 1
+        rows.append([name, *values, " / ".join(meanings.get(name, ()))])
+        if is_changed:
+            changes.append(rows[-1])
     return {
         "changes": Table([header, *changes], caption, numeric=False) if changes else None,
-        "table": Table([header, *rows.values()], "All settings", numeric=False),
+        "table": Table([header, *rows], "All settings", numeric=False),
     }
 
 
@@ -501,7 +507,7 @@ def _data_url(path: Path) -> str:
     return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(content).decode()}"
 
 
-def _seeds_text(seeds: Sequence[int]) -> str:
+def _seed_numbers(seeds: Sequence[int]) -> str:
     """Return sorted seeds as text: ``25-29`` for consecutive ones, otherwise all, such as ``25, 31``."""
     first, last = seeds[0], seeds[-1]
     return f"{first}-{last}" if 0 < last - first == len(seeds) - 1 else ", ".join(map(str, seeds))

@@ -296,8 +296,11 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
             if tag in arm.curves:
                 title, label = curves.quantity(tag, curves.package_of(arm.names))
                 panels.setdefault((tag, title, label), Panel(game, tag, title, label, [])).arms.append(arm)
-    remaining_panels = iter(panels.values())
-    return [[next(remaining_panels) for _ in range(length)] for length in sheets.balanced(len(panels))]
+    rows, remaining_panels = [], list(panels.values())
+    for length in sheets.balanced(len(panels)):
+        rows.append(remaining_panels[:length])
+        remaining_panels = remaining_panels[length:]
+    return rows
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:

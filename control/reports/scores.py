@@ -38,8 +38,9 @@ def improvements(tasks: Mapping[str, Task]) -> dict[tuple[str, str], tuple[float
     shared = sorted(set.intersection(*(set(task) for task in tasks.values())))
     estimates, total_probability = {}, dict.fromkeys(shared, 0.0)
     for first, second in permutations(shared, 2):
-        scores = ([task[label] for task in tasks.values()] for label in (first, second))
-        estimates[first, second] = improvement(*scores)
+        first_scores = [task[first] for task in tasks.values()]
+        second_scores = [task[second] for task in tasks.values()]
+        estimates[first, second] = improvement(first_scores, second_scores)
         total_probability[first] += estimates[first, second][0]
     order = sorted(shared, key=lambda label: -total_probability[label])
     return {pair: estimates[pair] for pair in permutations(order, 2)}

@@ -194,7 +194,9 @@ class MetricsFile:
             self.columns += new_columns
             self._write(_rows(self.path))
         # Numbers of Python, because csv would write the names of NumPy and torch types.
-        plain_rows = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
+        plain_rows = []
+        for row in rows:
+            plain_rows.append({tag: int(value) if tag in KEYS else float(value) for tag, value in row.items()})
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain_rows)
 
