@@ -133,7 +133,7 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
     heading = "Settings that are not the defaults, or differ between the runs"
     differing, _, folded = page.text.partition(heading)[2].partition("All ")
-    row = r" max_weight (- )?[\d.]+ (- )?largest exponential weight "  # of one of the agents
+    row = r" max_weight (- )?[\d.]+ (- )?[\d.]+ largest exponential weight "  # of one of the agents
     assert not re.search(row, differing) and re.search(row, folded)
     assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text

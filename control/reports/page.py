@@ -417,35 +417,28 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
-    defaults: dict[str, str] = {}  # of the preset
-    meanings: dict[str, dict[str, None]] = {}  # ordered sets of help texts, which may differ between families
+    # Ordered sets of defaults and help texts, which may differ between families.
+    defaults: dict[str, dict[str, None]] = {name: {} for name in names}
+    meanings: dict[str, dict[str, None]] = {name: {} for name in names}
     changed_names = set[str]()
     for folder in folders:
         if folder.settings is None:
             continue
         run = folder.settings.run
         for name, flag in flags_for_values(run.implementation, run.gamename, folder.texts).items():
-            defaults[name] = _setting_text(flag.default)
-            meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
-            if folder.texts.get(name, defaults[name]) != defaults[name]:
-                changed_names.add(name)
+            if name in folder.texts:
+                default = _setting_text(flag.default)
+                defaults[name][default] = None
+                meanings[name][_SOURCES.sub("", flag.meta["help"])] = None
+                if folder.texts[name] != default:
+                    changed_names.add(name)
     caption = "Settings that are not the defaults, or differ between the runs"
-    header = ["setting", *(subject.label for subject in subjects), "meaning"]
-    if len(subjects) == 1:
-        caption = "Settings that are not the defaults"
-        header = ["setting", "value", "default", "meaning"]
+    header = ["setting", *(subject.label for subject in subjects), "default", "meaning"]
     rows, changes = [], []
     for name in names:
         values = [subject.setting(name) for subject in subjects]
-        is_changed = name in changed_names
-        if len(subjects) == 1:
-            values.append(defaults.get(name, "-"))
-        elif name == "seed":  # seeds are meant to differ
-            is_changed = False
-        else:
-            is_changed = is_changed or len({*values} - {"-"}) > 1
-        rows.append([name, *values, " / ".join(meanings.get(name, ()))])
-        if is_changed:
+        rows.append([name, *values, " / ".join(defaults[name]) or "-", " / ".join(meanings[name])])
+        if name in changed_names or len({*values} - {"-"}) > 1:
             changes.append(rows[-1])
     return {
         "changes": Table([header, *changes], caption, numeric=False) if changes else None,
