@@ -24,6 +24,7 @@ from control.loops.build import spaces_of
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
 from control.reports.tables import number_text
+from envs.base import Environment
 from envs.make import make_environment
 from models.spaces import Continuous, Discrete
 from models.streams import Streams, derive_seed, random_actions
@@ -97,43 +98,43 @@ class Baselines:
         spaces = spaces_of(game, limit)
         limit = limit if spaces.max_episode_steps else LONG
         streams = Streams([derive_seed(seed, "random play")])
-        constants = constant_actions(spaces.actions)
-        policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
-        policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
-        max_steps = len(policies) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
+        actions = constant_actions(spaces.actions)
+        constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
+        max_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
         envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))  # episodes at once
-        real_steps = 0
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-
-            def play(names: list[str], count: int, max_real_steps: int) -> dict[str, list[float]]:
-                """Return the returns of at least ``count`` episodes of each policy in ``names``. After
-                ``max_real_steps`` steps of all policies, no further episodes begin."""
-                nonlocal real_steps
-                starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
-                returns: dict[str, list[float]] = {name: [] for name in names}
-                num_episodes = 0  # of each policy
-                while num_episodes == 0 or (num_episodes < count and real_steps < max_real_steps):
-                    seeds = starts.episode_seeds(envs)
-                    for name in names:
-                        episodes = play_episodes(FunctionPolicy(policies[name]), real, seeds)
-                        real_steps += int(episodes.lengths.sum())
-                        returns[name] += episodes.returns[0].tolist()
-                    num_episodes += envs
-                return returns
-
-            choice = play(list(constants), CHOICE_EPISODES, MOST_STEPS // 2)
+            choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2)
             best = max(choice, key=lambda name: sum(choice[name]))
-            baselines = ["random", best]
+            policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
+            policies[best] = constants[best]
             if teacher is not None:
                 policies["teacher"] = teacher
-                baselines.append("teacher")
-            returns = play(baselines, EPISODES, MOST_STEPS)
+            returns, steps = _play(policies, real, seed, EPISODES, MOST_STEPS - choice_steps)
         scores = {name: Score.of(values) for name, values in returns.items()}
-        return cls(scores["random"], scores[best], best, scores.get("teacher"), real_steps)
+        return cls(scores["random"], scores[best], best, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
         """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`."""
         return Verdict(agents=Score.of(returns), **vars(self) | details)
+
+
+def _play(
+    policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int
+) -> tuple[dict[str, list[float]], int]:
+    """Return the returns of at least ``count`` episodes of each of ``policies`` by name, and the number of steps. After
+    ``max_steps`` steps of all policies, no further episodes begin. ``seed`` and ``count`` determine the episodes, which
+    are the same for all policies."""
+    starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
+    returns: dict[str, list[float]] = {name: [] for name in policies}
+    num_episodes = steps = 0
+    while num_episodes == 0 or (num_episodes < count and steps < max_steps):
+        seeds = starts.episode_seeds(real.envs)
+        for name, act in policies.items():
+            episodes = play_episodes(FunctionPolicy(act), real, seeds)
+            steps += int(episodes.lengths.sum())
+            returns[name] += episodes.returns[0].tolist()
+        num_episodes += real.envs
+    return returns, steps
 
 
 @dataclass(frozen=True, kw_only=True)
