@@ -155,21 +155,26 @@ def draw_levels(
     get_limits, set_limits = (axis.get_ylim, axis.set_ylim) if is_y else (axis.get_xlim, axis.set_xlim)
     draw_line = axis.axhline if is_y else axis.axvline
     styles = iter(_STYLES)
+    is_log = is_y and axis.get_yscale() == "log"
     for level in reference_levels:
         value = level.value
+        style: dict[str, Any]
+        if level.implementation:
+            style = {"color": colours[level.implementation], "linestyle": "-."}
+        else:
+            style = {"color": GREY, "linestyle": next(styles, ":")}
         low, high = get_limits()
-        max_distance = _MAX_DISTANCE * (high - low)
-        colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
-        if is_y and not low - max_distance <= value <= high + max_distance:
+        distance = max(low - value, value - high)  # from the panel
+        if is_y and distance > _MAX_DISTANCE * (high - low):
             place = f" in {game}" if game else ""
-            axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{place} (beyond the axis)")
+            axis.plot([], [], label=f"{level.label}{place} (beyond the axis)", **style)
             continue
         text = {"values": level.label, "names": level.name, "none": None}[legend]
-        draw_line(value, color=colour, linewidth=1.0, linestyle=style, label=text, zorder=1.5)
+        draw_line(value, linewidth=1.0, label=text, zorder=1.5, **style)
         if legend == "names" and not level.implementation and is_y:
             transform = axis.get_yaxis_transform()
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
-        margin = 0.0 if is_y and axis.get_yscale() == "log" else 0.04 * (high - low)
+        margin = 0.0 if is_log else 0.04 * (high - low)
         set_limits(min(low, value - margin), max(high, value + margin))
 
 
@@ -192,7 +197,8 @@ def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array,
     curves = [(xs, values) for xs, values in curves if len(xs)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
-    start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
+    start = max(xs[0] for xs, _ in curves)
+    end = min(xs[-1] for xs, _ in curves)
     if end <= start:
         grid = np.array([start])
     elif max(len(xs) for xs, _ in curves) < _FEW_POINTS:  # the grid consists of the points of all runs
@@ -274,8 +280,10 @@ def scale(axis: Any, log: bool = False) -> None:
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
     """Give panels of the same quantity the same limits of the ``axis_name`` axis, which include all their limits."""
     limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
+    lowest = min((low for low, _ in limits), default=0.0)
+    highest = max((high for _, high in limits), default=1.0)
     for axis in axes:
-        getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
+        getattr(axis, f"set_{axis_name}lim")(lowest, highest)
 
 
 # -- the figure of one run ---------------------------------------------------------------------------------------------

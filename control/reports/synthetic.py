@@ -151,8 +151,8 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
         values = {kind: array[:, column] for kind, array in samples.items()}
         if bandit and column < size:
             del values["synthetic on real"]
-        ends = [np.quantile(array, [0.002, 0.998]) for array in values.values()]
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        low = min(np.quantile(array, 0.002) for array in values.values())
+        high = max(np.quantile(array, 0.998) for array in values.values())
         margin = 0.05 * max(high - low, 1e-3)
         edges = np.linspace(low - margin, high + margin, BINS + 1)
         panel: dict[str, Any] = {"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]}
