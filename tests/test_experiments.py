@@ -184,7 +184,7 @@ def test_figures_of_scripts(theme: str, tmp_path: Path, figures: list[Any], caps
     dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
     assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
     note = " ".join(text.get_text() for text in policy.texts)
-    assert "; lines of probabilities: 95 %" in note.replace("\n", " "), "profiles of six have no bands"
+    assert "probabilities: 95 % stratified bootstrap intervals" in note.replace("\n", " ")
     assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
     rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
     assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 16

@@ -1,7 +1,6 @@
 """Films: speed, size, captions, several agents side by side."""
 
 import base64
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import trainer
 from control.films import encoding, pictures
-from control.films.encoding import mp4, poster
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused
@@ -146,18 +144,6 @@ def test_shorter_episode_waits_for_the_longer_one(
     _, images = frames(tmp_path / "film.mp4")
     assert images[0].shape[1] == 2 * 400 + pictures.GAP and not (tmp_path / "film.gif").exists()
     assert len(images) == 1 + 8 + round(1.8 * 7)
-
-
-def test_poster_is_of_an_mp4_alone(tmp_path: Path) -> None:
-    """A playlist with the suffix of a film could name any file."""
-    film, playlist = tmp_path / "film.mp4", tmp_path / "playlist.mp4"
-    with mp4(film, 10) as add:
-        for level in (0, 200, 200):
-            add(np.full((64, 96, 3), level, np.uint8))
-    picture = np.asarray(Image.open(io.BytesIO(poster(film))))
-    assert picture.shape == (64, 96, 3) and abs(int(picture.mean()) - 200) < 5
-    playlist.write_text(f"ffconcat version 1.0\nfile {film.name}\n")
-    assert poster(playlist) == poster(tmp_path / "missing.mp4") == b""
 
 
 def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

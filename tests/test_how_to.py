@@ -19,6 +19,7 @@ FILES = {
 }  # fmt: skip
 CHANGED = {
     "models/agents/policy_gradients/config.py", "models/agents/policy_gradients/agent.py", "control/reports/tags.py",
+    "docs/tensorboard.md",
     "models/proxies/search.py", "control/evolution/objectives.py", "understudy/kinds.py", "envs/names.py",
 }  # fmt: skip
 USERS = {
@@ -74,6 +75,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(path, folder)
         elif (path / "__init__.py").exists() or path.name in ("experiments", "tests"):
             shutil.copytree(path, folder / path.name)  # with what Python has compiled of files that stay the same
+    (folder / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "tensorboard.md", folder / "docs")
     text = "".join(page.read_text() for page in HOW_TO)
     sources = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     assert set(sources) == FILES | USERS
@@ -144,9 +147,10 @@ def test_a_search_by_another_outer_loop(checkout: Path) -> None:
 
 @pytest.mark.slow
 def test_the_examples_have_the_style_of_the_project(checkout: Path) -> None:
-    run(checkout, "-m", "ruff", "check", *sorted(FILES | CHANGED | USERS))
-    run(checkout, "-m", "ruff", "format", "--check", *sorted(FILES | CHANGED | USERS))
-    run(checkout, "-m", "mypy", *sorted(FILES | CHANGED))
+    changed_modules = {name for name in CHANGED if name.endswith(".py")}
+    run(checkout, "-m", "ruff", "check", *sorted(FILES | changed_modules | USERS))
+    run(checkout, "-m", "ruff", "format", "--check", *sorted(FILES | changed_modules | USERS))
+    run(checkout, "-m", "mypy", *sorted(FILES | changed_modules))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import understudy
-from control.reports.reward import _map, invariance
+from control.reports.reward import _map, best_moves
 from control.reports.sheets import PLAIN
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
@@ -180,29 +180,23 @@ def test_zero_terminal_potential_keeps_optimal_policies(mode: int) -> None:
         stages, flat = random_networks("cliff", 4, mode=mode, rn_terminal=terminal, rn_output_scale=30.0, **CLIFF)
         invariant_counts[terminal] = 0
         for m in range(4):
-            result = invariance(cliff(), stages.parameters.with_weights(flat[[m]]), 0.8, terminal == "zero")
+            real, learned = best_moves(cliff(), stages.parameters.with_weights(flat[[m]]), 0.8, terminal == "zero")
             inside = torch.tensor([cell == "." or cell == "S" for cell in "".join(cliff().rows)])
-            invariant_counts[terminal] += bool(torch.equal(result.real[inside], result.learned[inside]))
-            if mode == 2 and terminal == "zero":
-                assert len(result.path) == result.agree == 13
+            invariant_counts[terminal] += bool(torch.equal(real[inside], learned[inside]))
     assert invariant_counts["free"] < 4
     assert (invariant_counts["zero"] == 4) == (mode == 2)
 
 
-def test_best_moves_of_the_map_by_hand(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_best_moves_of_the_map_by_hand(tmp_path: Path) -> None:
     stages, flat = random_networks("cliff", mode=2, **CLIFF)
-    result = invariance(cliff(), stages.parameters.with_weights(0 * flat), 0.9)
+    real, learned = best_moves(cliff(), stages.parameters.with_weights(0 * flat), 0.9)
     go_right, go_left, go_down, go_up = range(4)
     best = {36: [go_up], 24: [go_right], 35: [go_down], 23: [go_down], 0: [go_right, go_down]}
     for cell, moves in best.items():
-        assert result.real[cell].nonzero()[:, 0].tolist() == moves, cell
-    assert torch.equal(result.real, result.learned) and not result.real[12, go_left]
-    figures = request.getfixturevalue("figures")
-    other, moved = random_networks("cliff", mode=6, **CLIFF)
-    for phi in (stages.parameters.with_weights(0 * flat), other.parameters.with_weights(9 * moved)):
-        _map(cliff(), phi, 0.9, tmp_path / "map.png", "", PLAIN)
-    assert ["grey arrows are" in figure.texts[-1].get_text() for figure in figures] == [False, True]
-    assert len(result.path) == result.agree == 13 and result.path[0] == 36
+        assert real[cell].nonzero()[:, 0].tolist() == moves, cell
+    assert torch.equal(real, learned) and not real[12, go_left]
+    _map(cliff(), stages.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", PLAIN)
+    assert (tmp_path / "map.png").exists()
 
 
 # -- first networks ----------------------------------------------------------------------------------------------------

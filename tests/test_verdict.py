@@ -99,16 +99,11 @@ def test_kinds_of_agents() -> None:
     baselines = "teacher 220.0, random play -180.0, best constant action (0) -140.0."
     two = joint_verdict({"DDQN": good, "PPO": poor, "A2C": bad})
     assert two["passed"] and two["sentence"] == (
-        f"Agents come 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}. "
+        f"New agents that trained only on the bandit come 100 % (DDQN), 90 % (PPO) {way}; A2C: {failure}. "
         f"Mean returns: DDQN 220.0, PPO 180.0, A2C -150.0, {baselines}"
     )
-    alike = joint_verdict({"DDQN": good, "PPO": good})["sentence"]
-    agents = f"New agents that trained only on the bandit ({good.agents.count} each of DDQN, PPO)"
-    assert alike == f"{agents} come 100 % {way}. Mean returns: agents 220.0, {baselines}"
     one = joint_verdict({"DDQN": good, "PPO": bad})
-    assert not one["passed"] and one["sentence"].startswith(
-        f"Agents come 100 % (DDQN) {way}; PPO: {failure}: try more."
-    )
+    assert not one["passed"] and f" come 100 % (DDQN) {way}; PPO: {failure}: try more." in one["sentence"]
     assert joint_verdict({"PPO": bad})["sentence"].startswith(f"PPO: {failure}: try more. Mean returns: PPO -150.0")
     like_constant = Verdict(agents=score(-139.0, 4.0), **fields | {"teacher": score(-141.0, 4.0)})
     doubt = "the teacher is no better than the best constant action"

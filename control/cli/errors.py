@@ -10,22 +10,17 @@ from models.settings import SettingErrors, UserError, shorten
 
 PROJECT_MODULES = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a full or broken disk
-# Module -> the extra of pyproject.toml that installs it. The extra ``train`` installs all other modules.
-_EXTRA_OF_MODULE = {
-    "ray": "tune",
-    "optuna": "tune",
-    "hpbandster": "bohb",
-    "ConfigSpace": "bohb",
-    "mujoco": "mujoco",
-    "vizdoom": "doom",
-    "stable_baselines3": "bench",
-    "minari": "data",
-    "h5py": "data",
-    "wandb": "loggers",
-    "mlflow": "loggers",
-    "trackio": "loggers",
-    "onnx": "onnx",
-    "huggingface_hub": "hub",
+# Extras of pyproject.toml and the modules that they install. The extra ``train`` installs all other modules.
+_MODULES_OF_EXTRA = {
+    "tune": ("ray", "optuna"),
+    "bohb": ("hpbandster", "ConfigSpace"),
+    "mujoco": ("mujoco",),
+    "doom": ("vizdoom",),
+    "bench": ("stable_baselines3",),
+    "data": ("minari", "h5py"),
+    "loggers": ("wandb", "mlflow", "trackio"),
+    "onnx": ("onnx",),
+    "hub": ("huggingface_hub",),
 }
 MAX_LINES = 20  # error lines per command
 # EBUSY: a file that is a mount point, as in a container, cannot be replaced.
@@ -60,7 +55,7 @@ def one_line(error: BaseException) -> str | None:
         )
     module = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if module and module not in PROJECT_MODULES:
-        extra = _EXTRA_OF_MODULE.get(module, "train")
+        extra = next((extra for extra, modules in _MODULES_OF_EXTRA.items() if module in modules), "train")
         return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
     return None
 

@@ -19,15 +19,7 @@ from models.vocabulary import aliases_of
 
 USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
 
-train PPO until it lands on the moon, and film it:
-  python trainer.py --implementation PPO --gamename lunarlander --steps_per_epoch 1024 --target_return 250 --record
-play 100 episodes with that run's best checkpoint:
-  python trainer.py --eval_agent exp_dir/lunarlander/debug/PPO/seed_25/version_0
-draw and tabulate all runs below a folder:
-  python trainer.py --plot exp_dir/lunarlander
-learn an environment for CartPole, on which new agents train:
-  python trainer.py --implementation SE --gamename cartpole --proxy bandit
-
+{examples}
 More: README.md, docs/which_agent.md, docs/index.md (all pages); below,
 settings of {subject}.
 
@@ -48,17 +40,18 @@ SYNTAX = (
     f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
     f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
 )
-FIRST_COMMANDS = (
-    ("--eval_agent cartpole-bandit", "train new agents on a learned CartPole, test them on the real one", "seconds"),
-    ("--implementation SE --gamename cartpole --proxy bandit --generations 30", "learn such a CartPole", "1 minute"),
-    (
-        "--implementation PPO --steps_per_epoch 1024 --target_return 250 --record",
-        "land on the moon with PPO, and film it",
-        "2 minutes",
-    ),
-    ("--learn CartPole-v1", "teacher, learned environment, learned reward, and a page of results", "2 minutes"),
-    ("--preset ranks --total_steps 1500000", "an agent that follows commands lands on the moon", "6 minutes"),
-)
+# Their times are measured on one core.
+EXAMPLES = """train new agents on a learned CartPole, test them on the real one (seconds):
+  python trainer.py --eval_agent cartpole-bandit
+learn such a CartPole (1 minute):
+  python trainer.py --implementation SE --gamename cartpole --proxy bandit --generations 30
+land on the moon with PPO, and film it (2 minutes):
+  python trainer.py --implementation PPO --steps_per_epoch 1024 --target_return 250 --record
+teacher, learned environment, learned reward, and a page of results (2 minutes):
+  python trainer.py --learn CartPole-v1
+an agent that follows commands lands on the moon (6 minutes):
+  python trainer.py --preset ranks --total_steps 1500000
+"""
 MAX_WIDTH = 110
 TEXT_COLUMN = 32  # column at which explanations begin
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
@@ -169,7 +162,7 @@ def _introduction(subject: str) -> list[str]:
     lists = {"implementations": ", ".join(implementations()), "games": ", ".join(GAMES)}
     wrapped_lists = {name: _wrap(text, "  ") for name, text in lists.items()}
     options = [_entry(term, text) for term, text in OPTIONS]
-    usage = USAGE.format(subject=subject, **wrapped_lists)
+    usage = USAGE.format(subject=subject, examples=EXAMPLES, **wrapped_lists)
     return [usage, _wrap(SYNTAX), "", "options:", *options, ""]
 
 
@@ -252,10 +245,9 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
 
 
 def first_commands() -> str:
-    """Return some commands to begin with, for calls without flags. Their times are measured on one core."""
-    examples = [f"{aim} ({time}):\n  python trainer.py {words}" for words, aim, time in FIRST_COMMANDS]
+    """Return some commands to begin with, for calls without flags."""
     heading = "Without flags nothing is trained. Some commands to begin with:"
-    return _with_broken_commands("\n\n".join([heading, *examples, "All flags: --help"]))
+    return _with_broken_commands(f"{heading}\n\n{EXAMPLES}\nAll flags: --help")
 
 
 def _with_broken_commands(page: str) -> str:

@@ -320,19 +320,19 @@ def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Col
     """Build settings from ``values`` and check their combination. Parameters of the environment become part of
     ``gamename``. ``flag_names`` are the settings from flags. Raises SettingError."""
     game = choices.game
-    parameter_values: dict[str, Any] = {}
     if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
         parameter_values = {name: values[name] for name in parameters(game) if name in values}
+        values = _without_names(values, parameter_values)
         if parameter_values:
             game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
+    typed_flags = [name for name in values if name in flag_names]
+    explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
     command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
-    names = [name for name in values if name not in parameter_values]
-    typed_flags = [name for name in names if name in flag_names]
-    explicit_names = frozenset("command" if name.startswith("command.") else name for name in names)
-    inactive_commands = [kind for kind in COMMANDS.values() if not values.get(kind.flag)]
-    inactive_names = {name for command_class in inactive_commands for name in kinds(command_class)}
-    used_names = [name for name in names if name not in inactive_names and not name.startswith("command.")]
-    used_values = {name: values[name] for name in used_names} | {"gamename": game, "command": command}
+    used_values = {name: value for name, value in values.items() if not name.startswith("command.")}
+    for command_class in COMMANDS.values():
+        if not values.get(command_class.flag):  # the command is not in use
+            used_values = _without_names(used_values, kinds(command_class))
+    used_values |= {"gamename": game, "command": command}
     if choices.evaluating:
         changed = {name: used_values.pop(name) for name in evaluation_overrides() & used_values.keys()}
         known_names = {*kinds(RunConfig), *kinds(EvaluateConfig), "command"}

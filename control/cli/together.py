@@ -1,6 +1,5 @@
 """Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
-import glob
 import os
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
 from control.cli.words import FILM_WORDS
-from models.settings import SettingError, closest, kinds, names_with, nearest, raise_all
+from models.settings import SettingError, closest, kinds, names_with, raise_all
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
@@ -35,22 +34,28 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
     ``--film``."""
     for name in names_with(config, "exists"):
         value = getattr(config, name) or ()
-        paths = [value] if isinstance(value, str) else list(dict.fromkeys(value))  # without repetitions
+        paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
         for path in paths:
             if os.path.exists(path):
                 continue
-            words: Collection[str] = ()
-            if name in ("eval_agent", "film"):
-                from understudy import pretrained  # with Gymnasium, which most command lines need not load
+            words = _words_for(name)
+            if path in words:
+                continue
+            folder, base = os.path.split(path)
+            files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+            siblings = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
+            similar = closest(base, siblings if folder else [*words, *siblings])
+            hint = f"; did you mean {os.path.join(folder, similar)!r}?" if similar else ""
+            yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
 
-                words = [*pretrained(), *(FILM_WORDS if name == "film" else ())]
-            if path not in words:
-                folder, base = os.path.split(path)
-                siblings = glob.glob(os.path.join(glob.escape(folder), "*"))
-                similar = closest(base, [os.path.basename(file) for file in siblings if os.path.exists(file)])
-                hint = nearest(path, words) if not folder else ""
-                hint = hint or (f"; did you mean {os.path.join(folder, similar)!r}?" if similar else "")
-                yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
+
+def _words_for(name: str) -> list[str]:
+    """Return the words that the setting ``name`` accepts instead of a file."""
+    if name not in ("eval_agent", "film"):
+        return []
+    from understudy import pretrained  # with Gymnasium, which most command lines need not load
+
+    return [*pretrained(), *(FILM_WORDS if name == "film" else ())]
 
 
 def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:

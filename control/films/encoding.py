@@ -34,7 +34,6 @@ def encoder() -> Any:
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
     """Context manager for writing a video. It yields a function that adds a frame. The file ``path`` is complete when
     the block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     # A slower preset would not make the file of drawn pictures smaller.
     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
@@ -63,20 +62,10 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
     """Context manager for writing the file ``path``, whose folder it makes. It turns errors of ffmpeg and of the disk
     into a UserError that names the file."""
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except (OSError, RuntimeError) as error:
         raise UserError(f"{file_kind} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
-
-
-def poster(video: Path) -> bytes:
-    """Return a JPEG of a typical frame among the first hundred. It is empty if the video cannot be read."""
-    options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()
-    with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
-        # Other formats than mp4 may name further files, which ffmpeg would read.
-        command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-i", str(video), *options]
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
-    return b""
 
 
 def gif(video: Path) -> Path:

@@ -74,10 +74,8 @@ def _font(height: int) -> Any:
 def _fit_text(text: str, height: int, max_width: float) -> tuple[str, Any]:
     """Return ``text`` and the largest font, up to ``height``, in which it fits into ``max_width`` pixels. Text is cut,
     with an ellipsis at its end, if letters would be smaller than `_SMALLEST_LETTERS`."""
-    smallest = min(height, _SMALLEST_LETTERS)
-    for size in range(height, smallest - 1, -1):
-        if _font(size).getlength(text) <= max_width:
-            return text, _font(size)
-    while len(text) > 1 and _font(smallest).getlength(f"{text}…") > max_width:
-        text = text[:-1]
-    return f"{text}…", _font(smallest)
+    fraction = max_width / max(1, _font(height).getlength(text))  # lengths are proportional to heights
+    font = _font(max(min(height, int(height * fraction)), min(height, _SMALLEST_LETTERS)))
+    while len(text) > 1 and font.getlength(text) > max_width:
+        text = f"{text[:-2]}…"
+    return text, font

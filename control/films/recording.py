@@ -13,6 +13,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch, progress
 from control.cli.settings import RunConfig
+from control.cli.words import as_word
 from control.films.encoding import encoder, gif, mp4
 from control.films.pictures import GAP, Frame, captioned, enlarged, letter_height, side_by_side
 from control.loops.loop import Loop
@@ -24,9 +25,6 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # maximum length of a filmed episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
-# For `film_seconds`: frames that are drawn and encoded in a second, and frames of a pause.
-_FRAMES_PER_SECOND = 60.0
-_PAUSE_FRAMES = 90
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,10 @@ class Actor:
 
 def check_recording(run: RunConfig) -> None:
     """Raise SettingError if ``run`` has settings for a video but cannot be filmed. Call it before training."""
-    if run.record:
-        check_film(run.gamename, run.time_limit, "record", "true")
-    elif run.recording_epoch_interval > 0:
-        check_film(run.gamename, run.time_limit, "recording_epoch_interval", str(run.recording_epoch_interval))
+    for name in ("record", "recording_epoch_interval"):
+        value = getattr(run, name)
+        if value > 0:
+            check_film(run.gamename, run.time_limit, name, as_word(value))
 
 
 def check_film(game: str, time_limit: int | None, setting: str, value: str = "") -> None:
@@ -94,13 +92,6 @@ def first_free(folder: Path, stem: str) -> Path:
     """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist in ``folder``."""
     paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
     return next(path for path in paths if not path.exists())
-
-
-def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Return the estimated seconds to film a run whose episodes have ``length`` steps, 0 if it is not filmed. An
-    unknown length (None) counts as 0 steps."""
-    frames = (length or 0) + _PAUSE_FRAMES
-    return run.record_episodes * frames / _FRAMES_PER_SECOND if run.record else 0.0
 
 
 def film(

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
 from control.lightning.module import RunModule
-from control.reports.tags import HELD_OUT_RETURN, TAGS
+from control.reports.tags import HELD_OUT_RETURN
 from models.settings import names_with
 
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
@@ -32,18 +32,12 @@ class Board:
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
-        self._described: set[str] = set()  # tags
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out."""
         for tag, value in values.items():
-            if math.isnan(value):
-                continue
-            is_new = tag in TAGS and tag not in self._described
-            self._described.add(tag)
-            # The first value of a tag carries its description.
-            metadata = SummaryMetadata(summary_description=TAGS[tag].text) if is_new else None
-            _add_value(self.writer, Summary.Value(tag=tag, simple_value=value, metadata=metadata), steps)
+            if not math.isnan(value):
+                _add_value(self.writer, Summary.Value(tag=tag, simple_value=value), steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also

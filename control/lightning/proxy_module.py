@@ -22,7 +22,6 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import check_teacher, is_teacher
-from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -304,15 +303,13 @@ class ProxyModule(RunModule):
     def seconds_after(self) -> float:
         """Estimate the seconds of the work after the search: evaluate the best means in the archive again, choose one
         as the winner, and evaluate, draw and film it."""
-        run, outcome = self.settings.run, self.outcome
         num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
         num_means = min(self.archive.size, num_tested)
         if not self.has_solved():
             num_means += 1  # the last mean is a candidate too
         seconds = _DRAWING_SECONDS * (self.outcome is not None)
         seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
-        episode_length = None if outcome is None else float(outcome.lengths.double().mean())
-        return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
+        return seconds + self.seconds_of(self.config.report_agents + self.settings.run.record)
 
     def close(self) -> None:
         self.workers.close()

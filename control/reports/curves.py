@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -156,21 +155,26 @@ def draw_levels(
     get_limits, set_limits = (axis.get_ylim, axis.set_ylim) if is_y else (axis.get_xlim, axis.set_xlim)
     draw_line = axis.axhline if is_y else axis.axvline
     styles = iter(_STYLES)
+    is_log = is_y and axis.get_yscale() == "log"
     for level in reference_levels:
         value = level.value
+        style: dict[str, Any]
+        if level.implementation:
+            style = {"color": colours[level.implementation], "linestyle": "-."}
+        else:
+            style = {"color": GREY, "linestyle": next(styles, ":")}
         low, high = get_limits()
-        max_distance = _MAX_DISTANCE * (high - low)
-        colour, style = (colours[level.implementation], "-.") if level.implementation else (GREY, next(styles, ":"))
-        if is_y and not low - max_distance <= value <= high + max_distance:
+        distance = max(low - value, value - high)  # from the panel
+        if is_y and distance > _MAX_DISTANCE * (high - low):
             place = f" in {game}" if game else ""
-            axis.plot([], [], color=colour, linestyle=style, label=f"{level.label}{place} (beyond the axis)")
+            axis.plot([], [], label=f"{level.label}{place} (beyond the axis)", **style)
             continue
         text = {"values": level.label, "names": level.name, "none": None}[legend]
-        draw_line(value, color=colour, linewidth=1.0, linestyle=style, label=text, zorder=1.5)
+        draw_line(value, linewidth=1.0, label=text, zorder=1.5, **style)
         if legend == "names" and not level.implementation and is_y:
             transform = axis.get_yaxis_transform()
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
-        margin = 0.0 if is_y and axis.get_yscale() == "log" else 0.04 * (high - low)
+        margin = 0.0 if is_log else 0.04 * (high - low)
         set_limits(min(low, value - margin), max(high, value + margin))
 
 
@@ -179,7 +183,10 @@ def draw_levels(
 GRID_POINTS = 200
 _FEW_POINTS = 15  # a curve with fewer points has markers
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
-SMOOTHED = "curves are centred moving averages over 2 % of their points"
+CURVES_NOTE = (
+    "line: mean over seeds, a centred moving average over 2 % of the points; band: its 95 % bootstrap interval; "
+    "dashed: interquartile mean; thin: single seeds; fewer than three seeds have no interval: a line each"
+)
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:
@@ -190,7 +197,8 @@ def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array,
     curves = [(xs, values) for xs, values in curves if len(xs)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
-    start, end = max(xs[0] for xs, _ in curves), min(xs[-1] for xs, _ in curves)
+    start = max(xs[0] for xs, _ in curves)
+    end = min(xs[-1] for xs, _ in curves)
     if end <= start:
         grid = np.array([start])
     elif max(len(xs) for xs, _ in curves) < _FEW_POINTS:  # the grid consists of the points of all runs
@@ -249,39 +257,18 @@ def draw_curves(
         axis.plot(x, iqm(curves), color=colour, linewidth=0.9, linestyle=(0, (4, 2)))
 
 
-def curves_note(seed_counts: Sequence[int], with_seeds: bool = False) -> list[str]:
-    """Return the texts that explain the lines of `draw_curves`. ``seed_counts`` are the numbers of seeds of the
-    groups of runs."""
-    texts = []
-    if max(seed_counts) >= MIN_RUNS:
-        texts.append("line: mean over seeds; band: its 95 % bootstrap interval")
-        if max(seed_counts) > MIN_RUNS:  # with three seeds, the interquartile mean drops none and equals the mean
-            texts.append("dashed: interquartile mean")
-        if with_seeds:
-            texts.append("thin, in panels of one group: each seed")
-    if min(seed_counts) < MIN_RUNS and max(seed_counts) > 1:
-        texts.append("fewer than three seeds have no interval: a line each")
-    return texts
-
-
 # -- panels ------------------------------------------------------------------------------------------------------------
 
-_MAX_HIDDEN = 0.02  # maximum fraction of a panel's values that may be below the axis
-_MIN_VALUES = 10  # an axis of fewer values includes all
 
-
-def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | None = None) -> None:
-    """Set the labels of a panel of curves, write its steps with k and M, and cut off the lowest outliers among its
-    ``values`` (`clip_below`). With ``log`` the y axis is logarithmic if all values are positive and spread over a
-    factor of 30."""
+def finish_panel(axis: Any, tag: str, ylabel: str, log: bool) -> None:
+    """Set the labels of a panel of curves, and `scale` its axes."""
     axis.set(xlabel=SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL, ylabel=ylabel)
     scale(axis, log)
-    if values is not None:
-        clip_below(axis, values)
 
 
 def scale(axis: Any, log: bool = False) -> None:
-    """Format steps with k and M, and use a logarithmic y axis as in `finish_panel`."""
+    """Format steps with k and M. With ``log``, the y axis is logarithmic if all values are positive and spread over a
+    factor of 30."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -290,37 +277,13 @@ def scale(axis: Any, log: bool = False) -> None:
         axis.set_yscale("log")
 
 
-def clip_below(axis: Any, values: Array) -> None:
-    """End the y axis above the lowest 2 % of ``values`` if they would take two thirds of it. So one collapsed
-    evaluation in a hundred does not hide the others. `note_hidden` writes the lowest hidden value below the panel."""
-    values = np.sort(values[np.isfinite(values)])
-    if len(values) < _MIN_VALUES or axis.get_yscale() == "log":
-        return
-    num_lowest = max(1, int(_MAX_HIDDEN * len(values)))
-    low, high = values[num_lowest], values[-1]  # of the other 98 %
-    height = high - low
-    if height == 0 or low - values[0] <= 2 * height:
-        return
-    lowest_visible = values[values >= low - height][0]  # may be one of the 2 %, if it is near the others
-    margin = 0.05 * (high - lowest_visible)
-    axis.set_ylim(lowest_visible - margin, high + margin)
-
-
-def note_hidden(axis: Any, values: Array) -> None:
-    """Write below a panel how far ``values`` extend below its y axis. Call this after the limits are final."""
-    lowest = values[np.isfinite(values)].min(initial=math.inf)
-    if lowest >= axis.get_ylim()[0]:
-        return
-    place: Any = {"xy": (1, 0), "xycoords": "axes fraction", "xytext": (0, -27), "textcoords": "offset points"}
-    style: Any = {"color": GREY, "fontsize": 6, "ha": "right", "va": "top", "annotation_clip": False}
-    axis.annotate(f"not shown: values down to {lowest:.0f}", **place, **style)
-
-
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
     """Give panels of the same quantity the same limits of the ``axis_name`` axis, which include all their limits."""
     limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
+    lowest = min((low for low, _ in limits), default=0.0)
+    highest = max((high for _, high in limits), default=1.0)
     for axis in axes:
-        getattr(axis, f"set_{axis_name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
+        getattr(axis, f"set_{axis_name}lim")(lowest, highest)
 
 
 # -- the figure of one run ---------------------------------------------------------------------------------------------
@@ -340,12 +303,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
     reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
     row_lengths = balanced(len(losses) + has_commands)
-    epochs = max(len(run.columns["epoch"]) for run in runs)
-    lines_note = "thin: as logged; thick: centred moving average over 2 % of the points"
-    if epochs == 1:
-        lines_note = "dots: as logged"
-    if len(runs) > 1:
-        lines_note += ", mean over seeds"
+    lines_note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
     note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
     path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
     with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
@@ -356,7 +314,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
             set_title(axis, heading, WIDTH / 3.2)
             finish_panel(axis, tag, label, log=True)
         if has_commands:
-            _draw_commands(axes[-1], runs, coloured=epochs > 1)
+            _draw_commands(axes[-1], runs)
     return path
 
 
@@ -368,10 +326,8 @@ def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references
         _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
     axis.set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
     _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
-    values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in returns)])
-    finish_panel(axis, returns[0] if returns else "", label, log, values)
+    finish_panel(axis, returns[0] if returns else "", label, log)
     draw_levels(axis, [replace(level, implementation="") for level in references], {})  # grey
-    note_hidden(axis, values)
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:
@@ -381,18 +337,16 @@ def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
     draw_curves(axis, *on_grid(runs, tag), colour, label, with_band=False)
 
 
-def _draw_commands(axis: Any, runs: Sequence[Run], coloured: bool) -> None:
-    """Draw the obtained return (y) over the commanded return (x) of each epoch, ``coloured`` by epoch, and the diagonal
-    on which they are equal."""
+def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
+    """Draw the obtained return (y) over the commanded return (x) of each epoch, coloured by epoch, and the diagonal on
+    which they are equal."""
     names = (COMMAND, TRAINING, "epoch")
     commands, returns, epochs = (np.concatenate([run.columns[name] for run in runs]) for name in names)
-    colours: dict[str, Any] = {"c": epochs, "cmap": "viridis"} if coloured else {}
-    dots = axis.scatter(commands, returns, s=7, linewidths=0, **colours)
+    dots = axis.scatter(commands, returns, s=7, linewidths=0, c=epochs, cmap="viridis")
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
     set_title(axis, "Obtained against commanded return", WIDTH / 3.2)
     axis.set(xlabel="commanded return", ylabel="obtained return")
-    if coloured:
-        bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
-        bar.ax.yaxis.get_major_locator().set_params(integer=True)
+    bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
+    bar.ax.yaxis.get_major_locator().set_params(integer=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from control.reports.page import render
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_looks
+from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
 from control.reports.tables import number_text
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
@@ -25,17 +25,23 @@ GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and t
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
     """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
-    figures = []  # a wide one and a narrow one
+    figure = None
     if "exam" in results:
-        for look in stored_looks():
-            figure = look.path(folder, Path(FIGURE).stem)
-            _draw(figure, results, look)
-            figures.append(figure.with_suffix(".svg"))
-    files = sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json"))
-    values = {"game": game, "env_id": IDS.get(game, game), "results": results, "figures": figures}
-    values |= {"files": files, "command": command, "conclusion": conclusion(results)}
-    values |= {"date": time.strftime("%Y-%m-%d"), "version": versions()["understudy"]}
-    atomic_write_text(folder / PAGE, render("learned.html.j2", **values))
+        _draw(folder / FIGURE, results, stored_look())
+        figure = (folder / FIGURE).with_suffix(".svg")
+    page = render(
+        "learned.html.j2",
+        game=game,
+        env_id=IDS.get(game, game),
+        results=results,
+        conclusion=conclusion(results),
+        figure=figure,
+        files=sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json")),
+        command=command,
+        date=time.strftime("%Y-%m-%d"),
+        version=versions()["understudy"],
+    )
+    atomic_write_text(folder / PAGE, page)
     return folder / PAGE
 
 

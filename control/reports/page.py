@@ -19,7 +19,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -28,15 +27,13 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import flags_for_values
 from control.cli.parse import parse
-from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
-from control.films.encoding import poster
 from control.reports import tags
 from control.reports.curves import solved_return
-from control.reports.plot import distinct_labels, draw, figure_of
+from control.reports.plot import distinct_labels, draw, figure_of, file_stem
 from control.reports.runs import Group, find_groups, short_path
-from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Book, Look, check_writable
+from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Book, Look, check_writable, output_file
 from control.reports.tables import (
     Table,
     aggregates,
@@ -47,12 +44,11 @@ from control.reports.tables import (
     solved_text,
     summarise,
 )
-from control.storage.run_dir import atomic_write_text, safe_name
+from control.storage.run_dir import atomic_write_text
 from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
 
 MAX_FILMS = 12  # on a page
-_MAX_COMMANDS = 12  # shown for a group
 _SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
 _FIGURES = {
     "": "Curves over steps",
@@ -72,8 +68,7 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
-_MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png", ".jpg": "image/jpeg"}
+_MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
 _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
@@ -134,9 +129,11 @@ class Folder:
     @property
     def films(self) -> list[Path]:
         """Films of the end and of evaluations, and the last film during training."""
-        patterns = ("final.mp4", "eval_*.mp4", "epoch_*.mp4")
-        end, evaluations, epochs = (sorted((self.path / "videos").glob(pattern)) for pattern in patterns)
-        videos = (self.file("videos", path.name) for path in (*end, *evaluations, *epochs[-1:]))
+        names = sorted(path.name for path in self.path.glob("videos/*.mp4"))
+        end = [name for name in names if name == "final.mp4"]
+        evaluations = [name for name in names if name.startswith("eval_")]
+        epochs = [name for name in names if name.startswith("epoch_")]
+        videos = [self.file("videos", name) for name in (*end, *evaluations, *epochs[-1:])]
         return [path for path in videos if path]
 
     @property
@@ -153,17 +150,6 @@ class Folder:
         """Return the seed and the returns of a film as text, or only the seed if no text is stored beside the film."""
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
-
-    def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
-        settings. A run that may end early because of a return counts as finished."""
-        settings = self.settings
-        if settings is None or settings.run.target_return is not None:
-            return False
-        if settings.proxy is not None and settings.proxy.quit_when_solved:
-            return False
-        reaches_steps = settings.total_steps is not None and steps >= settings.total_steps
-        return not reaches_steps and (settings.epochs is None or epochs < settings.epochs)
 
     @property
     def name(self) -> str:
@@ -194,9 +180,12 @@ class Subject:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
         that all or some have; empty without any."""
         names = self.summary["over_seeds"]
-        counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
-        of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
-        return next(of_all_runs, next(iter(names), ""))
+        counts = {tag: numbers["n"] for tag, numbers in names.items()}
+        counts[tags.HELD_OUT_RETURN] = len(self._held_out)
+        for tag in (*_RESULTS, *names):
+            if counts.get(tag) == len(self.group.runs):
+                return tag
+        return next(iter(names), "")
 
     @property
     def _held_out(self) -> list[float]:
@@ -244,25 +233,6 @@ class Subject:
         return None  # the file is damaged
 
     @property
-    def duration(self) -> str:
-        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
-        if len(self.group.runs) > 1:
-            return ""
-        columns = self.group.runs[0].columns
-        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
-
-    @property
-    def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, with their epochs."""
-        texts, folders = [], {folder.path: folder for folder in self.folders}
-        for run in self.group.runs:
-            epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
-            if folders[run.source.parent].is_unfinished(epochs, steps):
-                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
-        return texts
-
-    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: one, or the smallest and the largest."""
         steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
@@ -271,8 +241,6 @@ class Subject:
     def setting(self, name: str) -> str:
         """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
         values = dict.fromkeys(folder.texts.get(name, "-") for folder in self.folders)
-        if name == "seed" and all(value.isdigit() for value in values):
-            return _ranges([run.seed for run in self.group.runs])
         return " | ".join(values)
 
 
@@ -290,26 +258,14 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     if linked := [folder.path for folder in folders if (folder.path / "metrics.csv").is_symlink()]:
         raise SettingError(f"report has '{linked[0]}', whose metrics.csv is a link to another folder's")
     run_folders = sorted({str(folder.path) for folder in folders})
-    target = out or Path(os.path.commonpath(run_folders))
-    if target.is_dir() or not (target.suffix or target.is_file()):
-        target /= _default_name(subjects, len(run_folders))
-    if target.suffix.lower() not in (".html", ".htm"):
-        raise SettingError(f"report_out is '{out}'; allowed: a folder, or a file ending in .html", "report_out")
+    stem = "report"
+    if len(run_folders) > 1:
+        stem = file_stem("report", {group.names[0] for group in groups}, {subject.label for subject in subjects})
+    target = output_file(out or Path(os.path.commonpath(run_folders)), "report_out", stem, ("html",))
     check_writable("report_out", target)
     atomic_write_text(target, _page(subjects, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     return 0
-
-
-def _default_name(subjects: Sequence[Subject], num_folders: int) -> str:
-    """Return the name of the page's file: ``report.html``, with environments and implementations for several runs."""
-    words = ["report"]
-    if num_folders > 1:
-        games = dict.fromkeys(subject.group.names[0] for subject in subjects)
-        last_names = dict.fromkeys(subject.group.names[-1] for subject in subjects)  # mostly implementations
-        names = [*games, *last_names]
-        words += names if len(names) <= 6 else [f"{len(subjects)}_groups"]
-    return f"{safe_name('_'.join(words))[:80]}.html"
 
 
 def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -> str:
@@ -324,7 +280,6 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
-        unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
@@ -333,7 +288,6 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         settings=_settings(subjects),
         versions=_versions(subjects),
         runs=[(subject.label, commands) for subject in subjects if (commands := _commands(subject))],
-        most_commands=_MAX_COMMANDS,
         page_commands=[report_command, f"python trainer.py --plot {run_paths}"],
         date=time.strftime("%Y-%m-%d"),
         version=versions()["understudy"],
@@ -366,9 +320,10 @@ def _results(subjects: Sequence[Subject]) -> Table:
         mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         if len(seeds) == 1:
             iqm = interval = "-"
-        best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
-        if subject.confirmed_best:
-            best = [subject.confirmed_best[0]]
+        best = [subject.confirmed_best[0]] if subject.confirmed_best else []
+        if not best:
+            best = [run.best(subject.tag) for run in subject.group.runs]
+            best = [number for number in best if math.isfinite(number)]
         rows.append({
             "runs": subject.label,
             mean_column: mean,
@@ -378,7 +333,7 @@ def _results(subjects: Sequence[Subject]) -> Table:
             "solved from": "-" if subject.solved is None else f"{subject.solved:g}",
             "return of": tags.TAGS[subject.tag].short if subject.tag else "-",
             "best return": number_text(sum(best) / len(best)) if best else "-",
-            "seeds": f"{len(seeds)} ({_ranges([int(seed) for seed in seeds])})",
+            "seeds": f"{len(seeds)} ({_seed_numbers([int(seed) for seed in seeds])})",
             "steps of a seed": "-" if subject.is_search else subject.steps,
             "steps of a search": subject.steps if subject.is_search else "-",
         })  # fmt: skip
@@ -392,27 +347,24 @@ def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]
     figure = figure_of([subject.group for subject in subjects])
     if not any(arm.curves for arm in figure.arms):
         return []
+    drawings = []  # the SVGs of all sheets, wide and narrow
     with tempfile.TemporaryDirectory() as folder:
-        books = []
-        for name in ("wide", "narrow"):
-            look = Look(formats=("svg",), narrow=name == "narrow", texts=False)
-            with Book(Path(folder, f"{name}.svg"), look) as book:
+        for narrow in (False, True):
+            look = Look(formats=("svg",), narrow=narrow, texts=False)
+            with Book(Path(folder, "figure.svg"), look) as book:
                 draw(book, figure)
-            books.append(book)
-        drawings = [
-            [path.read_text("utf-8") for path in paths] for paths in zip(books[0].files, books[1].files, strict=True)
-        ]
+            drawings.append([path.read_text("utf-8") for path in book.files])
     _, tasks = figure.comparison
     compared = dict.fromkeys(label for task in tasks.values() for label in task)
-    figures = []
-    for number, ((name, note), svgs) in enumerate(zip(books[0].sheets, drawings, strict=True)):
+    figures: dict[str, list[Any]] = {kind: [] for kind in _FIGURES}
+    for number, ((name, note), wide, narrow_svg) in enumerate(zip(book.sheets, *drawings, strict=True)):
         kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
-        caption = f"{_FIGURES[kind]}: {_enumeration([*compared]) if kind == 'scores' else _title(subjects)}."
+        subject_text = _enumeration([*compared]) if kind == "scores" else _title(subjects)
+        caption = f"{_FIGURES[kind]}: {subject_text}."
         alt = f"{caption} The tables below have the numbers."
-        inline = [_inline(svg, f"{letter}{number}", alt) for letter, svg in zip("fn", svgs, strict=True)]
-        figures.append((kind, (inline, caption, note)))
-    order = list(_FIGURES)
-    return [content for _, content in sorted(figures, key=lambda item: order.index(item[0]))]
+        inline = [_inline(wide, f"f{number}", alt), _inline(narrow_svg, f"n{number}", alt)]
+        figures[kind].append((inline, caption, note))
+    return [content for sheets in figures.values() for content in sheets]
 
 
 def _recoloured(svg: str) -> str:
@@ -436,7 +388,7 @@ def _inline(svg: str, prefix: str, alt: str) -> Markup:
 
 def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | None, list[tuple[Any, ...]]]]:
     """Yield, for each search or fit of a proxy, its label, the table of the held-out evaluation (None without one) and
-    its pictures. A picture has a file, a narrow file for telephones or None, and a caption."""
+    its pictures, which have a file and a caption."""
     for subject in subjects:
         for folder in subject.folders:
             label = f"{subject.label}, {folder.name}"
@@ -447,7 +399,7 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
             for stem, title in titles.items():
                 path = folder.file(f"{stem}.svg") or folder.file(f"{stem}.png")
                 if path:
-                    pictures.append((path, folder.file(f"{stem}_narrow.svg"), f"{title}: {label}"))
+                    pictures.append((path, f"{title}: {label}"))
             columns = []  # of the table
             for name, (heading, text_of) in _HELD_OUT.items():
                 value = folder.scores.get(name)
@@ -459,41 +411,38 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return the tables of all settings (``table``) and of ``changes``, and whether the defaults are ``known``. Changes
-    are settings that differ between the groups or from the defaults; their table is None if there are none. Returns
-    None if no run has a config.yaml."""
+    """Return the tables of all settings (``table``) and of ``changes``, the settings that differ between the groups or
+    from the defaults; it is None if there are none. Returns None if no run has a config.yaml."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
         return None
-    defaults: dict[str, str] = {}  # of the preset
-    meanings: dict[str, dict[str, None]] = {}  # ordered sets of help texts, which may differ between families
+    # Ordered sets of defaults and help texts, which may differ between families.
+    defaults: dict[str, dict[str, None]] = {name: {} for name in names}
+    meanings: dict[str, dict[str, None]] = {name: {} for name in names}
     changed_names = set[str]()
     for folder in folders:
         if folder.settings is None:
             continue
         run = folder.settings.run
         for name, flag in flags_for_values(run.implementation, run.gamename, folder.texts).items():
-            defaults[name] = _setting_text(flag.default)
-            meanings.setdefault(name, {})[_SOURCES.sub("", str(flag.meta.get("help", "")))] = None
-            if folder.texts.get(name, defaults[name]) != defaults[name]:
-                changed_names.add(name)
-    columns = {subject.label: {name: subject.setting(name) for name in names} for subject in subjects}
+            if name in folder.texts:
+                default = _setting_text(flag.default)
+                defaults[name][default] = None
+                meanings[name][_SOURCES.sub("", flag.meta["help"])] = None
+                if folder.texts[name] != default:
+                    changed_names.add(name)
     caption = "Settings that are not the defaults, or differ between the runs"
-    if len(subjects) == 1:
-        caption = "Settings that are not the defaults"
-        columns = {"value": next(iter(columns.values())), "default": {name: defaults.get(name, "-") for name in names}}
-    else:
-        changed_names |= {name for name in names if len({column[name] for column in columns.values()} - {"-"}) > 1}
-        changed_names -= {"seed"}  # seeds are meant to differ
-    rows = {}
+    header = ["setting", *(subject.label for subject in subjects), "default", "meaning"]
+    rows, changes = [], []
     for name in names:
-        rows[name] = [name, *(column[name] for column in columns.values()), " / ".join(meanings.get(name, ()))]
-    header, changes = ["setting", *columns, "meaning"], [rows[name] for name in names if name in changed_names]
+        values = [subject.setting(name) for subject in subjects]
+        rows.append([name, *values, " / ".join(defaults[name]) or "-", " / ".join(meanings[name])])
+        if name in changed_names or len({*values} - {"-"}) > 1:
+            changes.append(rows[-1])
     return {
         "changes": Table([header, *changes], caption, numeric=False) if changes else None,
-        "known": bool(defaults),
-        "table": Table([header, *rows.values()], "All settings", numeric=False),
+        "table": Table([header, *rows], "All settings", numeric=False),
     }
 
 
@@ -533,10 +482,8 @@ def render(template: str, **values: Any) -> str:
     loader, blocks = FileSystemLoader(Path(__file__).parent), {"trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
-        "data_url": _data_url_of_file,
-        "highlight": _highlighted,
+        "data_url": _data_url,
         "number": number_text,
-        "poster": lambda path: _data_url(".jpg", poster(path)),
         "solved_text": solved_text,
         "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
     }
@@ -544,34 +491,19 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def _highlighted(commands: Sequence[str]) -> Markup:
-    """Return commands for a shell as HTML, with each flag in a span, so that lines break only between flags."""
-    return Markup(re.sub(r"(?<!\S)--\w[\w.]*", r"<span>\g<0></span>", str(escape("\n".join(commands)))))
-
-
-def _data_url_of_file(path: Path) -> str:
+def _data_url(path: Path) -> str:
     """Return a file as a URL. An SVG gets the page's colours. As an image on the page it cannot run scripts."""
-    if path.suffix != ".svg":
-        return _data_url(path.suffix, path.read_bytes())
-    style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
-    svg = _recoloured(path.read_text(encoding="utf-8", errors="replace")).replace(">", f">{style}", 1)
-    return _data_url(path.suffix, svg.encode())
+    content = path.read_bytes()
+    if path.suffix == ".svg":
+        style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
+        content = _recoloured(content.decode("utf-8", "replace")).replace(">", f">{style}", 1).encode()
+    return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(content).decode()}"
 
 
-def _data_url(suffix: str, content: bytes) -> str:
-    """Return the content of a file with this ``suffix`` as a URL, empty for no content."""
-    return f"data:{_MEDIA[suffix]};base64,{base64.b64encode(content).decode()}" if content else ""
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as text, such as ``25-29, 31``."""
-    spans: list[list[int]] = []
-    for number in sorted(numbers):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+def _seed_numbers(seeds: Sequence[int]) -> str:
+    """Return sorted seeds as text: ``25-29`` for consecutive ones, otherwise all, such as ``25, 31``."""
+    first, last = seeds[0], seeds[-1]
+    return f"{first}-{last}" if 0 < last - first == len(seeds) - 1 else ", ".join(map(str, seeds))
 
 
 def _enumeration(words: Sequence[str]) -> str:

@@ -4,7 +4,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, cycle
@@ -31,16 +31,14 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 class Arm:
     """Curves and scores of a group of runs with ``seeds`` seeds and the ``names`` of environment, experiment and
     implementation (`Group`). ``curves`` maps a tag to G steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps
-    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``points`` has the steps
-    and values of a single run as it logged them. ``label`` is the name in the legend. ``game`` is the environment if
-    the figure has several, otherwise empty."""
+    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in
+    the legend. ``game`` is the environment if the figure has several, otherwise empty."""
 
     label: str
     names: tuple[str, ...]
     seeds: int
     curves: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
-    points: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     game: str = ""
 
     @property
@@ -62,11 +60,6 @@ class Panel(NamedTuple):
     def is_return(self) -> bool:
         """Whether the panel shows a return, and not a loss."""
         return TAGS[self.tag].kind == "return"
-
-    @property
-    def values(self) -> Array:
-        """All values in the panel, ``[K]``."""
-        return np.concatenate([arm.curves[self.tag][1].ravel() for arm in self.arms])
 
 
 @dataclass
@@ -149,7 +142,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         folder, figure = Path(os.path.commonpath(made_from)), figure_of(groups)
-    target = sheets.figure_file(out or folder, look=look, stem=_default_name(figure.arms, look))
+    stem = file_stem("plot", _environments(figure.arms), {arm.label for arm in figure.arms}, look)
+    target = sheets.figure_file(out or folder, look=look, stem=stem)
     numbers_path = earlier_json or target.with_suffix(".json")
     if not earlier_json:
         _check_numbers_path(numbers_path, target)
@@ -188,8 +182,6 @@ def figure_of(groups: Sequence[Group]) -> Figure:
         for tag in names:
             steps, seed_curves = curves.on_grid(group.runs, tag)
             arm.curves[tag] = (steps, seed_curves)
-            if len(group.runs) == 1:
-                arm.points[tag] = group.runs[0].points(tag, "env_steps")
             if TAGS[tag].kind == "return":
                 last = np.array([run.last(tag) for run in group.runs])
                 arm.scores[tag] = last[np.isfinite(last)]
@@ -260,12 +252,12 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
     return sorted({arm.names[0] for arm in arms}) if has_all_names else []
 
 
-def _default_name(arms: Sequence[Arm], look: Look) -> str:
-    """Return the name of a figure without its suffix, such as `plot_lunarlander_RCP-A_UDRL`."""
-    games, labels = _environments(arms), sorted({arm.label for arm in arms})
-    words = ["plot"]
-    words += games if len(games) <= 3 else [f"{len(games)}_environments"]
-    words += labels if len(labels) <= 4 else [f"{len(labels)}_groups"]
+def file_stem(kind: str, games: Collection[str], labels: Collection[str], look: Look = PLAIN) -> str:
+    """Return the name of a file about groups of runs with these ``labels``, such as `plot_lunarlander_RCP-A_UDRL` of
+    the ``kind`` "plot"."""
+    words = [kind]
+    words += sorted(games) if len(games) <= 3 else [f"{len(games)}_environments"]
+    words += sorted(labels) if len(labels) <= 4 else [f"{len(labels)}_groups"]
     words += ["dark"] if look.theme == "dark" else []
     words += ["log"] if look.log else []
     return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]
@@ -304,8 +296,11 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
             if tag in arm.curves:
                 title, label = curves.quantity(tag, curves.package_of(arm.names))
                 panels.setdefault((tag, title, label), Panel(game, tag, title, label, [])).arms.append(arm)
-    remaining_panels = iter(panels.values())
-    return [[next(remaining_panels) for _ in range(length)] for length in sheets.balanced(len(panels))]
+    rows, remaining_panels = [], list(panels.values())
+    for length in sheets.balanced(len(panels)):
+        rows.append(remaining_panels[:length])
+        remaining_panels = remaining_panels[length:]
+    return rows
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
@@ -328,7 +323,9 @@ def _draw_page(book: sheets.Book, figure: Figure, page: Sequence[Sequence[Panel]
     panels = [panel for row in page for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
     size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
-    cells, note = sheets.rows(*map(len, page)), _page_note(panels, figure.levels)
+    games = dict.fromkeys(panel.game for panel in panels if panel.is_return)
+    sources = curves.sources([level for game in games for level in figure.levels[game]])
+    cells, note = sheets.rows(*map(len, page)), "; ".join(filter(None, [curves.CURVES_NOTE, sources]))
     with book.sheet(cells, size, name=name, title=figure.heading(arms), note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
@@ -346,8 +343,6 @@ def _draw_page(book: sheets.Book, figure: Figure, page: Sequence[Sequence[Panel]
         return_axes = [(panel, axis) for panel, axis in zip(panels, axes, strict=True) if panel.is_return]
         for game, levels in figure.levels.items():
             _share_axes([item for item in return_axes if item[0].game == game], levels, figure.colours)
-        for panel, axis in return_axes:
-            curves.note_hidden(axis, panel.values)
 
 
 def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) -> None:
@@ -357,10 +352,8 @@ def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) 
         steps, seed_curves = arm.curves[panel.tag]
         is_alone = len(panel.arms) == 1
         curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds=is_alone)
-        if is_alone and panel.tag in arm.points:
-            axis.plot(*arm.points[panel.tag], color=colours[arm.label], linewidth=0.5, alpha=0.4)
     is_loss = not panel.is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
-    curves.finish_panel(axis, panel.tag, panel.label, is_loss or log, panel.values if panel.is_return else None)
+    curves.finish_panel(axis, panel.tag, panel.label, is_loss or log)
 
 
 def _share_axes(items: Sequence[tuple[Panel, Any]], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
@@ -376,24 +369,11 @@ def _share_axes(items: Sequence[tuple[Panel, Any]], levels: Sequence[curves.Leve
     curves.share_limits([*axes])  # the levels may have changed them
 
 
-def _page_note(panels: Sequence[Panel], reference_levels: Mapping[str, Sequence[curves.Level]]) -> str:
-    """Return the note of a sheet with these panels: the meaning of the lines, and the sources of reference levels."""
-    seeds = [arm.seeds for panel in panels for arm in panel.arms]
-    notes = curves.curves_note(seeds, any(len(panel.arms) == 1 for panel in panels))
-    notes += [curves.SMOOTHED, "to the shortest run's end"] if max(seeds) > 1 else [curves.SMOOTHED]
-    if any(len(panel.arms) == 1 and panel.arms[0].points for panel in panels):
-        notes.append("thin, in panels of one run: as logged")
-    if any(TAGS[panel.tag].kind == "return" for panel in panels):
-        games = dict.fromkeys(panel.game for panel in panels)
-        notes.append(curves.sources([level for game in games for level in reference_levels[game]]))
-    return "; ".join(filter(None, notes))
-
-
 def _draw_scores(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheet that compares algorithms by their scores."""
     tag, scores_by_game = figure.comparison
     sources = curves.sources([level for game in scores_by_game for level in figure.levels[game]])
-    note = "; ".join(filter(None, (scores.note(scores_by_game), sources)))
+    note = "; ".join(filter(None, (scores.note(), sources)))
     arms = [
         arm
         for game, scores_by_label in scores_by_game.items()

@@ -1,4 +1,4 @@
-"""Figures of learned rewards, and a test whether the best policy under a learned reward is best under the real one too.
+"""Figures of learned rewards. On a map, they compare the best moves under the learned and under the real reward.
 
 A reward network phi maps a state to a number. Depending on its mode (`understudy.kinds.Mode`), the learned reward is
 this number, or the difference of this number, then called a potential, between two successive states.
@@ -8,13 +8,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_looks
+from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_look
 from envs.gridmaps import GOAL, HOLE, MAPS, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
@@ -70,7 +70,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
     other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead."""
     networks: Any = proxy.networks
-    game, (look, narrow) = proxy.game, stored_looks(look_of(settings.run))
+    game, look = proxy.game, stored_look(look_of(settings.run))
     path = look.path(folder, "reward")
     title = f"{networks.mode.name} reward network of {game}"
     phi = networks.with_weights(proxy.parameters[None])
@@ -81,7 +81,6 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     elif isinstance(dynamics, CellTable):
         _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
     elif base_name in SLICES:
-        _slices(SLICES[base_name], phi, narrow.path(folder, "reward"), title, narrow)
         _slices(SLICES[base_name], phi, path, title, look)
     else:
         _histogram(game, phi, path, title, look)
@@ -134,43 +133,23 @@ def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) ->
         axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
 
 
-class Invariance(NamedTuple):
-    """Comparison of the best policies in a map (a grid world) with S cells and A moves. ``real`` and ``learned [S, A]``
-    are True for the best moves in each cell under the two rewards. ``path`` has the cells that a best policy under the
-    learned reward visits from the start. ``agree`` is the number of these cells in which all best moves under the
-    learned reward are best under the real one too."""
-
-    real: Tensor
-    learned: Tensor
-    path: list[int]
-    agree: int
-
-
-def invariance(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> Invariance:
-    """Find the best policies of a map by value iteration, under the real reward and under the learned reward of the
-    network ``phi``, and compare them. With ``zero_at_end``, the output of phi for terminal states counts as 0."""
+def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> tuple[Tensor, Tensor]:
+    """Return the best moves in a grid world with S cells and A moves, by value iteration: bool ``[S, A]`` under the
+    real reward, and the same under the learned reward of the network ``phi``. With ``zero_at_end``, the output of phi
+    for terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
     next_cells = dynamics.next_cell.view(cells, moves)
     terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
     next_potentials = potentials[next_cells].masked_fill(terminated & zero_at_end, 0.0)
     learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
-    best_moves = []  # for each reward, bool [S, A]
+    best = []
     for table in (reward, learned_reward):
         _, values = dynamics.values(table, discount)
         rounding = 1e-9 * (1 + values.abs().amax())
-        best_moves.append(values >= values.amax(1, keepdim=True) - rounding)
-    real_best, learned_best = best_moves
-    start = int(dynamics.initial(torch.zeros(1, 1, dtype=torch.int64)))  # equal for all seeds
-    path, agree = [start], 0
-    while True:
-        cell = path[-1]
-        agree += bool((real_best[cell] | ~learned_best[cell]).all())
-        move = int(learned_best[cell].int().argmax())  # the best move with the smallest index
-        next_cell = int(next_cells[cell, move])
-        if terminated[cell, move] or next_cell in path:
-            return Invariance(real_best, learned_best, path, agree)
-        path.append(next_cell)
+        best.append(values >= values.amax(1, keepdim=True) - rounding)
+    real_best, learned_best = best
+    return real_best, learned_best
 
 
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
@@ -185,12 +164,8 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     quantity = _quantity(phi)
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
-    comparison = invariance(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    has_arrows = torch.tensor([kind not in _MARKS for kind in kinds])
-    note = f"arrows: best moves under the learned reward; {comparison.agree} of the {len(comparison.path)} cells on "
-    note += "its way have only moves that are best under the real reward; "
-    if (comparison.learned & ~comparison.real)[has_arrows].any():
-        note += "grey arrows are other moves; "
+    real_best, learned_best = best_moves(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
+    note = "arrows: best moves under the learned reward, grey if they are not best under the real reward; "
     note += f"numbers: {quantity}"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     font_size = 9 * cell_size
@@ -205,9 +180,9 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
                 axis.text(column, row + 0.15, marks[kind], ha="center", fontsize=1.2 * font_size, color=ink)
                 continue
             for number, move in enumerate(dynamics.actions):
-                if comparison.learned[cell, number]:
+                if learned_best[cell, number]:
                     dx, dy = _ARROWS[move]
-                    properties = {"arrowstyle": "->", "color": ink if comparison.real[cell, number] else _DIM}
+                    properties = {"arrowstyle": "->", "color": ink if real_best[cell, number] else _DIM}
                     axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1), arrowprops=properties)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)

@@ -28,7 +28,6 @@ LAST = 0.1  # final share of the epochs, over which `Run.last` averages
 FOREIGN = ("monitor.csv", "evaluations.npz")  # ends of the names of files that stable-baselines3 writes
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)  # raised by damaged files
 _NUMBER = re.compile(r"[_-](\d+)$")
-_MAX_NUMBER = 1e150  # larger numbers become infinite, since matplotlib has no axis for them
 
 
 @dataclass
@@ -79,7 +78,6 @@ def read_runs(path: Path) -> list[Run]:
     runs_and_masks = [(Run(int(seed), path, columns={}), seeds == seed) for seed in np.unique(seeds)]
     for name in list(columns):
         values = np.array(columns.pop(name), dtype=np.float64)  # pop: long tables are not kept twice
-        values[np.abs(values) > _MAX_NUMBER] *= np.inf  # keeps the sign
         for run, is_row_of_seed in runs_and_masks:
             run.columns[name] = values[is_row_of_seed]
     return [run for run, _ in runs_and_masks]

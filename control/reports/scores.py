@@ -38,8 +38,9 @@ def improvements(tasks: Mapping[str, Task]) -> dict[tuple[str, str], tuple[float
     shared = sorted(set.intersection(*(set(task) for task in tasks.values())))
     estimates, total_probability = {}, dict.fromkeys(shared, 0.0)
     for first, second in permutations(shared, 2):
-        scores = ([task[label] for task in tasks.values()] for label in (first, second))
-        estimates[first, second] = improvement(*scores)
+        first_scores = [task[first] for task in tasks.values()]
+        second_scores = [task[second] for task in tasks.values()]
+        estimates[first, second] = improvement(first_scores, second_scores)
         total_probability[first] += estimates[first, second][0]
     order = sorted(shared, key=lambda label: -total_probability[label])
     return {pair: estimates[pair] for pair in permutations(order, 2)}
@@ -65,17 +66,11 @@ def comparison_text(compared: Mapping[str, Any]) -> str:
     return str(Table(table)) if compared else ""
 
 
-def note(tasks: Mapping[str, Task], score: str = "mean over the last tenth of the epochs") -> str:
+def note(score: str = "mean over the last tenth of the epochs") -> str:
     """Return the note of `draw`, with ``score`` as the definition of the scores."""
-    has_bands = [len(task) <= MAX_BANDS for task in tasks.values()]
-    intervals = []
-    if any(has_bands):
-        intervals.append("bands of profiles" if all(has_bands) else f"bands of up to {MAX_BANDS} profiles")
-    if improvements(tasks):
-        intervals.append("lines of probabilities")
-    interval_note = f"; {' and '.join(intervals)}: 95 % stratified bootstrap intervals" if intervals else ""
-    dots = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
-    return f"{dots}{interval_note}; as in Agarwal et al. 2021"
+    scores = f"dots: seeds, {score}; diamond and line: mean and its 95 % bootstrap interval; bar: interquartile mean"
+    intervals = f"bands (of up to {MAX_BANDS} profiles) and lines of probabilities: 95 % stratified bootstrap intervals"
+    return f"{scores}; {intervals}; as in Agarwal et al. 2021"
 
 
 def draw(

@@ -13,7 +13,7 @@ import numpy as np
 
 from control.cli.files import read_json
 from control.reports.runs import read_runs
-from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, check_writable, figure_file, sheet
+from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, check_writable, figure_file, rows, sheet
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
 from control.reports.tags import GRADIENT_STEPS, HELD_OUT, MODEL_LOSSES
@@ -209,13 +209,9 @@ def importance_figure(
     bounds = {name: np.percentile([sample[name] for sample in resampled], [2.5, 97.5]) for name in importance}
     top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
-    # Panel 0, the importances, spans two rows on the left: [[0, 1, 3], [0, 2, 4]] for four panels of scores. An empty
-    # cell (-1) makes the rows equally long: [[0, 1, 3], [0, 2, -1]] for three.
-    cells = [[0, *range(first, len(top) + 1, 2)] for first in (1, 2) if first <= len(top)]
-    columns = max(map(len, cells))
-    cells = [row + [-1] * (columns - len(row)) for row in cells]
-    size = (WIDTH, max(2.9, 0.17 * len(importance) + 1.2))
-    with sheet(target, cells, size, look, numbers_file, note=note) as (bars, *panels):
+    heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]  # of the importances, and of the panels of scores
+    size = (WIDTH, sum(heights))
+    with sheet(target, rows(1, len(top)), size, look, numbers_file, note=note, heights=heights) as (bars, *panels):
         for position, (name, value) in enumerate(importance.items()):
             bars.barh(position, value, color=COLOURS[0] if name in top else GREY, alpha=0.7)
             bars.plot(bounds[name], [position, position], color=INK, linewidth=1)
@@ -238,14 +234,15 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         values = [choices.index(str(value)) + shift for value, shift in zip(values, jitter, strict=True)]
         axis.set(xticks=range(len(choices)), xticklabels=choices)
     elif kind.startswith("log"):
-        axis.set_xscale("log")
-        axis.minorticks_off()
         low, high = entry["values"]
         ticks = np.geomspace(low, high, 3)
-        labels = [
-            f"{float(f'{tick:.2g}'):g}" for tick in ticks
-        ]  # two digits; the text of 100 would be 1e+02 with ".2g"
-        axis.set(xticks=ticks, xticklabels=labels, xlim=(ticks[0] / 1.1, ticks[-1] * 1.1))
+        axis.set(
+            xscale="log",
+            xticks=ticks,
+            xticklabels=[f"{tick:.3g}" for tick in ticks],
+            xlim=(ticks[0] / 1.1, ticks[-1] * 1.1),
+        )
+        axis.minorticks_off()
     is_best = scores >= np.quantile(scores, 1 - _BEST)
     axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)
     axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=COLOURS[1])

@@ -5,11 +5,13 @@ half a second, too long for `--help` and errors of flags.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import math
 import re
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +48,9 @@ PAPER = {"light": "#ffffff", "dark": "#0d1117"}
 INKS = {"light": "#1a1a1a", "dark": "#e6edf3"}
 RULES = {"light": "#e4e4e4", "dark": "#2a313a"}
 
-_NOTE_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 14, 12  # letters per inch of a line
-_NOTE_LINE, _TITLE_LINE = 0.125, 0.192  # heights of a line in inches
+_NOTE_LETTERS, _LEGEND_LETTERS, _TITLE_LETTERS = 21, 15, 12  # letters per inch of a line
+_HANDLE_LETTERS = 7  # width of the line beside a label of the legend, in letters
+_NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line in inches
 
 
 @dataclass(frozen=True)
@@ -63,10 +66,8 @@ class Look:
     texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file of a figure in ``folder``: ``STEM.png``, or ``STEM_narrow.png`` for a narrow figure, with the
-        first of the formats as suffix."""
-        suffix = self.formats[0] if self.formats else "png"
-        return folder / f"{stem}{'_narrow' if self.narrow else ''}.{suffix}"
+        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix."""
+        return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
 
 
 PLAIN = Look()
@@ -77,11 +78,9 @@ def look_of(run: Any) -> Look:
     return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
 
 
-def stored_looks(look: Look = PLAIN) -> tuple[Look, Look]:
-    """Return two appearances of a picture that pages show: ``look`` with SVG as a further format, and a narrow
-    SVG for telephones."""
-    formats = tuple(dict.fromkeys((*(look.formats or ("png",)), "svg")))
-    return replace(look, formats=formats), replace(look, formats=("svg",), narrow=True)
+def stored_look(look: Look = PLAIN) -> Look:
+    """Return the appearance of a picture that pages show: ``look`` with SVG as a further format."""
+    return replace(look, formats=tuple(dict.fromkeys((*(look.formats or ("png",)), "svg"))))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -106,51 +105,43 @@ def write_numbers(path: Path, numbers: Any) -> None:
     atomic_write_text(path, text + "\n")
 
 
-def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
-    """Return the file of a figure: ``out``, or ``STEM.png`` in it if it is a folder. If ``look`` has formats without
-    the suffix, the first of them replaces it. Raises SettingError about the ``setting`` for a suffix not in
-    `FORMATS`."""
+def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FORMATS) -> Path:
+    """Return the file to write: ``out`` or, if it is a folder, the file ``stem`` in it with the first of ``formats``.
+    Raises SettingError about the ``setting`` for a file with another suffix than ``formats``."""
     if out.is_dir() or not (out.suffix or out.is_file()):
-        out = out / f"{stem}.png"
-    file_format = out.suffix.removeprefix(".").lower()
-    if file_format not in FORMATS:
-        allowed = ", ".join(f".{suffix}" for suffix in FORMATS)
-        raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}")
-    if look.formats and file_format not in look.formats:
-        out = out.with_suffix(f".{look.formats[0]}")
+        out = out / f"{stem}.{formats[0]}"
+    if out.suffix.removeprefix(".").lower() not in formats:
+        allowed = ", ".join(f".{suffix}" for suffix in formats)
+        raise SettingError(f"{setting} is '{out}'; allowed: a folder, or a file ending in {allowed}", setting)
     return out
 
 
+def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
+    """Return the `output_file` of a figure. If ``look`` has formats without its suffix, the first of them replaces
+    it."""
+    path = output_file(out, setting, stem)
+    if look.formats and path.suffix[1:].lower() not in look.formats:
+        path = path.with_suffix(f".{look.formats[0]}")
+    return path
+
+
 def check_writable(setting: str, *paths: Path) -> None:
-    """Create the folders of files to write, and open each file for a test. A new file is removed again. Raises
-    SettingError about the ``setting`` if a file cannot be written."""
+    """Create the folders of files to write. Raises SettingError about the ``setting`` if a file cannot be written."""
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            is_new = not path.exists()
-            if is_new and path.is_symlink():
-                raise OSError(f"'{path}' is a link to nothing")
-            if not is_new and not path.is_file():
-                raise OSError(f"'{path}' is no regular file")
-            path.open("ab").close()
-            if is_new:
-                path.unlink()
+            tempfile.TemporaryFile(dir=path.parent).close()
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
     except OSError as error:
-        line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror or error}"
+        line = f"{setting} is '{paths[0]}', which cannot be written: {error.strerror}"
         raise SettingError(line) from error
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------
 
 Cells = list[list[int]]
-"""Layout of a sheet: the numbers of the panels in each row. A panel may span several cells; -1 is an empty cell."""
-
-
-def grid(panels: int, columns: int) -> Cells:
-    """Return the cells of a number of ``panels``, filled row by row. The last row may end with empty cells:
-    ``grid(3, 2)`` is ``[[0, 1], [2, -1]]``."""
-    numbers = [*range(panels), *[-1] * (-panels % columns)]
-    return [numbers[first : first + columns] for first in range(0, panels, columns)]
+"""Layout of a sheet: the numbers of the panels in each row. A panel may span several cells."""
 
 
 def rows(*lengths: int) -> Cells:
@@ -239,20 +230,22 @@ class Book:
         """Yield the axes of a sheet. ``size`` is the size of all panels in inches;
         title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
         hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-        from matplotlib.text import Text
 
         if self.look.narrow:  # one column, in which each panel is as high as its row
             ratios = heights or [1] * len(cells)
             panel_heights: dict[int, float] = {}
             for row, ratio in zip(cells, ratios, strict=True):
-                panel_heights |= {number: size[1] * ratio / sum(ratios) for number in row if number >= 0}
+                panel_heights |= {number: size[1] * ratio / sum(ratios) for number in row}
             cells, heights, widths = [[number] for number in panel_heights], [*panel_heights.values()], None
             size = (NARROW, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
-        axis_of_panel = _panels(figure, cells, widths, heights)
-        axes = [axis_of_panel[number] for number in sorted(axis_of_panel)]
+        panels: Any = figure.subplot_mosaic(
+            cells,  # type: ignore[arg-type]  # the stubs know names of panels, not numbers
+            width_ratios=widths,
+            height_ratios=heights,
+        )
+        axes = [panels[number] for number in sorted(panels)]
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
@@ -260,13 +253,10 @@ class Book:
                 axis.tick_params(labelleft=True)
                 axis.yaxis.label.set_visible(True)
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
-        renderer = FigureCanvasAgg(figure).get_renderer()
         self.sheets.append((name, note))
         if not self.look.texts:
             title = note = ""
-        _frame(figure, renderer, axes, size, title, note, min_labels)
-        for text in figure.findobj(Text):
-            _write_dollars(text)
+        _frame(figure, axes, size, title, note, min_labels)
         self._figures.append(figure)
 
 
@@ -298,70 +288,35 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     axis.grid(False, axis="y")
 
 
-def _panels(figure: Any, cells: Cells, widths: Any, heights: Any) -> dict[int, Any]:
-    """Add the axes of ``cells`` to ``figure``, and return them by number. If rows have different numbers of panels, and
-    no panel spans several rows, each row is laid out separately: columns of different rows are not aligned."""
-    lengths = [len(set(row)) for row in cells]  # panels in each row
-    numbers = {number for row in cells for number in row}
-    spans_rows = len(numbers) < sum(lengths)
-    if spans_rows or len(set(lengths)) == 1:
-        return dict(
-            figure.subplot_mosaic(cells, empty_sentinel=-1, width_ratios=widths, height_ratios=heights)  # type: ignore
-        )
-    axes: dict[int, Any] = {}
-    for subfigure, row in zip(figure.subfigures(len(cells), 1, height_ratios=heights), cells, strict=True):
-        axes |= subfigure.subplot_mosaic([list(dict.fromkeys(row))])  # each panel once
-    return axes
-
-
-def _frame(
-    figure: Any, renderer: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int
-) -> None:
+def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int) -> None:
     """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
     in inches. The legend is omitted for fewer labels than ``min_labels``."""
     width, panel_height = size
-    title_text = textwrap.fill(title, int(_TITLE_LETTERS * width)) if title else ""
-    note_text = textwrap.fill(note, int(_NOTE_LETTERS * width)) if note else ""
+    title_text = textwrap.fill(title, int(_TITLE_LETTERS * width))
+    note_text = textwrap.fill(note, int(_NOTE_LETTERS * width))
     title_height = 0.05 + _TITLE_LINE * (title_text.count("\n") + 1) if title else 0.02
     note_height = 0.05 + _NOTE_LINE * (note_text.count("\n") + 1) if note else 0.0
-    legend_box, legend_height = _legend(figure, renderer, axes, width, min_labels)
+    handles: dict[str, Any] = {}  # label -> line of the first panel with this label
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    has_legend = len(handles) >= min_labels
+    letters = sum(len(label) + _HANDLE_LETTERS for label in handles)
+    legend_lines = max(1, math.ceil(letters / (_LEGEND_LETTERS * width)))
+    legend_height = 0.08 + _LEGEND_LINE * legend_lines if has_legend else 0.0
     top_margin = title_height + legend_height
     height = panel_height + top_margin + note_height
     figure.set_size_inches(width, height)
     figure.get_layout_engine().set(rect=(0, note_height / height, 1, 1 - (top_margin + note_height) / height))
     if title:
         figure.suptitle(title_text, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
-    if legend_box is not None:
-        legend_box.set_bbox_to_anchor((0, 1 - title_height / height))
+    if has_legend:
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
+        figure.legend(
+            [*handles.values()], [*handles], ncols=math.ceil(len(handles) / legend_lines), borderaxespad=0.2, **place
+        )
     if note:
         figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
-
-
-def _legend(figure: Any, renderer: Any, axes: Sequence[Any], width: float, min_labels: int) -> tuple[Any, float]:
-    """Add a legend of all panels, with as many columns as fit ``width`` inches. Return it and its height in inches;
-    None and 0 for fewer than ``min_labels`` labels."""
-    handles: dict[str, Any] = {}  # label -> line of the first panel with this label
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    if len(handles) < min_labels:
-        return None, 0.0
-    labels = [textwrap.fill(label, int(_LEGEND_LETTERS * width)) for label in handles]
-    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
-    for columns in range(len(handles), 0, -1):
-        legend = figure.legend([*handles.values()], labels, ncols=columns, **position)
-        for text in legend.get_texts():
-            _write_dollars(text)
-        extent = legend.get_window_extent(renderer)
-        if extent.width <= 0.98 * width * figure.dpi or columns == 1:
-            break
-        legend.remove()
-    return legend, extent.height / figure.dpi
-
-
-def _write_dollars(text: Any) -> None:
-    """Draw a dollar in matplotlib's ``text`` as it is: it does not begin a formula."""
-    text.set_parse_math("$" not in text.get_text())
 
 
 def _parameters(theme: str) -> Any:

@@ -57,12 +57,15 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     """Return the probability that a run of ``x`` has a higher score than a run of ``y``, and its 95 % interval. The
     probability is the mean over tasks. Equal scores count half, as in the Mann-Whitney statistic. The interval is None
     if a task has fewer than three runs."""
-    tasks = [(np.asarray(a, float), np.asarray(b, float)) for a, b in zip(x, y, strict=True)]  # [N] and [K] of each
-    probability = float(np.mean([_fraction_larger(a[None], b[None]) for a, b in tasks]))
-    if min(len(scores) for pair in tasks for scores in pair) < MIN_RUNS:
+    x_scores = [np.asarray(task, dtype=np.float64) for task in x]  # [N] each
+    y_scores = [np.asarray(task, dtype=np.float64) for task in y]  # [K] each
+    fractions = [_fraction_larger(a[None], b[None]) for a, b in zip(x_scores, y_scores, strict=True)]
+    probability = float(np.mean(fractions))
+    if min(map(len, x_scores + y_scores)) < MIN_RUNS:
         return probability, None
-    indices = zip(_resample_indices(x), _resample_indices(y, seed=1), strict=True)
-    resampled = [_fraction_larger(a[i], b[j]) for (a, b), (i, j) in zip(tasks, indices, strict=True)]
+    x_samples = [scores[indices] for scores, indices in zip(x_scores, _resample_indices(x), strict=True)]
+    y_samples = [scores[indices] for scores, indices in zip(y_scores, _resample_indices(y, seed=1), strict=True)]
+    resampled = [_fraction_larger(a, b) for a, b in zip(x_samples, y_samples, strict=True)]
     low, high = _bounds(np.mean(resampled, axis=0))  # the mean over tasks of [RESAMPLES]
     return probability, (float(low), float(high))
 

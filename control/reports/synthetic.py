@@ -12,7 +12,7 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
-from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet, stored_looks
+from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet, stored_look
 from envs.base import Environment
 from envs.make import make_environment, stages_of
 from models.contract import Policy
@@ -112,12 +112,12 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     histogram_samples = samples
     if spaces_of(proxy.game).one_hot:  # a histogram of cells, instead of one for each cell
         histogram_samples = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
-    looks = stored_looks(look_of(settings.run))
-    for look in looks:
-        draw_behaviour(look.path(folder, "behaviour"), histogram_samples, proxy.game, is_bandit, look)
-        if is_bandit:
-            draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
-    return looks[0].path(folder, "behaviour")
+    look = stored_look(look_of(settings.run))
+    path = look.path(folder, "behaviour")
+    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, look)
+    if is_bandit:
+        draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
+    return path
 
 
 def names_of(game: str, size: int) -> list[str]:
@@ -151,8 +151,8 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
         values = {kind: array[:, column] for kind, array in samples.items()}
         if bandit and column < size:
             del values["synthetic on real"]
-        ends = [np.quantile(array, [0.002, 0.998]) for array in values.values()]
-        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        low = min(np.quantile(array, 0.002) for array in values.values())
+        high = max(np.quantile(array, 0.998) for array in values.values())
         margin = 0.05 * max(high - low, 1e-3)
         edges = np.linspace(low - margin, high + margin, BINS + 1)
         panel: dict[str, Any] = {"name": name, "edges": [float(f"{edge:.5g}") for edge in edges]}

@@ -54,18 +54,17 @@ def summarise(group: Group) -> dict[str, Any]:
     for the tag of each return, its mean over the last tenth of the epochs (``last``) and its ``best`` value.
     ``over_seeds`` has statistics of ``last`` by tag, and ``best_over_seeds`` statistics of the best running mean."""
     returns = return_tags(group.runs)
-    seeds = {
-        str(run.seed): {
+    seeds = {}
+    for run in group.runs:
+        numbers: dict[str, Any] = {
             "epochs": len(run.columns["epoch"]),
             "env_steps": int(run.columns["env_steps"].max()),
-            **{tag: {"last": _finite(run.last(tag)), "best": _finite(run.best(tag))} for tag in returns},
         }
-        for run in group.runs
-    }
-    summary = {
-        "seeds": seeds,
-        "over_seeds": {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns},
-    }
+        for tag in returns:
+            numbers[tag] = {"last": _finite(run.last(tag)), "best": _finite(run.best(tag))}
+        seeds[str(run.seed)] = numbers
+    means = {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns}
+    summary = {"seeds": seeds, "over_seeds": means}
     if RUNNING_MEAN in returns:
         summary["best_over_seeds"] = {RUNNING_MEAN: over_seeds([run.best(RUNNING_MEAN) for run in group.runs])}
     return summary

@@ -20,11 +20,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from control.cli.progress import Watch
+from control.cli.progress import Watch, watch_part
 from control.loops.build import spaces_of
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
 from control.reports.tables import number_text
+from envs.base import Environment
 from envs.make import make_environment
 from models.spaces import Continuous, Discrete
 from models.streams import Streams, derive_seed, random_actions
@@ -100,48 +101,47 @@ class Baselines:
         spaces = spaces_of(game, limit)
         limit = limit if spaces.max_episode_steps else LONG
         streams = Streams([derive_seed(seed, "random play")])
-        constants = constant_actions(spaces.actions)
-        policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
-        policies |= {name: functools.partial(_repeated, action) for name, action in constants.items()}
-        max_steps = len(policies) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
+        actions = constant_actions(spaces.actions)
+        constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
+        max_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
         envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))  # episodes at once
-        num_baselines = 2 if teacher is None else 3
-        total_episodes = len(constants) * CHOICE_EPISODES + num_baselines * EPISODES
-        real_steps, played_episodes = 0, 0
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-
-            def play(names: list[str], count: int, max_real_steps: int) -> dict[str, list[float]]:
-                """Return the returns of at least ``count`` episodes of each policy in ``names``. After
-                ``max_real_steps`` steps of all policies, no further episodes begin."""
-                nonlocal real_steps, played_episodes
-                starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
-                returns: dict[str, list[float]] = {name: [] for name in names}
-                num_episodes = 0  # of each policy
-                while num_episodes == 0 or (num_episodes < count and real_steps < max_real_steps):
-                    seeds = starts.episode_seeds(envs)
-                    for name in names:
-                        episodes = play_episodes(FunctionPolicy(policies[name]), real, seeds)
-                        real_steps += int(episodes.lengths.sum())
-                        returns[name] += episodes.returns[0].tolist()
-                        played_episodes += envs
-                        if watch is not None:
-                            watch(min(1.0, max(played_episodes / total_episodes, real_steps / MOST_STEPS)))
-                    num_episodes += envs
-                return returns
-
-            choice = play(list(constants), CHOICE_EPISODES, MOST_STEPS // 2)
+            choice_watch, watch = watch_part(watch, 0.0, 0.5), watch_part(watch, 0.5, 0.5)
+            choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2, choice_watch)
             best = max(choice, key=lambda name: sum(choice[name]))
-            baselines = ["random", best]
+            policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
+            policies[best] = constants[best]
             if teacher is not None:
                 policies["teacher"] = teacher
-                baselines.append("teacher")
-            returns = play(baselines, EPISODES, MOST_STEPS)
+            returns, steps = _play(policies, real, seed, EPISODES, MOST_STEPS - choice_steps, watch)
         scores = {name: Score.of(values) for name, values in returns.items()}
-        return cls(scores["random"], scores[best], best, scores.get("teacher"), real_steps)
+        return cls(scores["random"], scores[best], best, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
         """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`."""
         return Verdict(agents=Score.of(returns), **vars(self) | details)
+
+
+def _play(
+    policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int, watch: Watch | None
+) -> tuple[dict[str, list[float]], int]:
+    """Return the returns of at least ``count`` episodes of each of ``policies`` by name, and the number of steps. After
+    ``max_steps`` steps of all policies, no further episodes begin. ``seed`` and ``count`` determine the episodes, which
+    are the same for all policies. ``watch`` receives the progress."""
+    starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
+    returns: dict[str, list[float]] = {name: [] for name in policies}
+    num_episodes = steps = 0
+    while num_episodes == 0 or (num_episodes < count and steps < max_steps):
+        seeds = starts.episode_seeds(real.envs)
+        for number, (name, act) in enumerate(policies.items(), 1):
+            episodes = play_episodes(FunctionPolicy(act), real, seeds)
+            steps += int(episodes.lengths.sum())
+            returns[name] += episodes.returns[0].tolist()
+            if watch is not None:
+                played = num_episodes + real.envs * number / len(policies)
+                watch(min(1.0, max(played / count, steps / max_steps)))
+        num_episodes += real.envs
+    return returns, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,29 +240,17 @@ class Verdict(Baselines):
 
 
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """Return a verdict about several kinds of agents as data for JSON. ``verdicts`` maps the name of each kind to its
-    verdict, which compares it with a teacher. The joint verdict passes if most kinds pass. Its sentences name every
-    kind, and give common numbers once."""
+    """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
+    name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass."""
     failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
     passed = 2 * len(failures) < len(verdicts)
     first_verdict = next(iter(verdicts.values()))
-    # The kinds that pass: their share of the way from random play to the teacher.
-    shares = {name: f"{100 * verdict.share:.0f} %" for name, verdict in verdicts.items() if not verdict.failure}
-    clauses = []
-    if not failures and len(set(shares.values())) == 1:  # all kinds have the same share
-        count = f"{first_verdict.agents.count} {'each ' if len(shares) > 1 else ''}of {', '.join(shares)}"
-        (share,) = set(shares.values())
-        clauses.append(f"new agents that trained only on the bandit ({count}) come {share} {_WAY}")
-    elif shares:
-        clauses.append(f"agents come {', '.join(f'{share} ({name})' for name, share in shares.items())} {_WAY}")
+    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if not verdict.failure]
+    clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}"] if shares else []
     clauses += [f"{name}: {failure}" for name, failure in failures.items()]
     if shares and first_verdict.doubt:
         clauses.append(first_verdict.doubt)
-    means = {name: str(verdict.agents) for name, verdict in verdicts.items()}
-    if len(means) > 1 and len(set(means.values())) == 1:
-        returns = f"agents {first_verdict.agents}"
-    else:
-        returns = ", ".join(f"{name} {mean}" for name, mean in means.items())
+    returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
     kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}

@@ -75,14 +75,13 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     try:
         folder.mkdir(parents=True, exist_ok=True)
         last_run = newest(folder)
-        number = _version_number(last_run) + 1 if last_run else 0
-        while True:
+        first_number = _version_number(last_run) + 1 if last_run else 0
+        for number in itertools.count(first_number):
             path = folder / f"version_{number}"
-            try:  # mkdir is atomic: exactly one of several processes makes it, the others try the next number
+            # mkdir is atomic: exactly one of several processes makes the folder, the others try the next number.
+            with contextlib.suppress(FileExistsError):
                 path.mkdir()
                 break
-            except FileExistsError:
-                number += 1
         for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
@@ -195,7 +194,9 @@ class MetricsFile:
             self.columns += new_columns
             self._write(_rows(self.path))
         # Numbers of Python, because csv would write the names of NumPy and torch types.
-        plain_rows = [{tag: int(row[tag]) if tag in KEYS else float(row[tag]) for tag in row} for row in rows]
+        plain_rows = []
+        for row in rows:
+            plain_rows.append({tag: int(value) if tag in KEYS else float(value) for tag, value in row.items()})
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain_rows)
 

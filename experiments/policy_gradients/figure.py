@@ -20,11 +20,10 @@ import numpy as np
 
 from control.reports import scores
 from control.reports.curves import (
+    CURVES_NOTE,
     RETURN_LABEL,
-    SMOOTHED,
     STEPS_LABEL,
     Level,
-    curves_note,
     draw_curves,
     draw_levels,
     levels,
@@ -162,7 +161,7 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
     panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = levels(comparison.game)
-    note = "; ".join([*curves_note(counts), SMOOTHED, sources(reference_levels)])
+    note = "; ".join([CURVES_NOTE, sources(reference_levels)])
     lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
     with Book(out, look) as book:
         with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
@@ -199,7 +198,7 @@ def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: d
         *(level for level in PUBLISHED if level.implementation in task and game == "beresheet"),
     ]
     title = f"Policy gradients on {game}, {seeds_text([len(returns) for returns in task.values()])}"
-    note = scores.note({"": task}, f"best mean of {length} training episodes")
+    note = scores.note(f"best mean of {length} training episodes")
     label = f"best mean return of {length} episodes"
     scores.draw(book, {"": task}, colours, {"": reference_levels}, label, title, f"{note}; {sources(reference_levels)}")
 

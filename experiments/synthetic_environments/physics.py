@@ -27,7 +27,7 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes
 from control.reports.curves import Level, draw_levels
 from control.reports.search import describe, iqm_text
-from control.reports.sheets import COLOURS, WIDTH, Book, grid, write_numbers
+from control.reports.sheets import COLOURS, WIDTH, Book, write_numbers
 from envs.names import CartPoleParameters
 from experiments.comparison import (
     Layout,
@@ -137,7 +137,7 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
     )
     with (
         Book(options.out, look_of(options), options.numbers) as book,
-        book.sheet(grid(len(PROPERTIES), 2), (WIDTH, 4.2), note=note) as axes,
+        book.sheet([[0, 1], [2, 3]], (WIDTH, 4.2), note=note) as axes,
     ):
         for axis, name in zip(axes, PROPERTIES, strict=True):
             for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):

@@ -25,7 +25,7 @@ import torch
 from control.cli.parse import parse
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.strategies import NES
-from control.reports.sheets import COLOURS, WIDTH, grid, write_numbers
+from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers
 from experiments.comparison import Layout, check_given, numbers_in
 from experiments.plotting import measure_and_draw, run_command
 from models.streams import Streams, derive_seed
@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     measuring.add_argument("--room", choices=ROOMS, default=ROOMS[0], help="of a new file")
     measuring.add_argument("--searches", type=int, default=2000, help="of all calls together")
     measuring.add_argument("--generations", type=int, default=GENERATIONS, help="of a new file")
-    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, (grid(8, 4), (WIDTH, 3.4)), NOTE)
+    return run_command(flags.parse_args(argv), measure, LAYOUT, fill, (rows(4, 4), (WIDTH, 3.4)), NOTE)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from control.commands.process import configure_process
 from control.commands.train import build_module, fit
 from control.evolution.inner_loop import InnerLoop
 from control.reports.curves import Level, draw_levels, solved_return
-from control.reports.sheets import COLOURS, WIDTH, Book, grid, set_title, write_numbers
+from control.reports.sheets import COLOURS, WIDTH, Book, rows, set_title, write_numbers
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
 from experiments.comparison import (
@@ -180,7 +180,7 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
     size = (WIDTH, 2.6 * len(results))
     with (
         Book(figure_to_write("out", options.out), look_of(options), options.json) as book,
-        book.sheet(grid(2 * len(results), 2), size, note=note, widths=[1.9, 1.0]) as axes,
+        book.sheet(rows(*[2] * len(results)), size, note=note, widths=[1.9, 1.0]) as axes,
     ):
         for (game, row_of), (left_axis, right_axis) in zip(
             results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True
