@@ -93,18 +93,6 @@ class RewardedEnvironment:
         reward = shaped(mode, real_reward, potential, next_potential, self.discounts)
         return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
 
-    def select(self, members: Tensor) -> "RewardedEnvironment | None":
-        """See `envs.base.Environment.select`."""
-        real = self.real.select(members)
-        if real is None:
-            return None
-        discounts = self.discounts[members, 0]
-        phi = self.phi.select(members)
-        subset = RewardedEnvironment(real, phi, self.mode, discounts, self.zero_at_end, self.weight)
-        subset._obs = None if self._obs is None else self._obs[members]
-        subset._potential = None if self._potential is None else self._potential[members]
-        return subset
-
     def snapshot(self) -> dict[str, Any]:
         return {"real": self.real.snapshot(), "obs": self._obs}
 

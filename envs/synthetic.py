@@ -91,9 +91,6 @@ class SyntheticDynamics(Dynamics):
     def adapted(self, policy: Any) -> Any:
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
 
-    def select(self, members: Tensor) -> Self:
-        return type(self)(self.program.select(members), self.spaces, self.starts)
-
     def to(self, device: torch.device) -> Self:
         return type(self)(self.program.to(device), self.spaces, self.starts)
 

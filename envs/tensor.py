@@ -50,10 +50,6 @@ class Dynamics(Protocol):
         """Return ``policy``, of agents that trained here, adapted to observations of the real environment."""
         return policy
 
-    def select(self, members: Tensor) -> Self:
-        """Return the dynamics of ``members [M']`` int64 only: themselves if they have no parameters for members."""
-        return self
-
     def to(self, device: torch.device) -> Self:
         """Return a copy that takes tensors on ``device``, and transfers no number to the host."""
         duplicate = copy.copy(self)
@@ -158,13 +154,6 @@ class TensorEnvironment:
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """See `Dynamics.sample_observations`."""
         return self.dynamics.sample_observations(streams, count)
-
-    def select(self, members: Tensor) -> "TensorEnvironment":
-        """See `envs.base.Environment.select`."""
-        subset = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
-        rows = members.to(self.device)
-        subset.state, subset.age, subset._started = self.state[rows], self.age[rows], self._started
-        return subset
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         """Return initial states ``[B, M, E, K]`` for ``seeds [B, M, E]``, both on the CPU."""

@@ -2,7 +2,7 @@
 
 A proxy is a learned environment or a learned reward. ``proxies [N, D]`` has all D weights of a proxy in one row, one
 row for each of N agents. The agents are trained together, as members of one program: their numbers are rows of the same
-tensors ``[M, ...]``. An agent leaves the program when its training ends. A test plays K episodes of each agent on the
+tensors ``[M, ...]``. A test plays K episodes of each agent on the
 real environment, and ``curve [N, T]`` are mean returns of T tests during training. Imports no Lightning, so that worker
 processes start quickly.
 """
@@ -26,7 +26,6 @@ from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
-from control.loops.threads import for_members
 from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
@@ -41,8 +40,6 @@ from models.varied import with_all_sampled
 # observations, in its replay buffer and at the starts of its next episodes.
 MOST_MEMBERS = 512  # maximum number of agents
 _MOST_NUMBERS = 2048  # maximum number of agents times numbers in an observation
-_COMPACT_FRACTION = 0.75  # if the fraction of members in training falls below this, finished members leave the program
-_MIN_PER_THREAD = 4  # with fewer agents in a batch for each thread, on average, threads take whole batches
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
 _TRAINING_FRACTION = 0.9  # of the progress; the rest is for tests
 
@@ -128,29 +125,18 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
 
 
 class _TrainingState:
-    """State of `train`: the members (agents) that have not finished, and the results of all M members.
-
-    N members are still trained together. ``original_index [N]`` are their indices among all M members, and ``running
-    [N]`` tells which of them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]``
-    count the training, and ``weights [M, ...]`` are final for finished members.
-    """
+    """State of `train`: which of the M members (agents) are ``running [M]``, and their results. ``steps [M]`` and
+    ``episodes [M]`` count the training, and ``weights [M, ...]`` are final for members that have finished."""
 
     def __init__(self, agent: InnerAgent, steps: int):
-        members = agent.members
-        self.agent, self.original_index = agent, torch.arange(members)
+        self.agent, members = agent, agent.members
         self.running = torch.ones(members, dtype=torch.bool)
         self.steps, self.episodes = torch.full((members,), steps), torch.zeros(members, dtype=torch.int64)
         self.weights = agent.flat_parameters.clone()
 
     def store_weights(self, members: Tensor) -> None:
-        """Copy the current weights of ``members`` to the results. ``members`` are indices or a mask among the N members
-        that are still trained."""
-        self.weights[self.original_index[members]] = self.agent.flat_parameters[members]
-
-    def current_weights(self) -> Tensor:
-        """Return the weights ``[M, ...]`` of all members: final ones if they have finished, else the current ones."""
-        self.store_weights(self.running)
-        return self.weights.clone()
+        """Copy the current weights of ``members``, which are indices or a mask, to the results."""
+        self.weights[members] = self.agent.flat_parameters[members]
 
     def end_episodes(self, loop: StepLoop, ended: Ended, rule: Rule | None, max_episodes: int | None) -> None:
         """Count the episodes that ``ended``. Stop their members if ``rule`` says so, or after ``max_episodes``."""
@@ -159,26 +145,16 @@ class _TrainingState:
         if not is_running.any():
             return
         steps = torch.as_tensor(ended.step).expand(len(is_running))[is_running]  # ``ended.step`` is a number or [N]
-        ended = Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps)
-        members = self.original_index[ended.members]  # of each episode, among all M members
+        members = ended.members[is_running]
+        ended = Ended(members, ended.returns[is_running], ended.lengths[is_running], steps)
         self.episodes.index_add_(0, members, torch.ones_like(members))
         done = torch.zeros_like(members, dtype=torch.bool) if rule is None else rule(loop, ended)
         if max_episodes is not None:
             done |= self.episodes[members] >= max_episodes
-        stopped = ended.members[done]
+        stopped = members[done]
         self.store_weights(stopped)
-        self.steps[self.original_index[stopped]] = steps[done] * self.agent.envs
+        self.steps[stopped] = steps[done] * self.agent.envs
         self.running[stopped] = False
-
-    def remove_finished(self, loop: StepLoop, rule: Rule | None) -> None:
-        """Remove finished members from ``loop`` and from ``rule``, if there are enough of them and the environment can
-        leave out members."""
-        if self.running.any() and self.running.sum() < _COMPACT_FRACTION * len(self.running):
-            remaining = self.running.nonzero()[:, 0]
-            if loop.select(remaining):
-                if rule is not None:
-                    rule.select(remaining)
-                self.original_index, self.running = self.original_index[remaining], self.running[remaining]
 
 
 def train(
@@ -189,16 +165,14 @@ def train(
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
     advance: Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]] | None = None,
-    compact_every: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
     """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
     ``episodes`` episodes.
 
     ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
-    finished members are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`. Every
-    ``compact_every`` steps, finished members may be removed from the tensors, which does not change the results of
-    others. ``watch`` is called with the finished fraction.
+    finished members are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`.
+    ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -211,26 +185,24 @@ def train(
     watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
     while steps_done < steps and state.running.any():
-        next_steps = steps - steps_done  # to make before the next test, removal or report
+        next_steps = steps - steps_done  # to make before the next test or report
         if test is not None:
             next_steps = min(next_steps, test_every - steps_done % test_every)
-        elif stops_early:
-            next_steps = min(next_steps, compact_every)
         if watch is not None:
             remaining_fraction = int(state.running.sum()) / members * (1 - steps_done / steps)
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-watch_steps // envs))
-        pause = stops_early  # so that a finished member makes no further step
-        for ended in make_steps(loop, next_steps, state.running, pause):
+        # The steps pause at the end of an episode, so that a finished member makes no further step.
+        for ended in make_steps(loop, next_steps, state.running, stops_early):
             if stops_early:
                 state.end_episodes(loop, ended, rule, episodes)
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
-            policy = agent.with_weights(state.current_weights().cpu())
+            state.store_weights(state.running)
+            policy = agent.with_weights(state.weights.clone().cpu())
             curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
-        state.remove_finished(loop, rule)
     state.store_weights(state.running)
-    if not stops_early:  # no member has been removed
+    if not stops_early:
         state.episodes = (agent.episodes - start_episodes).cpu()
     weights = state.weights.cpu()
     finite = weights.isfinite().all(1)
@@ -280,38 +252,19 @@ class InnerLoop:
         if by_target:
             assert proxies is not None
             return loop._test_targets(proxies, seeds)
-        batches = loop._batches(seeds, sample_all)
-        # Each thread trains a part of the members of every batch or, if batches are small, a part of the batches.
-        has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
-        can_run_batches = has_small_batches and self.dynamics is not None and loop.runs_compiled()
-        num_parallel = self.threads if can_run_batches else 1  # number of batches at a time
-        outcomes: dict[int, Outcome] = {}
-        finished_fractions = [0.0] * len(batches)  # of the work for all agents, by batch
-
-        def run_batch(memory: None, number: int, last: int) -> None:
-            """Run batch ``number``; the other arguments, which `for_members` passes, are not needed."""
-            batch_loop, rows = batches[number]
-            batch_loop.threads //= num_parallel  # each batch has an equal share of the threads
+        outcomes: list[Outcome] = []
+        order: list[int] = []  # indices in ``seeds`` of the agents in ``outcomes``
+        for batch_loop, rows in loop._batches(seeds, sample_all):
             batch_proxies = None if proxies is None else proxies[rows]
+            batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
+            outcomes.append(batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch))
+            order += rows
+        return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
-            def report_progress(fraction: float) -> None:
-                assert watch is not None
-                finished_fractions[number] = fraction * len(rows) / len(seeds)
-                watch(sum(finished_fractions))
-
-            batch_watch = None if watch is None else report_progress
-            outcomes[number] = batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch)
-
-        for_members(run_batch, len(batches), [None] * num_parallel, max_members=1)  # its "members" are the batches
-        outcome = Outcome.joined([outcomes[number] for number in range(len(batches))])
-        seconds = {name: getattr(outcome, name) / num_parallel for name in ("train_seconds", "test_seconds")}
-        indices = [i for _, rows in batches for i in rows]  # in `seeds`, of each agent in `outcome`
-        return dataclasses.replace(outcome.reordered(torch.tensor(indices).argsort()), **seconds)
-
-    def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
+    def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
-        shape, at most `_max_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        batches, size = [], self._max_members()
+        shape, at most `_max_members`. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        size = self._max_members()
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
             if not indices:
@@ -321,8 +274,7 @@ class InnerLoop:
                 loop.agent_config = with_all_sampled(loop.agent_config)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
                 for first in range(0, len(group), size):
-                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + size]]))
-        return batches
+                    yield loop, [indices[i] for i in group[first : first + size]]
 
     def _max_members(self) -> int:
         """Return the maximum number of agents that are trained together. In a grid world, an observation counts as one
@@ -407,7 +359,6 @@ class InnerLoop:
         them every ``test_every`` steps, unless this setting is None. The returned policy acts in the real
         environment."""
         config, agent = self.config, loop.agent
-        environment = loop.environment  # kept, because `train` may replace ``loop.environment`` when members end early
         compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
         compiled_tests, options = None, dict[str, Any]()
         with contextlib.ExitStack() as stack:
@@ -423,15 +374,14 @@ class InnerLoop:
                     options = {"test": test, "test_every": test_every}
             if compiled is not None:
                 options["advance"] = compiled.CompiledLoop(self.threads, compiled_tests)
-                options["compact_every"] = compiled.COMPACT_EVERY
             steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
             trained = train(loop, steps, self._rule(agent.members), config.train_episodes, watch=watch, **options)
         if compiled_tests is not None:
             tests_done = slice(compiled_tests.tests_done)
             trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
             self._training_test_steps += int(compiled_tests.lengths[:, tests_done].sum())
-        if isinstance(environment, TensorEnvironment):  # a proxy may scale observations
-            trained.policy = environment.dynamics.adapted(trained.policy)
+        if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
+            trained.policy = loop.environment.dynamics.adapted(trained.policy)
         return trained
 
     def _test_in_training(self, real: Environment, starts: Tensor, policy: Policy, number: int) -> Tensor:

@@ -46,7 +46,6 @@ from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
 WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
-COMPACT_EVERY = 64  # number of steps after which finished members leave
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
@@ -368,11 +367,8 @@ def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> E
 
 
 class Shared(NamedTuple):
-    """Objects that all blocks of a training run use, as long as ``environment`` and ``flat_parameters`` (the weights of
-    the agents) are the same objects."""
+    """Objects that all blocks of a training run use."""
 
-    environment: Environment
-    flat_parameters: Tensor
     world: envs.World
     player: Any
     test_world: envs.World
@@ -467,13 +463,13 @@ class CompiledLoop:
         _end_block(loop, tensors, seeds, world)
 
     def _shared_objects(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
-        """Return the objects that the blocks of a loop share. Build them at the first call, and again after finished
-        members have left the loop. ``members`` is `Members` of the kind of agent."""
-        agent, environment, shared = loop.agent, loop.environment, self._shared
+        """Return the objects that the blocks of a loop share. The first call builds them. ``members`` is `Members` of
+        the kind of agent."""
+        if self._shared is not None:
+            return self._shared
+        agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        if shared is not None and shared.environment is environment and shared.flat_parameters is agent.flat_parameters:
-            return shared
-        kind, world = KINDS[type(agent)], _world_of(agent, environment)
+        kind, world = KINDS[type(agent)], _world_of(agent, loop.environment)
         player = kind.make_player(agent.with_weights(agent.flat_parameters))
         assert player is not None
         test_world = world if self.tests is None else self.tests.world
@@ -481,7 +477,7 @@ class CompiledLoop:
         for _ in range(self.threads):
             phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(player, test_world, tests)
             memories.append((kind.make_work(members), phi, envs.make_scratch(world), arrays))
-        self._shared = Shared(environment, agent.flat_parameters, world, player, test_world, memories)
+        self._shared = Shared(world, player, test_world, memories)
         return self._shared
 
 

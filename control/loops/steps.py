@@ -17,9 +17,9 @@ from control.cli.progress import Watch, watch_part
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from envs.base import Environment
-from models.contract import InnerAgent, Policy, StepAgent
+from models.contract import Policy, StepAgent
 from models.family import StepSchedule
-from models.state import check_like, require, select_members
+from models.state import check_like, require
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # number of steps for which initial states are sampled at once
@@ -207,27 +207,13 @@ class StepLoop:
         numbers = self._starts_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.reset_prepared(numbers["starts"].contiguous(), where)  # not contiguous after `select`
+        return self.environment.reset_prepared(numbers["starts"], where)
 
     def _starts_at(self, step: int) -> Starts:
         """Move `_starts` forward to the block of random numbers that contains ``step``, and return `_starts`."""
         while self._starts.number < step // BLOCK:
             self._starts.next_block()
         return self._starts
-
-    def select(self, members: Tensor) -> bool:
-        """Keep only ``members`` (indices ``[M']``), whose numbers do not change. The agent must be an `InnerAgent`.
-        Return False and change nothing if the environment cannot leave out members."""
-        environment = self.environment.select(members)
-        if environment is None:
-            return False
-        assert isinstance(self.agent, InnerAgent)
-        self.agent.select(members)
-        self.environment = self._starts.environment = environment
-        self._starts.select(members)
-        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_ones"):
-            setattr(self, name, select_members(getattr(self, name), members))
-        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of training, except the agent's weights."""
