@@ -83,7 +83,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             except BaseException as error:
                 raise self._fault(error) from error
         self._check_finite("observation", self._obs)
-        return self._observations()
+        return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """See `envs.base.Environment.step`."""
@@ -109,7 +109,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if names:
             self._check_finite("info", info_values)
         return Step(
-            obs=self._observations(),
+            obs=self._member_tensor(self._obs.copy()),
             reward=self._member_tensor(reward),
             terminated=self._member_tensor(terminated),
             truncated=self._member_tensor(truncated),
@@ -162,9 +162,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
         assert isinstance(space, Box)
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
-
-    def _observations(self) -> Tensor:
-        return self._member_tensor(self._obs.copy())
 
     def _member_tensor(self, rows: np.ndarray) -> Tensor:
         """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` that shares its memory."""

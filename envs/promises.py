@@ -32,8 +32,10 @@ def checked_step(result: Any, space: gym.Space, info_names: tuple[str, ...]) -> 
     obs, reward, terminated, truncated, info = result
     check_observation(space, obs)
     check_info(info, info_names)
+    terminated = as_number(terminated, "terminated", "biu", "True or False")
+    truncated = as_number(truncated, "truncated", "biu", "True or False")
     numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
-    return obs, as_number(reward), as_bool(terminated, "terminated"), as_bool(truncated, "truncated"), numbers
+    return obs, as_number(reward), bool(terminated), bool(truncated), numbers
 
 
 def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
@@ -72,28 +74,15 @@ def _check_numbers(space: Box, obs: Any, name: str) -> None:
             raise BrokenContract(f"{name} holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
 
 
-def as_number(result: Any, name: str = "reward") -> Any:
-    """Return ``result`` or, if it is an array of one number, this number. Raises `BrokenContract` for anything else,
-    such as text, None or complex numbers."""
-    if type(result) is float or type(result) is np.float64:
+def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected: str = "a number") -> Any:
+    """Return ``result`` or, if it is an array of one number, this number. ``kinds`` are the allowed kinds of dtypes.
+    Raises `BrokenContract` for anything else, such as text, None or complex numbers."""
+    if type(result) in (float, bool, np.float64):  # the usual results, without conversion
         return result
-    is_numpy = isinstance(result, np.ndarray | np.generic)
-    if not is_numpy and hasattr(type(result), "__float__"):
-        return result
-    if is_numpy and result.size == 1 and result.dtype.kind in _NUMBERS:
-        return result.item()
-    raise BrokenContract(f"{name} is {_describe_value(result)}; expected a number")
-
-
-def as_bool(result: Any, name: str) -> bool:
-    """Return ``result`` as a bool. Allowed are bools, 0 and 1, also as the only number of an array. Raises
-    `BrokenContract` for anything else."""
-    if type(result) is bool or type(result) is np.bool_:
-        return bool(result)
     value = np.asarray(result)
-    if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
-        return bool(value.item())
-    raise BrokenContract(f"{name} is {_describe_value(result)}; expected True or False")
+    if value.size != 1 or value.dtype.kind not in kinds:
+        raise BrokenContract(f"{name} is {_describe_value(result)}; expected {expected}")
+    return value.item()
 
 
 def check_info(info: Any, names: tuple[str, ...] = ()) -> None:

@@ -55,7 +55,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "reward as text": ({"reward": "1.5"}, "reward is '1.5'; expected a number"),
     "rewards": ({"reward": np.ones(2)}, "reward is an array of float64 [2]; expected a number"),
     "reward of NaN": ({"reward": np.nan}, "reward is nan; it must be finite"),
-    "reward of 400 digits": ({"reward": 10**400}, "OverflowError: int too large to convert to float"),
+    "reward of 400 digits": ({"reward": 10**400}, "; expected a number"),
     "terminated twice": ({"terminated": np.ones(2, bool)}, "terminated is an array of bool [2]; expected True"),
     "info is a list": ({"info": []}, "info is of type list; expected a mapping"),
     "four values": ({"step": lambda env: (ZEROS, 1.0, False, {})},

@@ -15,7 +15,7 @@ import trainer
 from conftest import Finished
 from control.cli import parse
 from control.evolution import stable_baselines, teachers
-from control.evolution.teachers import check_teacher, cloned_proxy, teacher, visited_states
+from control.evolution.teachers import cloned_proxy, teacher, visited_states
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from helpers import flags, run_folder, trained
@@ -128,7 +128,7 @@ def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> No
     source, obs = str(tmp_path / "agent.zip"), torch.randn(20, *spaces.obs_shape)
     assert teachers.is_teacher(source)
     expected, _ = model.predict(obs.numpy(), deterministic=True)
-    assert np.array_equal(check_teacher(source, stages_of(CLONE, game), game)(obs).numpy(), expected)
+    assert np.array_equal(teacher(source, game, stages_of(CLONE, game).spaces)(obs).numpy(), expected)
     if name == "DQN":
         q = teacher(source, game, spaces, wants_values=True)(obs)
         assert (q.argmax(1).numpy() == expected).all() and q.shape == (20, 2)

@@ -61,7 +61,9 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         folder = previous_runs[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (checkpoint_path := folder / run_dir.LAST_CHECKPOINT).exists():
-                module = _restored_module(settings, checkpoint_path)
+                checkpoint = checkpoints.load(checkpoint_path, resume=True)
+                module = build_module(_resumed_settings(settings, checkpoint))
+                module.restore(checkpoint)
                 return folder, _train_in(folder, module, callbacks, verbose)
         resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
         hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
@@ -102,12 +104,10 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             with stop:
                 fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
         except StopNow:
+            line = "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
             if (folder / run_dir.LAST_CHECKPOINT).exists():
-                print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
-            else:
-                print_on_stderr(
-                    "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
-                )
+                line = "cut short; the same command with --resume goes on from the last checkpoint"
+            print_on_stderr(line)
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
         if finished:
@@ -203,15 +203,6 @@ def has_machine_code(settings: Settings) -> bool:
     return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
-def _restored_module(settings: Settings, checkpoint_path: Path) -> RunModule:
-    """Return the module of an interrupted run, restored from its checkpoint, with the changes in ``settings``. Writes
-    nothing."""
-    checkpoint = checkpoints.load(checkpoint_path, resume=True)
-    module = build_module(_resumed_settings(settings, checkpoint))
-    module.restore(checkpoint)
-    return module
-
-
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run, with the user's values (``settings``) for settings that may change
     when a run resumes. Raises SettingError if the user changes another setting."""
@@ -294,8 +285,6 @@ def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, li
     elif len(scores) > num_seeds:
         first_score = sum(scores[:num_seeds]) / num_seeds
         comparison = "better than" if module.best > first_score else "no better than"
-        if module.best == first_score:
-            comparison = "as good as"
         text += f", {comparison} the first ({first_score:.1f})"
     if not is_greedy and greedy_means and num_seeds == 1:
         text += f"; best greedy return {max(greedy_means.values()):.1f}"
@@ -325,15 +314,9 @@ def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
-    if isinstance(module, ProxyModule):
-        afterwards = "evaluated"
-    elif module.settings.run.record:
-        afterwards = "filmed"
-    else:
-        afterwards = ""
-    time_text = time_in_words(seconds)
-    if afterwards and seconds_after >= 1:
-        time_text += f", {afterwards} in {time_in_words(seconds_after)}"
+    time_text, is_search = time_in_words(seconds), isinstance(module, ProxyModule)
+    if seconds_after >= 1 and (is_search or module.settings.run.record):
+        time_text += f", {'evaluated' if is_search else 'filmed'} in {time_in_words(seconds_after)}"
     plural = "" if module.epoch == 1 else "s"
     epochs = f"{module.epoch} {module.unit}{plural}"
     num_steps, kind = module.steps_a_seed(), module.steps_kind

@@ -250,19 +250,13 @@ class TeacherEpisodes:
         return trajectory
 
 
-def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
-    """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
-    SettingError if no proxy with these settings can be made from it."""
-    return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
-
-
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
     """Return the parameters ``[D]`` of a proxy made from the policy ``source``. The proxy is a bandit (a synthetic
     environment in which every step is an episode) that shows the policy's actions or values in the states that it
-    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises the
-    errors of `check_teacher`."""
+    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises
+    SettingError if no proxy with these settings can be made from the policy."""
     needs_values = stages.check_policy(source)
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act

@@ -296,7 +296,7 @@ class StepGroups(Loop):
         fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
             results.append(group.loop.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
-        metrics = self._in_member_order(results)
+        metrics = {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + metrics["updates"]
@@ -311,11 +311,6 @@ class StepGroups(Loop):
         }
         row |= {tag: values for tag, values in metrics.items() if "/" in tag}  # the agents' metrics and status
         return row | {"time/train": seconds}
-
-    def _in_member_order(self, results: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Join the results of all groups, ``{name: [m, ...]}`` for the m members of a group, into ``{name: [M, ...]}``,
-        in the order of the run's M members."""
-        return {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be
