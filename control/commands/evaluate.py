@@ -21,7 +21,6 @@ from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
-from control.commands.process import configure_process
 from control.commands.push import check_hub, push
 from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop
 from control.commands.summary import path_text
@@ -31,6 +30,7 @@ from control.films.recording import check_recording, film_evaluation
 from control.loops import recordings
 from control.loops.build import check_spaces, spaces_of, with_lacks
 from control.loops.loop import Loop
+from control.loops.process import configure_process
 from control.loops.rollout import Episodes
 from control.reports import obedience
 from control.reports.curves import solved_return
