@@ -273,7 +273,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, _FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
-    return wrappers.FlatObservation(env)
+    return gym.wrappers.FlattenObservation(env)
 
 
 def _set_drivers(render: bool) -> None:
@@ -302,5 +302,6 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
-    one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
+    is_flattened = isinstance(env, gym.wrappers.FlattenObservation)
+    one_hot = is_flattened and isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)
