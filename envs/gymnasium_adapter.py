@@ -205,28 +205,20 @@ def _environment_repeats_actions(game: Game) -> bool:
     return game.gym_id.startswith("vizdoom")
 
 
-def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict[str, float]]:
-    """Return the arguments of ``gymnasium.make``, how often a wrapper must repeat each action (1: no wrapper), and the
-    physics of CartPole for a wrapper, by the names of `CartPoleParameters` (empty: no wrapper)."""
-    kwargs = dict(game.kwargs)
-    if render:
-        kwargs["render_mode"] = "rgb_array"
-    action_repeat = kwargs.pop("action_repeat", 1)
-    if action_repeat > 1 and _environment_repeats_actions(game):
-        limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
-        if limit > 0:
-            limit = math.ceil(limit / action_repeat)
-        kwargs |= {"frame_skip": action_repeat, "max_episode_steps": limit}
-        action_repeat = 1
-    physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
-    return kwargs, action_repeat, physics
-
-
 def _make_instance(game: Game, render: bool) -> gym.Env:
     """Make one instance with its wrappers. Also set environment variables for SDL and MuJoCo. Raises SettingError if it
     cannot be made, if agents cannot use its spaces, or if ``render`` is on but it cannot be drawn."""
     _set_drivers(render)
-    kwargs, action_repeat, physics = _make_arguments(game, render)
+    kwargs = dict(game.kwargs)
+    # Arguments of wrappers: how often to repeat each action, and the physics of CartPole.
+    action_repeat = kwargs.pop("action_repeat", 1)
+    physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
+    if render:
+        kwargs["render_mode"] = "rgb_array"
+    if action_repeat > 1 and _environment_repeats_actions(game):
+        limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
+        kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit > 0 else limit
+        kwargs["frame_skip"], action_repeat = action_repeat, 1
     try:
         with warnings.catch_warnings():
             if render:  # Gymnasium would warn about a missing render mode, for which an error is raised below
@@ -289,14 +281,19 @@ def _set_drivers(render: bool) -> None:
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
 
 
+def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
+    """Return Gymnasium's ``space`` of actions in the form of `Spaces`, None for a kind that no agent supports."""
+    if isinstance(space, gym.spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, Box):
+        return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
+    return None
+
+
 def _spaces(env: gym.Env, game: Game) -> Spaces:
     """Return the spaces of a wrapped environment. Their time limit counts actions of the agent."""
-    obs_space, action_space = env.observation_space, env.action_space
-    assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
-    if isinstance(action_space, gym.spaces.Discrete):
-        actions: Discrete | Continuous = Discrete(int(action_space.n))
-    else:
-        actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
+    obs_space, actions = env.observation_space, action_space_of(env.action_space)
+    assert isinstance(obs_space, Box) and actions is not None
     limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
