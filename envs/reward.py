@@ -217,7 +217,6 @@ class Stages(BaseStages):
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights
         ``flat[m]`` of ``flat [M, D]``. Training episodes have the time limit of tests, ``test_limit``."""
-        limit, device = self.config.test_limit, agent.device
-        real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
-        phi, mode = self.parameters.with_weights(flat.to(device)), self.parameters.mode
+        real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
+        phi, mode = self.parameters.with_weights(flat), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

@@ -199,14 +199,13 @@ def train(
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
             state.store_weights(state.running)
-            policy = agent.with_weights(state.weights.clone().cpu())
+            policy = agent.with_weights(state.weights.clone())
             curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
     state.store_weights(state.running)
     if not stops_early:
-        state.episodes = (agent.episodes - start_episodes).cpu()
-    weights = state.weights.cpu()
-    finite = weights.isfinite().all(1)
-    return Trained(agent.with_weights(weights), finite, state.steps, state.episodes, torch.cat(curve, 1))
+        state.episodes = agent.episodes - start_episodes
+    finite = state.weights.isfinite().all(1)
+    return Trained(agent.with_weights(state.weights), finite, state.steps, state.episodes, torch.cat(curve, 1))
 
 
 class InnerLoop:
@@ -440,7 +439,7 @@ class InnerLoop:
         the test episodes depend on a member's number of training episodes, so that each test has other episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        policy = agent.with_weights(agent.flat_parameters[members].cpu())
+        policy = agent.with_weights(agent.flat_parameters[members])
         episodes = self._play_by_table(policy)
         if episodes is not None:
             self._training_test_steps += int(episodes.lengths.sum())

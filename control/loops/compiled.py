@@ -345,22 +345,14 @@ def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> E
     )
 
 
-class Shared(NamedTuple):
-    """Objects that all blocks of a training run use."""
-
-    world: envs.World
-    player: Any
-    test_world: envs.World
-    memories: list[Any]  # for each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`
-
-
 class CompiledLoop:
     """Replaces `StepLoop.advance` and `StepLoop.epoch` by machine code in one training run, and plays its ``tests``.
     ``threads`` divide the members among them; their number does not change the results."""
 
     def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
         self.threads, self.tests = threads, tests
-        self._shared: Shared | None = None
+        # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `prepare`.
+        self._memories: list[Any] = []
 
     def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
@@ -420,16 +412,10 @@ class CompiledLoop:
         block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
-        shared = self._shared_objects(loop, members, tests)
-        world, player, test_world = shared.world, shared.player, shared.test_world
-
-        def run_steps(memory: Any, first: int, last: int) -> None:
-            work, phi, scratch, arrays = memory
-            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
-
+        self.prepare(loop, members, tests)
         background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
         while True:
-            for_members(run_steps, agent.members, shared.memories, background_task)
+            self.make_steps(members, block, tests, background_task)
             if not pause:
                 break  # all members have made all steps
             ends = tensors["done"].nonzero(as_tuple=True)  # indices (members, steps, environments), [N] each
@@ -439,25 +425,33 @@ class CompiledLoop:
                 yield Ended(ends[0], ended_returns, ended_lengths, step=loop.steps + ends[1] + 1)
             if not (running & (tensors["steps_done"] < steps)).any():
                 break
-        _end_block(loop, tensors, seeds, world)
+        _end_block(loop, tensors, seeds, self._world)
 
-    def _shared_objects(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
-        """Return the objects that the blocks of a loop share. The first call builds them. ``members`` is `Members` of
-        the kind of agent."""
-        if self._shared is not None:
-            return self._shared
+    def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
+        """Build the objects that all blocks of the run use, at the first call. ``members`` is `Members` of the kind of
+        agent."""
+        if self._memories:
+            return
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        kind, world = KINDS[type(agent)], _world_of(agent, loop.environment)
-        player = kind.make_player(agent.with_weights(agent.flat_parameters))
-        assert player is not None
-        test_world = world if self.tests is None else self.tests.world
-        memories = []
+        kind, self._world = KINDS[type(agent)], _world_of(agent, loop.environment)
+        self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
+        assert self._player is not None
+        self._test_world = self._world if self.tests is None else self.tests.world
         for _ in range(self.threads):
-            phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(player, test_world, tests)
-            memories.append((kind.make_work(members), phi, envs.make_scratch(world), arrays))
-        self._shared = Shared(world, player, test_world, memories)
-        return self._shared
+            phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
+            self._memories.append((kind.make_work(members), phi, envs.make_scratch(self._world), arrays))
+
+    def make_steps(self, members: Any, block: Block, tests: TestArrays, background_task: Any = None) -> None:
+        """Make the steps of a block, or a phase of one step, of all members (`_steps`). ``background_task`` is as for
+        `for_members`."""
+
+        def run(memory: Any, first: int, last: int) -> None:
+            work, phi, scratch, arrays = memory
+            player, world, test_world = self._player, self._world, self._test_world
+            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
+
+        for_members(run, len(block.running), self._memories, background_task)
 
 
 def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
@@ -542,7 +536,7 @@ class CompiledAgent:
     def __init__(self, loop: StepLoop, threads: int = 1):
         agent: Any = loop.agent
         self.loop, self.agent = loop, agent
-        self._compiled_loop = CompiledLoop(threads)  # its `_shared_objects` allocates the memory of the threads
+        self._compiled_loop = CompiledLoop(threads)
         self._steps_left = 0  # steps of the epoch after the current block
         self._block_steps = 0  # steps in the current block
         self._step = 0  # steps of the current block that have been made
@@ -566,24 +560,12 @@ class CompiledAgent:
         arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
         self._blocks = {phase: Block(**arrays, pause=False, phase=phase) for phase in (ACT, LEARN)}
         self._tests = _no_tests(self._block_steps)
-        self._shared = self._compiled_loop._shared_objects(self.loop, self._members, self._tests)
+        self._compiled_loop.prepare(self.loop, self._members, self._tests)
         self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, phase: int) -> None:
         """Run a phase of the current step, `ACT` or `LEARN` (see `_steps`), for all members."""
-        shared, block = self._shared, self._blocks[phase]
-
-        def run_members(memory: Any, first: int, last: int) -> None:
-            work, phi, scratch, arrays = memory
-            world, player, test_world = shared.world, shared.player, shared.test_world
-            _steps(
-                self._members, work, world, block, phi, scratch, player, test_world, self._tests, arrays, first, last
-            )
-
-        if len(shared.memories) == 1:  # one thread
-            run_members(shared.memories[0], 0, self.agent.members)
-        else:
-            for_members(run_members, self.agent.members, shared.memories)
+        self._compiled_loop.make_steps(self._members, self._blocks[phase], self._tests)
 
     def act(self, obs: Tensor) -> Tensor:
         """Return exploring actions (`StepAgent.act`)."""
