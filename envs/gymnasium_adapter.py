@@ -50,7 +50,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
-        self._space, self._action_space = first.observation_space, first.action_space
+        self._space: Any = first.observation_space  # a Box
+        self._action_space = first.action_space
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
@@ -299,6 +300,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
-    is_flattened = isinstance(env, gym.wrappers.FlattenObservation)
-    one_hot = is_flattened and isinstance(env.env.observation_space, gym.spaces.Discrete)
+    one_hot = False
+    if isinstance(env, gym.wrappers.FlattenObservation):
+        one_hot = isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

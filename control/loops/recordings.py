@@ -76,7 +76,7 @@ class Recording:
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
         longest and equal for all ``members``. An episode that was cut off in the recording counts as truncated."""
-        obs, actions, rewards = zip(*map(self._steps, episodes), strict=True)
+        obs, actions, rewards = map(list, zip(*map(self._steps, episodes), strict=True))
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
         lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
