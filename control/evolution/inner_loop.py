@@ -124,39 +124,6 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
     return means
 
 
-class _TrainingState:
-    """State of `train`: which of the M members (agents) are ``running [M]``, and their results. ``steps [M]`` and
-    ``episodes [M]`` count the training, and ``weights [M, ...]`` are final for members that have finished."""
-
-    def __init__(self, agent: InnerAgent, steps: int):
-        self.agent, members = agent, agent.members
-        self.running = torch.ones(members, dtype=torch.bool)
-        self.steps, self.episodes = torch.full((members,), steps), torch.zeros(members, dtype=torch.int64)
-        self.weights = agent.flat_parameters.clone()
-
-    def store_weights(self, members: Tensor) -> None:
-        """Copy the current weights of ``members``, which are indices or a mask, to the results."""
-        self.weights[members] = self.agent.flat_parameters[members]
-
-    def end_episodes(self, loop: StepLoop, ended: Ended, rule: Rule | None, max_episodes: int | None) -> None:
-        """Count the episodes that ``ended``. Stop their members if ``rule`` says so, or after ``max_episodes``."""
-        # Leave out episodes of members that have stopped, because rules may be slow.
-        is_running = self.running[ended.members]
-        if not is_running.any():
-            return
-        steps = torch.as_tensor(ended.step).expand(len(is_running))[is_running]  # ``ended.step`` is a number or [N]
-        members = ended.members[is_running]
-        ended = Ended(members, ended.returns[is_running], ended.lengths[is_running], steps)
-        self.episodes.index_add_(0, members, torch.ones_like(members))
-        done = torch.zeros_like(members, dtype=torch.bool) if rule is None else rule(loop, ended)
-        if max_episodes is not None:
-            done |= self.episodes[members] >= max_episodes
-        stopped = members[done]
-        self.store_weights(stopped)
-        self.steps[stopped] = steps[done] * self.agent.envs
-        self.running[stopped] = False
-
-
 def train(
     loop: StepLoop,
     steps: int,
@@ -178,34 +145,54 @@ def train(
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
     agent.budget = (loop.steps + steps) * envs
-    state = _TrainingState(agent, steps * envs)
+    running = torch.ones(members, dtype=torch.bool)
+    weights = agent.flat_parameters.clone()  # final for members that have finished
+    steps_taken, episodes_ended = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
     curve = [torch.zeros(members, 0)]
     stops_early = rule is not None or episodes is not None
     make_steps = advance or type(loop).advance
     watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
-    while steps_done < steps and state.running.any():
+    while steps_done < steps and running.any():
         next_steps = steps - steps_done  # to make before the next test or report
         if test is not None:
             next_steps = min(next_steps, test_every - steps_done % test_every)
         if watch is not None:
-            remaining_fraction = int(state.running.sum()) / members * (1 - steps_done / steps)
+            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-watch_steps // envs))
-        # The steps pause at the end of an episode, so that a finished member makes no further step.
-        for ended in make_steps(loop, next_steps, state.running, stops_early):
-            if stops_early:
-                state.end_episodes(loop, ended, rule, episodes)
+        # If members may stop early, the steps pause at the end of an episode.
+        for ended in make_steps(loop, next_steps, running, stops_early):
+            if not stops_early:
+                continue
+            ended = _of_running(ended, running)  # because rules may be slow
+            if not len(ended.members):
+                continue
+            episodes_ended.index_add_(0, ended.members, torch.ones_like(ended.members))
+            stops = torch.zeros(len(ended.members), dtype=torch.bool) if rule is None else rule(loop, ended)
+            if episodes is not None:
+                stops |= episodes_ended[ended.members] >= episodes
+            stopped = ended.members[stops]
+            weights[stopped] = agent.flat_parameters[stopped]
+            steps_taken[stopped] = torch.as_tensor(ended.step)[stops] * envs
+            running[stopped] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
-            state.store_weights(state.running)
-            policy = agent.with_weights(state.weights.clone())
+            weights[running] = agent.flat_parameters[running]
+            policy = agent.with_weights(weights.clone())
             curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
-    state.store_weights(state.running)
+    weights[running] = agent.flat_parameters[running]
     if not stops_early:
-        state.episodes = agent.episodes - start_episodes
-    finite = state.weights.isfinite().all(1)
-    return Trained(agent.with_weights(state.weights), finite, state.steps, state.episodes, torch.cat(curve, 1))
+        episodes_ended = agent.episodes - start_episodes
+    finite = weights.isfinite().all(1)
+    return Trained(agent.with_weights(weights), finite, steps_taken, episodes_ended, torch.cat(curve, 1))
+
+
+def _of_running(ended: Ended, running: Tensor) -> Ended:
+    """Return the episodes that ``ended`` of the members for which ``running [M]`` is True."""
+    is_running = running[ended.members]
+    steps = torch.as_tensor(ended.step).expand(len(is_running))  # ``ended.step`` is a number or [N]
+    return Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps[is_running])
 
 
 class InnerLoop:
