@@ -55,12 +55,10 @@ def make_environment(
     return GymnasiumEnvironment(game, members, envs, render)
 
 
-def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """Return the tensor program of the game of that name, None if it has none. Results are cached.
-
-    ``time_limit`` in steps replaces the game's limit; 0 means no limit. Raises SettingError for an unknown name.
-    """
-    return _game_dynamics(_with_time_limit(name, time_limit))
+def make_dynamics(name: str) -> Dynamics | None:
+    """Return the tensor program of the game of that name, None if it has none. Results are cached. Raises SettingError
+    for an unknown name."""
+    return _game_dynamics(resolve(name))
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:

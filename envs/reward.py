@@ -125,10 +125,10 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     return obs, reward, terminated
 
 
-def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
+def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
     """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
-    its reward is above the sum of ``steps`` mean rewards of transitions that do not terminate."""
-    threshold = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
+    its reward is above the sum of 20 mean rewards of transitions that do not terminate."""
+    threshold = reward[~terminated].mean() * 20 if (~terminated).any() else reward.new_zeros(())
     values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
     return torch.where(terminated, values, 0.0)
 

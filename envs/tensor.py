@@ -2,7 +2,6 @@
 one step, `TensorEnvironment` holds the episodes."""
 
 import copy
-from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -95,8 +94,7 @@ class ChanceDynamics(Dynamics):
 class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
-    ``time_limit`` in steps replaces the limit of the dynamics, unless it is None. As with Gymnasium's TimeLimit, the
-    step that reaches it is truncated even if it also terminates. ``age [M, E]`` int64 is the number of steps since the
+    As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. ``age [M, E]`` int64 is the number of steps since the
     reset. Every step replaces ``state [M, E, K]`` and ``age`` by new tensors. Rewards and states are not checked for
     NaN.
 
@@ -104,15 +102,10 @@ class TensorEnvironment:
     is not moved. `reset` and `set_state` move states and masks to ``device``.
     """
 
-    def __init__(
-        self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None, device: torch.device = CPU
-    ) -> None:
+    def __init__(self, dynamics: Dynamics, members: int, envs: int, device: torch.device = CPU) -> None:
         self.dynamics, self.members, self.envs, self.device = dynamics, members, envs, device
         self.device_dynamics = dynamics if device == CPU else dynamics.to(device)  # computes steps and observations
-        self.spaces = dynamics.spaces
-        if time_limit is not None:
-            self.spaces = replace(self.spaces, max_episode_steps=time_limit)
-        self._limit = self.spaces.max_episode_steps
+        self.spaces, self._limit = dynamics.spaces, dynamics.spaces.max_episode_steps
         self._started = False
         self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)
         # Environments that were never reset are stepped along with the others, so they need a valid state.

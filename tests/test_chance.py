@@ -68,7 +68,7 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
                 setattr(dynamics, name, mode.from_tensor(value))
         # Starts are drawn on the CPU, and with a look at values.
         monkeypatch.setattr(dynamics, "initial", lambda seeds: torch.zeros(*seeds.shape, columns, dtype=torch.int64))
-        environment = TensorEnvironment(dynamics, 3, 2, 9, device)
+        environment = TensorEnvironment(dynamics, 3, 2, device)
         active_mask = torch.ones(3, 2, dtype=torch.bool)
         for where in (None, active_mask):
             assert environment.reset(torch.zeros(3, 2, dtype=torch.int64), where).device == device
