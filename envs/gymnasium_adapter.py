@@ -217,9 +217,11 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     if render:
         kwargs["render_mode"] = "rgb_array"
     if action_repeat > 1 and _environment_repeats_actions(game):
-        limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
-        kwargs["max_episode_steps"] = math.ceil(limit / action_repeat) if limit > 0 else limit
+        if limit := kwargs.get("max_episode_steps"):
+            kwargs["max_episode_steps"] = math.ceil(limit / action_repeat)
         kwargs["frame_skip"], action_repeat = action_repeat, 1
+    if kwargs.get("max_episode_steps", 0) is None:  # no limit; for Gymnasium, None would mean the limit of the id
+        kwargs["max_episode_steps"] = -1
     try:
         with warnings.catch_warnings():
             if render:  # Gymnasium would warn about a missing render mode, for which an error is raised below

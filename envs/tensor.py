@@ -94,9 +94,9 @@ class ChanceDynamics(Dynamics):
 class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
-    As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. ``age [M, E]`` int64 is the number of steps since the
-    reset. Every step replaces ``state [M, E, K]`` and ``age`` by new tensors. Rewards and states are not checked for
-    NaN.
+    As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. ``age
+    [M, E]`` int64 is the number of steps since the reset. Every step replaces ``state [M, E, K]`` and ``age`` by new
+    tensors. Rewards and states are not checked for NaN.
 
     Episodes, actions, masks and results are on ``device``. Initial states are sampled on the CPU by ``dynamics``, which
     is not moved. `reset` and `set_state` move states and masks to ``device``.

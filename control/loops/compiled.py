@@ -681,14 +681,8 @@ def play(
 
 def warm() -> None:
     """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
-    for game, implementation in (
-        ("cartpole", "DDQN"),
-        ("cartpole", "PPO"),
-        ("cliff", "QLearning"),
-        ("pendulum", "SAC"),
-        ("pendulum", "TD3"),
-        ("cartpole", "TD3Discrete"),
-    ):
+    discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
+    for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
         config = default_config(implementation, game)
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
