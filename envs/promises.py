@@ -62,7 +62,7 @@ def check_observation(space: Box, obs: Any) -> None:
 def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected: str = "a number") -> Any:
     """Return ``result`` or, if it is an array of one number, this number. ``kinds`` are the allowed kinds of dtypes.
     Raises `BrokenContract` for anything else, such as text, None or complex numbers."""
-    if type(result) in (float, bool, np.float64):  # the usual results, without conversion
+    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results, without conversion
         return result
     value = np.asarray(result)
     if value.size != 1 or value.dtype.kind not in kinds:

@@ -161,12 +161,12 @@ def test_missing_stable_baselines3_and_damaged_files(tmp_path: Path, monkeypatch
 
 def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
-    states = visited_states(act, "cartpole", 600, 0)
-    assert states.shape == (600, 4) and torch.equal(states, visited_states(act, "cartpole", 600, 0))
+    states = visited_states(act, 600, None, "cartpole", 0)
+    assert states.shape == (600, 4) and torch.equal(states, visited_states(act, 600, None, "cartpole", 0))
     monkeypatch.setattr(teachers, "_NOISE_LEVELS", (0.0,))
-    calm = visited_states(act, "cartpole", 600, 0)
+    calm = visited_states(act, 600, None, "cartpole", 0)
     assert states[:, 2].std() > 1.5 * calm[:, 2].std()
-    starts = visited_states(act, "cartpole", 600, 0, limit=1)
+    starts = visited_states(act, 600, 1, "cartpole", 0)
     assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)  # only the states count
     stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
@@ -244,7 +244,7 @@ def test_unbounded_states_come_from_the_target(tmp_path: Path, scale: str) -> No
     best_generation = json.loads((folder / "scores.json").read_text())["generation"]
     players = {best_generation: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
     best_states, first = (
-        visited_states(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7)
+        visited_states(act, 2048, 7, "cartpole", derive_seed(1, f"states of generation {n}"))
         for n, act in players.items()
     )
     assert torch.equal(named_weights["states.table"], best_states[:40])

@@ -154,10 +154,10 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 def visited_states(
     act: Teacher,
-    game: str,
     count: int,
+    limit: int | None,
+    game: str,
     seed: int,
-    limit: int | None = None,
     count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
     """Return observations ``[count, S]``, a random sample from a policy's episodes on the real environment.
@@ -205,7 +205,7 @@ class TeacherEpisodes:
     def states(self, count: int, limit: int | None, clone: Teacher | None = None) -> Tensor:
         """Return observations ``[count, S]`` that the policy or, if given, its ``clone`` visits (`visited_states`)."""
         seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
-        return visited_states(clone or self.act, self.game, count, seed, limit, self.count_steps)
+        return visited_states(clone or self.act, count, limit, self.game, seed, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
