@@ -2,9 +2,8 @@
 
 A proxy is a learned environment or a learned reward. ``proxies [N, D]`` has all D weights of a proxy in one row, one
 row for each of N agents. The agents are trained together, as members of one program: their numbers are rows of the same
-tensors ``[M, ...]``. A test plays K episodes of each agent on the
-real environment, and ``curve [N, T]`` are mean returns of T tests during training. Imports no Lightning, so that worker
-processes start quickly.
+tensors ``[M, ...]``. A test plays K episodes of each agent on the real environment, and ``curve [N, T]`` are mean
+returns of T tests during training. Imports no Lightning, so that worker processes start quickly.
 """
 
 import contextlib
