@@ -57,7 +57,7 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
     """Learn a synthetic environment and a reward for an environment, as ``--learn`` does, and return the result."""
     learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
     from control.commands.learn import learn_in_folder
-    from control.commands.process import configure_process
+    from control.loops.process import configure_process
 
     configure_process(learn_settings.run)
     return learn_in_folder(learn_settings, verbose)

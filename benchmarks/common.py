@@ -28,8 +28,7 @@ if str(ROOT) not in sys.path:
 import pytorch_lightning as pl  # noqa: E402
 
 from control.cli.settings import RunConfig  # noqa: E402
-from control.commands.process import configure_process  # noqa: E402
-from control.loops.process import configure_torch  # noqa: E402
+from control.loops.process import configure_process, configure_torch  # noqa: E402
 
 T = TypeVar("T")
 S = TypeVar("S")

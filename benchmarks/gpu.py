@@ -23,8 +23,8 @@ from model_generalisation import group_of
 from torch import Tensor
 
 from control.cli.settings import from_dict
-from control.commands.process import configure_process
 from control.loops.build import build_loop
+from control.loops.process import configure_process
 from control.loops.steps import StepLoop
 from models.streams import Streams
 

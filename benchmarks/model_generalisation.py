@@ -26,8 +26,8 @@ from common import Block, Result, Way, bf16_units, interleave, median_ratio, pro
 from plain.model_generalisation import ORIGINAL, ORIGINAL_CURVE, ORIGINAL_MEMORY, plain_agents, update_gflop
 
 from control.cli.settings import RunConfig, Settings, from_dict
-from control.commands.process import configure_process
 from control.loops.build import build_loop
+from control.loops.process import configure_process
 from control.loops.steps import StepGroups
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.agents.model_generalisation.values import compile_function

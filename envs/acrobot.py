@@ -20,14 +20,6 @@ from envs.tensor import Dynamics
 from models.spaces import Discrete, Spaces
 
 _GRAVITY, _SECONDS = 9.8, 0.2
-_TORQUES = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
-# Angles wrap into [-pi, pi], and speeds (rad/s) are clipped to [_SLOWEST, _FASTEST]. All tables have an entry for each
-# number of the state, so that the state need not be sliced: a period of infinity leaves a speed unchanged when angles
-# wrap, and infinite bounds leave an angle unchanged when speeds are clipped.
-_PERIOD = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
-_SHIFT = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
-_FASTEST = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
-_SLOWEST = -_FASTEST
 _START = 0.1
 
 
@@ -36,11 +28,16 @@ class Acrobot(Dynamics):
     (rad), and the speeds of both angles (rad/s). Observation ``[..., 6]`` float32: cosine and sine of the first angle,
     cosine and sine of the second angle, both speeds."""
 
-    def __init__(self, max_episode_steps: int = 500) -> None:
+    def __init__(self, max_episode_steps: int | None = 500) -> None:
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
-        # Attributes, so that `Dynamics.to` moves them to a device.
-        self._torques, self._period, self._shift = _TORQUES, _PERIOD, _SHIFT
-        self._slowest, self._fastest = _SLOWEST, _FASTEST
+        # Attributes, so that `Dynamics.to` moves them to a device. Angles wrap into [-pi, pi], and speeds (rad/s) are
+        # clipped. All tables have an entry for each number of the state, so that the state need not be sliced: a period
+        # of infinity leaves a speed unchanged when angles wrap, and infinite bounds leave an angle unchanged when
+        # speeds are clipped.
+        self._torques = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
+        self._period = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
+        self._shift = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)
+        self._fastest = torch.tensor([math.inf, math.inf, 4 * math.pi, 9 * math.pi], dtype=torch.float64)
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Return states whose four numbers are uniform on [-0.1, 0.1)."""
@@ -61,7 +58,9 @@ class Acrobot(Dynamics):
         k4 = _rates(state + k3 * _SECONDS, torque)
         state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
         state = state - (state / self._period).round() * self._shift  # wraps angles into [-pi, pi]
-        state = torch.clamp(state, self._slowest, self._fastest)  # limits the speeds; the bounds of angles are infinite
+        state = torch.clamp(
+            state, -self._fastest, self._fastest
+        )  # limits the speeds; the bounds of angles are infinite
         first, second = state[..., 0], state[..., 1]
         terminated = first.cos() + (first + second).cos() < -1.0  # the sum is how far the tip is below the joint, in m
         return state, terminated.float() - 1.0, terminated, None

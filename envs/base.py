@@ -65,10 +65,6 @@ class Environment(Protocol):
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
-    def select(self, members: Tensor) -> "Environment | None":
-        """Return a new environment with ``members [M']`` int64 only, which continues their current episodes. This one
-        does not change. Return None if the environment does not support that."""
-
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         """Prepare B resets at once from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E,
         ...]``, of which `reset_prepared` takes one row ``[M, E, ...]``."""
@@ -110,9 +106,6 @@ class ReplayedEnvironment(Environment):
         if self._seeds is None:
             raise EnvironmentFault(f"environment {self.game.name} was stepped before its first reset")
         self._actions.append((actions, active))
-
-    def select(self, members: Tensor) -> None:
-        return None
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         return seeds

@@ -35,8 +35,9 @@ class CartPole(Dynamics):
     last four numbers are gravity, both masses and half length, which differ between episodes and are not observed.
     Raises SettingError."""
 
-    def __init__(self, max_episode_steps: int = 500, **physics: float) -> None:
-        self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, float(max_episode_steps))
+    def __init__(self, max_episode_steps: int | None = 500, **physics: float) -> None:
+        max_return = None if max_episode_steps is None else float(max_episode_steps)
+        self.spaces = Spaces((4,), Discrete(2), torch.float32, max_episode_steps, max_return)
         self.physics = CartPoleParameters(**physics)
         self.random_physics = self.physics.physics_spread > 1
         self._nominal_physics = [getattr(self.physics, name) for name in _SAMPLED_PHYSICS]

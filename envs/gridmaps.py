@@ -8,6 +8,7 @@ player, one-hot ``[S]``.
 import torch
 from torch import Tensor
 
+from envs.gridworld import as_lines
 from envs.tensor import Dynamics
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -25,12 +26,8 @@ MAPS = {
     "holeroomlarge": ("S.O.O..", "..O.O..", ".......", "..O.O..", "..O.O.G"),
     "holeroomlargeshifted": ("S.O....", "..O.O..", "..O.O..", "..O.O..", "....O.G"),
 }
-# Rewards for entering an ordinary cell, the goal, and a hole, by map; the second constant is for all other maps.
-_REWARDS = {"cliff": (-1.0, 0.0, -100.0)}
-_ROOM_REWARDS = (-0.01, 1.0, -1.0)
-# Upper bounds on returns, in the same way.
-_MAX_RETURNS = {"cliff": -12.0}
-_ROOM_MAX_RETURN = 1.0
+# Rewards for entering an ordinary cell, the goal, and a hole, and an upper bound on returns.
+_CLIFF_REWARDS, _ROOM_REWARDS = (-1.0, 0.0, -100.0, -12.0), (-0.01, 1.0, -1.0, 1.0)
 _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
@@ -113,8 +110,7 @@ class CellTable(Dynamics):
         wall, ``O`` hole, ``.`` other cells."""
         cells, player = list(self._cells.replace(START, ".")), int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
-        columns = len(self.rows[0])
-        return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
+        return as_lines(cells, len(self.rows[0]))
 
     def _neighbour(self, cell: int, move: str) -> int:
         """Return the neighbour of ``cell`` in the direction of ``move``; ``cell`` itself at the border."""
@@ -136,8 +132,8 @@ class GridMap(CellTable):
     def __init__(self, map_name: str = "cliff", max_episode_steps: int | None = None) -> None:
         if map_name not in MAPS:
             raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
-        self._rewards = _REWARDS.get(map_name, _ROOM_REWARDS)
-        super().__init__(MAPS[map_name], max_episode_steps, _MAX_RETURNS.get(map_name, _ROOM_MAX_RETURN))
+        *self._rewards, max_return = _CLIFF_REWARDS if map_name == "cliff" else _ROOM_REWARDS
+        super().__init__(MAPS[map_name], max_episode_steps, max_return)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         next_cell = cell if self._cells[neighbour] == WALL else neighbour

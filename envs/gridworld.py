@@ -21,9 +21,9 @@ POSITION, GOAL, EXTRA = range(TIME + 1, TIME + 4)
 BEST_RETURN = -1.0  # every step costs 1, and an episode has at least one
 
 
-def as_lines(cells: Sequence[str], grid_size: int) -> str:
+def as_lines(cells: Sequence[str], columns: int) -> str:
     """Join the characters of cells, in row-major order, into lines."""
-    return "\n".join("".join(cells[i : i + grid_size]) for i in range(0, len(cells), grid_size))
+    return "\n".join("".join(cells[i : i + columns]) for i in range(0, len(cells), columns))
 
 
 def clipped_moves(grid_size: int) -> Tensor:

@@ -52,7 +52,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
-        self._space, self._action_space = first.observation_space, first.action_space
+        self._space: Any = first.observation_space  # a Box
+        self._action_space = first.action_space
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
@@ -85,7 +86,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             except BaseException as error:
                 raise self._fault(error) from error
         self._check_finite("observation", self._obs)
-        return self._observations()
+        return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """See `envs.base.Environment.step`."""
@@ -111,7 +112,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         if names:
             self._check_finite("info", info_values)
         return Step(
-            obs=self._observations(),
+            obs=self._member_tensor(self._obs.copy()),
             reward=self._member_tensor(reward),
             terminated=self._member_tensor(terminated),
             truncated=self._member_tensor(truncated),
@@ -167,9 +168,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             numbers = numbers.round()
         return numbers.reshape(-1, *space.shape).astype(space.dtype, copy=True)
 
-    def _observations(self) -> Tensor:
-        return self._member_tensor(self._obs.copy())
-
     def _member_tensor(self, rows: np.ndarray) -> Tensor:
         """Return an array ``[M * E, ...]`` as a tensor ``[M, E, ...]`` that shares its memory."""
         return torch.from_numpy(rows).view(self.members, self.envs, *rows.shape[1:])
@@ -212,30 +210,24 @@ def _environment_repeats_actions(game: Game) -> bool:
     return game.gym_id.startswith("vizdoom")
 
 
-def _make_arguments(game: Game, render: bool) -> tuple[dict[str, Any], int, dict[str, float]]:
-    """Return the arguments of ``gymnasium.make``, how often a wrapper must repeat each action (1: no wrapper), and the
-    physics of CartPole for a wrapper, by the names of `CartPoleParameters` (empty: no wrapper)."""
-    kwargs = dict(game.kwargs)
-    if render:
-        kwargs["render_mode"] = "rgb_array"
-    action_repeat = kwargs.pop("action_repeat", 1)
-    if action_repeat > 1 and _environment_repeats_actions(game):
-        limit = kwargs.get("max_episode_steps", -1)  # -1: no limit
-        if limit > 0:
-            limit = math.ceil(limit / action_repeat)
-        kwargs |= {"frame_skip": action_repeat, "max_episode_steps": limit}
-        action_repeat = 1
-    physics = {}
-    if game.parameters is CartPoleParameters:
-        physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
-    return kwargs, action_repeat, physics
-
-
 def _make_instance(game: Game, render: bool) -> gym.Env:
     """Make one instance with its wrappers. Also set environment variables for SDL and MuJoCo. Raises SettingError if it
     cannot be made, if agents cannot use its spaces, or if ``render`` is on but it cannot be drawn."""
     _set_drivers(render)
-    kwargs, action_repeat, physics = _make_arguments(game, render)
+    kwargs = dict(game.kwargs)
+    # Arguments of wrappers: how often to repeat each action, and the physics of CartPole.
+    action_repeat = kwargs.pop("action_repeat", 1)
+    physics = {}
+    if game.parameters is CartPoleParameters:
+        physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
+    if render:
+        kwargs["render_mode"] = "rgb_array"
+    if action_repeat > 1 and _environment_repeats_actions(game):
+        if limit := kwargs.get("max_episode_steps"):
+            kwargs["max_episode_steps"] = math.ceil(limit / action_repeat)
+        kwargs["frame_skip"], action_repeat = action_repeat, 1
+    if kwargs.get("max_episode_steps", 0) is None:  # no limit; for Gymnasium, None would mean the limit of the id
+        kwargs["max_episode_steps"] = -1
     try:
         with contextlib.ExitStack() as stack:
             if render or game.gym_id in _made_ids:  # a missing render mode is an error below
@@ -286,7 +278,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, wrappers.FRAME_SIZE), _NUM_FRAMES)
     if isinstance(env.observation_space, Box) and len(env.observation_space.shape) == 1:
         return env
-    return wrappers.FlatObservation(env)
+    return gym.wrappers.FlattenObservation(env)
 
 
 def _set_drivers(render: bool) -> None:
@@ -302,18 +294,25 @@ def _set_drivers(render: bool) -> None:
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display
 
 
+def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
+    """Return Gymnasium's ``space`` of actions in the form of `Spaces`, None for a kind that no agent supports."""
+    if isinstance(space, gym.spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, Box):
+        return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
+    return None
+
+
 def _spaces(env: gym.Env, game: Game) -> Spaces:
     """Return the spaces of a wrapped environment. Their time limit counts actions of the agent."""
-    obs_space, action_space = env.observation_space, env.action_space
-    assert isinstance(obs_space, Box) and isinstance(action_space, gym.spaces.Discrete | Box)
-    if isinstance(action_space, gym.spaces.Discrete):
-        actions: Discrete | Continuous = Discrete(int(action_space.n))
-    else:
-        actions = Continuous(tuple(action_space.low.ravel().tolist()), tuple(action_space.high.ravel().tolist()))
+    obs_space, actions = env.observation_space, action_space_of(env.action_space)
+    assert isinstance(obs_space, Box) and actions is not None
     limit = env.spec.max_episode_steps if env.spec is not None else None
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
     dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
-    one_hot = isinstance(env, wrappers.FlatObservation) and isinstance(env.env.observation_space, gym.spaces.Discrete)
+    one_hot = False
+    if isinstance(env, gym.wrappers.FlattenObservation):
+        one_hot = isinstance(env.env.observation_space, gym.spaces.Discrete)
     return Spaces(tuple(obs_space.shape), actions, dtype, limit, game.max_return, one_hot=one_hot, info=game.info)

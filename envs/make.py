@@ -20,8 +20,6 @@ from models.settings import SettingError
 from models.spaces import Spaces
 from models.streams import Streams
 
-_NO_LIMIT = -1  # the value for `gymnasium.make`; None would mean the environment's limit
-
 
 def make_environment(
     name: str,
@@ -55,23 +53,21 @@ def make_environment(
     return GymnasiumEnvironment(game, members, envs, render)
 
 
-def make_dynamics(name: str, time_limit: int | None = None) -> Dynamics | None:
-    """Return the tensor program of the game of that name, None if it has none. Results are cached.
-
-    ``time_limit`` in steps replaces the game's limit; 0 means no limit. Raises SettingError for an unknown name.
-    """
-    return _game_dynamics(_with_time_limit(name, time_limit))
+def make_dynamics(name: str) -> Dynamics | None:
+    """Return the tensor program of the game of that name, None if it has none. Results are cached. Raises SettingError
+    for an unknown name."""
+    return _game_dynamics(resolve(name))
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:
     """Return the `Game` of a name with ``time_limit`` in its ``kwargs``. None keeps the game's limit. 0 means no limit,
-    which is stored as `_NO_LIMIT`."""
+    which is stored as None."""
     game = resolve(name)
     if time_limit is None:
         return game
     # Without a time limit, returns may exceed the game's bound.
     max_return = game.max_return if time_limit else None
-    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or _NO_LIMIT}, max_return=max_return)
+    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or None}, max_return=max_return)
 
 
 def _game_dynamics(game: Game) -> Dynamics | None:
@@ -83,13 +79,7 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     """Make the dynamics ``module:class`` with the pairs ``(name, value)`` of ``arguments``. They can be cached, because
     they have no state, and a search makes several environments in each generation."""
     module, _, class_name = class_path.partition(":")
-    dynamics_class, parameters = getattr(importlib.import_module(module), class_name), dict(arguments)
-    unlimited = parameters.get("max_episode_steps") == _NO_LIMIT
-    if unlimited:
-        del parameters["max_episode_steps"]
-    dynamics: Dynamics = dynamics_class(**parameters)
-    if unlimited and dynamics.spaces.max_episode_steps is not None:  # the class has a default limit
-        dynamics.spaces = replace(dynamics.spaces, max_episode_steps=None, max_return=None)
+    dynamics: Dynamics = getattr(importlib.import_module(module), class_name)(**dict(arguments))
     return dynamics
 
 

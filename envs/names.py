@@ -396,10 +396,7 @@ def _registered_id(env_id: str) -> str | None:
     env_id = match_spelling(env_id, ids)
     if env_id in ids:
         return env_id
-    newest_versions: dict[str, int] = {}  # by id without version
-    for gym_id in ids:
-        base_id, version = _split_version(gym_id)
-        newest_versions[base_id] = max(version, newest_versions.get(base_id, -1))
+    newest_versions = dict(sorted(_split_version(gym_id) for gym_id in ids))  # by id without version
     base_id, requested_version = _split_version(env_id)
     base_id = match_spelling(base_id, newest_versions)
     newest = newest_versions.get(base_id, -1)

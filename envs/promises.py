@@ -25,7 +25,7 @@ class BrokenContract(Exception):
     """A result of an environment that breaks Gymnasium's contract. The message states it and the expected result."""
 
 
-def checked_step(result: Any, space: gym.Space, info_names: tuple[str, ...]) -> tuple[Any, Any, bool, bool, list[Any]]:
+def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[Any, Any, bool, bool, list[Any]]:
     """Return the ``result`` of a step: observation, reward, terminated, truncated, and the numbers ``info_names`` of
     its info. Raises `BrokenContract` if it is not as expected of an environment with observations of ``space``."""
     if len(result) != 5:
@@ -35,28 +35,15 @@ def checked_step(result: Any, space: gym.Space, info_names: tuple[str, ...]) -> 
     obs, reward, terminated, truncated, info = result
     check_observation(space, obs)
     check_info(info, info_names)
+    terminated = as_number(terminated, "terminated", "biu", "True or False")
+    truncated = as_number(truncated, "truncated", "biu", "True or False")
     numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
-    return obs, as_number(reward), as_bool(terminated, "terminated"), as_bool(truncated, "truncated"), numbers
+    return obs, as_number(reward), bool(terminated), bool(truncated), numbers
 
 
-def check_observation(space: gym.Space, obs: Any, name: str = "observation") -> None:
-    """Raise `BrokenContract` if ``obs`` is no observation of ``space``. Numbers of another dtype are accepted if the
-    space's dtype can represent them. Bounds of floats are not checked: many environments exceed them a little."""
-    if isinstance(space, Box):
-        _check_numbers(space, obs, name)
-    elif isinstance(space, gym.spaces.Dict) and isinstance(obs, Mapping):
-        _check_keys(obs, tuple(space.spaces), name)
-        for key, part in space.spaces.items():
-            check_observation(part, obs[key], f"{name}[{key!r}]")
-    elif isinstance(space, gym.spaces.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
-        for i, part in enumerate(space.spaces):
-            check_observation(part, obs[i], f"{name}[{i}]")
-    elif isinstance(space, gym.spaces.Dict | gym.spaces.Tuple) or obs not in space:
-        raise BrokenContract(f"{name} is {_describe_value(obs)}; expected {describe(space)}")
-
-
-def _check_numbers(space: Box, obs: Any, name: str) -> None:
-    """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent."""
+def check_observation(space: Box, obs: Any) -> None:
+    """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent. Bounds
+    are not checked: many environments exceed them a little."""
     if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:
         return
     try:
@@ -66,51 +53,33 @@ def _check_numbers(space: Box, obs: Any, name: str) -> None:
     if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
         faulty_obs = numbers if numbers.dtype.kind != "O" else obs
         raise BrokenContract(
-            f"{name} is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}"
+            f"observation is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}"
         )
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
             changed = numbers.astype(space.dtype) != numbers
         if changed.any():
-            raise BrokenContract(f"{name} holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
+            raise BrokenContract(f"observation holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
 
 
-def as_number(result: Any, name: str = "reward") -> Any:
-    """Return ``result`` or, if it is an array of one number, this number. Raises `BrokenContract` for anything else,
-    such as text, None or complex numbers."""
-    if type(result) is float or type(result) is np.float64:
+def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected: str = "a number") -> Any:
+    """Return ``result`` or, if it is an array of one number, this number. ``kinds`` are the allowed kinds of dtypes.
+    Raises `BrokenContract` for anything else, such as text, None or complex numbers."""
+    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results, without conversion
         return result
-    is_numpy = isinstance(result, np.ndarray | np.generic)
-    if not is_numpy and hasattr(type(result), "__float__"):
-        return result
-    if is_numpy and result.size == 1 and result.dtype.kind in _NUMBERS:
-        return result.item()
-    raise BrokenContract(f"{name} is {_describe_value(result)}; expected a number")
-
-
-def as_bool(result: Any, name: str) -> bool:
-    """Return ``result`` as a bool. Allowed are bools, 0 and 1, also as the only number of an array. Raises
-    `BrokenContract` for anything else."""
-    if type(result) is bool or type(result) is np.bool_:
-        return bool(result)
     value = np.asarray(result)
-    if value.size == 1 and value.dtype.kind in "biu" and value.item() in (0, 1):
-        return bool(value.item())
-    raise BrokenContract(f"{name} is {_describe_value(result)}; expected True or False")
+    if value.size != 1 or value.dtype.kind not in kinds:
+        raise BrokenContract(f"{name} is {_describe_value(result)}; expected {expected}")
+    return value.item()
 
 
 def check_info(info: Any, names: tuple[str, ...] = ()) -> None:
     """Raise `BrokenContract` if ``info`` is no mapping, or lacks one of the ``names``."""
     if type(info) is not dict and not isinstance(info, Mapping):
         raise BrokenContract(f"info is {_describe_value(info)}; expected a mapping")
-    if names:
-        _check_keys(info, names, "info")
-
-
-def _check_keys(mapping: Mapping[str, Any], names: tuple[str, ...], label: str) -> None:
-    missing = [name for name in names if name not in mapping]
+    missing = [name for name in names if name not in info]
     if missing:
-        raise BrokenContract(f"{label} lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
+        raise BrokenContract(f"info lacks {', '.join(map(repr, missing))}; expected {', '.join(map(repr, names))}")
 
 
 def error_reason(error: BaseException) -> str:

@@ -93,18 +93,6 @@ class RewardedEnvironment:
         reward = shaped(mode, real_reward, potential, next_potential, self.discounts)
         return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
 
-    def select(self, members: Tensor) -> "RewardedEnvironment | None":
-        """See `envs.base.Environment.select`."""
-        real = self.real.select(members)
-        if real is None:
-            return None
-        discounts = self.discounts[members, 0]
-        phi = self.phi.select(members)
-        subset = RewardedEnvironment(real, phi, self.mode, discounts, self.zero_at_end, self.weight)
-        subset._obs = None if self._obs is None else self._obs[members]
-        subset._potential = None if self._potential is None else self._potential[members]
-        return subset
-
     def snapshot(self) -> dict[str, Any]:
         return {"real": self.real.snapshot(), "obs": self._obs}
 
@@ -137,10 +125,10 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     return obs, reward, terminated
 
 
-def termination_values(reward: Tensor, terminated: Tensor, steps: int = 20) -> Tensor:
+def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
     """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
-    its reward is above the sum of ``steps`` mean rewards of transitions that do not terminate."""
-    threshold = reward[~terminated].mean() * steps if (~terminated).any() else reward.new_zeros(())
+    its reward is above the sum of 20 mean rewards of transitions that do not terminate."""
+    threshold = reward[~terminated].mean() * 20 if (~terminated).any() else reward.new_zeros(())
     values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
     return torch.where(terminated, values, 0.0)
 
@@ -229,7 +217,6 @@ class Stages(BaseStages):
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights
         ``flat[m]`` of ``flat [M, D]``. Training episodes have the time limit of tests, ``test_limit``."""
-        limit, device = self.config.test_limit, agent.device
-        real = make_environment(self.game, agent.members, agent.envs, time_limit=limit, device=device)
-        phi, mode = self.parameters.with_weights(flat.to(device)), self.parameters.mode
+        real = make_environment(self.game, agent.members, agent.envs, time_limit=self.config.test_limit)
+        phi, mode = self.parameters.with_weights(flat), self.parameters.mode
         return RewardedEnvironment(real, phi, mode, agent.discounts(), self.config.rn_terminal == "zero")

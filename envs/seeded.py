@@ -55,16 +55,11 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     Tensor, are not compared."""
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
-    # First compare only one seed of each member.
-    keys = seeds[(0,) * (seeds.dim() - 2)][:, 0].tolist()
-    first_index: dict[int, int] = {}  # seed -> the first member with it
-    for index, key in enumerate(keys):
-        first_index.setdefault(key, index)
-    if len(first_index) == len(keys):  # all members differ
+    keys, inverse = seeds[(0,) * (seeds.dim() - 2)][:, 0].unique(return_inverse=True)  # of one seed of each member
+    if len(keys) == len(inverse):  # all members differ
         return draw(seeds)
-    unique_index = {key: index for index, key in enumerate(first_index)}
-    inverse = torch.tensor([unique_index[key] for key in keys])  # [M], index in `unique_seeds`
-    unique_seeds = seeds[..., list(first_index.values()), :]
+    first_members = torch.empty_like(keys).scatter_(0, inverse, torch.arange(len(inverse)))  # one for each key
+    unique_seeds = seeds.index_select(-2, first_members)
     if not torch.equal(unique_seeds.index_select(-2, inverse), seeds):  # other seeds of the members differ
         return draw(seeds)
     return draw(unique_seeds).index_select(-3, inverse)  # [..., M, E, n]

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,12 +90,6 @@ class SyntheticDynamics(Dynamics):
 
     def adapted(self, policy: Any) -> Any:
         return policy if self.scale is None else ScaledPolicy(policy, self.scale)
-
-    def select(self, members: Tensor) -> Self:
-        return type(self)(self.program.select(members), self.spaces, self.starts)
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(self.program.to(device), self.spaces, self.starts)
 
 
 class Stages(BaseStages):
@@ -307,7 +301,7 @@ class Stages(BaseStages):
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
-        return TensorEnvironment(dynamics, agent.members, agent.envs, device=agent.device)
+        return TensorEnvironment(dynamics, agent.members, agent.envs)
 
 
 def sample_observations(game: str, streams: Streams, count: int) -> Tensor | None:

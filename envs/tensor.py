@@ -2,7 +2,6 @@
 one step, `TensorEnvironment` holds the episodes."""
 
 import copy
-from dataclasses import replace
 from typing import Any, Protocol, Self
 
 import torch
@@ -50,10 +49,6 @@ class Dynamics(Protocol):
         """Return ``policy``, of agents that trained here, adapted to observations of the real environment."""
         return policy
 
-    def select(self, members: Tensor) -> Self:
-        """Return the dynamics of ``members [M']`` int64 only: themselves if they have no parameters for members."""
-        return self
-
     def to(self, device: torch.device) -> Self:
         """Return a copy that takes tensors on ``device``, and transfers no number to the host."""
         duplicate = copy.copy(self)
@@ -99,24 +94,18 @@ class ChanceDynamics(Dynamics):
 class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
-    ``time_limit`` in steps replaces the limit of the dynamics, unless it is None. As with Gymnasium's TimeLimit, the
-    step that reaches it is truncated even if it also terminates. ``age [M, E]`` int64 is the number of steps since the
-    reset. Every step replaces ``state [M, E, K]`` and ``age`` by new tensors. Rewards and states are not checked for
-    NaN.
+    As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. ``age
+    [M, E]`` int64 is the number of steps since the reset. Every step replaces ``state [M, E, K]`` and ``age`` by new
+    tensors. Rewards and states are not checked for NaN.
 
     Episodes, actions, masks and results are on ``device``. Initial states are sampled on the CPU by ``dynamics``, which
     is not moved. `reset` and `set_state` move states and masks to ``device``.
     """
 
-    def __init__(
-        self, dynamics: Dynamics, members: int, envs: int, time_limit: int | None = None, device: torch.device = CPU
-    ) -> None:
+    def __init__(self, dynamics: Dynamics, members: int, envs: int, device: torch.device = CPU) -> None:
         self.dynamics, self.members, self.envs, self.device = dynamics, members, envs, device
         self.device_dynamics = dynamics if device == CPU else dynamics.to(device)  # computes steps and observations
-        self.spaces = dynamics.spaces
-        if time_limit is not None:
-            self.spaces = replace(self.spaces, max_episode_steps=time_limit)
-        self._limit = self.spaces.max_episode_steps
+        self.spaces, self._limit = dynamics.spaces, dynamics.spaces.max_episode_steps
         self._started = False
         self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)
         # Environments that were never reset are stepped along with the others, so they need a valid state.
@@ -158,13 +147,6 @@ class TensorEnvironment:
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
         """See `Dynamics.sample_observations`."""
         return self.dynamics.sample_observations(streams, count)
-
-    def select(self, members: Tensor) -> "TensorEnvironment":
-        """See `envs.base.Environment.select`."""
-        subset = TensorEnvironment(self.dynamics.select(members), len(members), self.envs, self._limit, self.device)
-        rows = members.to(self.device)
-        subset.state, subset.age, subset._started = self.state[rows], self.age[rows], self._started
-        return subset
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
         """Return initial states ``[B, M, E, K]`` for ``seeds [B, M, E]``, both on the CPU."""

@@ -1,8 +1,7 @@
 """Gymnasium environments stepped by several processes in lock-step, with the same results as in one process.
 
-Each worker steps a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Observations,
-actions and rewards are in shared memory. Pipes carry only orders ("reset" or "step") and answers, and a round trip
-takes tens of microseconds.
+Each worker steps a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Pipes carry the
+orders ("reset" or "step") with seeds or actions, and the answers. A round trip takes tens of microseconds.
 """
 
 import contextlib
@@ -15,6 +14,7 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +25,6 @@ from models.settings import ProcessDied, UserError
 from models.spaces import Spaces
 
 _JOIN_SECONDS = 5.0
-_SHARED_STEP_FIELDS = {"obs", "reward", "terminated", "truncated", "info"}  # fields of a `Step` in shared memory
 
 
 class ParallelEnvironment(ReplayedEnvironment):
@@ -43,43 +42,26 @@ class ParallelEnvironment(ReplayedEnvironment):
         environment = GymnasiumEnvironment(game, 1, 1)
         self.spaces: Spaces = environment.spaces
         environment.close()
-        rows, context = members * envs, _context()
-        self._shared = {
-            "obs": torch.zeros(rows, *self.spaces.obs_shape, dtype=self.spaces.obs_dtype),
-            "actions": torch.zeros(rows, *self.spaces.action_shape, dtype=self.spaces.action_dtype),
-            "seeds": torch.zeros(rows, dtype=torch.int64),
-            "reward": torch.zeros(rows),
-            **{key: torch.zeros(rows, dtype=torch.bool) for key in ("active", "terminated", "truncated")},
-        }
-        if game.info:
-            self._shared["info"] = torch.zeros(rows, len(game.info))
-        for tensor in self._shared.values():
-            tensor.share_memory_()
-        num_processes = min(num_workers, rows)
-        for i in range(num_processes):
+        context, num_processes = _context(), min(num_workers, members * envs)
+        for number, rows in enumerate(torch.arange(members * envs).tensor_split(num_processes), start=1):
             parent_pipe, worker_pipe = context.Pipe()
-            worker_tensors = {key: tensor.tensor_split(num_processes)[i] for key, tensor in self._shared.items()}
-            process = context.Process(target=_serve, args=(worker_pipe, game, worker_tensors), daemon=True)
+            process = context.Process(target=_serve, args=(worker_pipe, game, len(rows)), daemon=True)
             try:
                 process.start()
             except (EOFError, OSError) as error:
                 self.close()
-                line = f"worker {i + 1} of {num_processes} cannot start: the process that starts it died"
+                line = f"worker {number} of {num_processes} cannot start: the process that starts it died"
                 raise ProcessDied(f"environment {game.name}: {line}") from error
             worker_pipe.close()
             self._workers.append((process, parent_pipe))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
         self._record_reset(seeds, where)
-        self._shared["seeds"][:] = seeds.flatten()
-        self._command_workers("reset", where)
-        return self._read_shared("obs")
+        return self._command_workers("reset", seeds, where)["obs"]
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         self._record_step(actions, active)
-        self._shared["actions"][:] = actions.detach().flatten(0, 1)
-        self._command_workers("step", active)
-        return Step(**{key: self._read_shared(key) for key in self._shared.keys() & _SHARED_STEP_FIELDS})
+        return Step(**self._command_workers("step", actions.detach(), active))
 
     def close(self) -> None:
         """Close the pipes, which ends the workers. Kill workers that have not ended after five seconds."""
@@ -95,69 +77,60 @@ class ParallelEnvironment(ReplayedEnvironment):
             process.close()
         self._workers = []
 
-    def _read_shared(self, key: str) -> Tensor:
-        """Return a copy ``[M, E, ...]`` of a shared tensor."""
-        return self._shared[key].clone().unflatten(0, (self.members, self.envs))
-
-    def _command_workers(self, order: str, where: Tensor | None) -> None:
-        """Send ``order``, "reset" or "step", to every worker, for the environments in ``where [M, E]`` (None: all), and
-        wait for all answers. Raises EnvironmentFault about the first fault. If a worker has died, close all workers."""
-        self._shared["active"][:] = True if where is None else where.flatten()
+    def _command_workers(self, order: str, values: Tensor, where: Tensor | None) -> dict[str, Tensor]:
+        """Send ``order``, "reset" or "step", with seeds or actions ``values [M, E, ...]`` to the workers, for the
+        environments in ``where [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``.
+        Raises EnvironmentFault about the first fault. If a worker has died, close all workers."""
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
-        for _, pipe in self._workers:
-            # `_receive_answer` reports a broken pipe, with the number of the worker.
-            with contextlib.suppress(OSError):
-                pipe.send(order)
-        answers = [self._receive_answer(i) for i in range(len(self._workers))]
-        faults = [fault for fault in answers if fault is not None]
-        if any(died for _, died in faults):
-            self.close()
-        if faults:
-            message, _ = faults[0]
-            raise EnvironmentFault(message)
+        if where is None:
+            where = torch.ones(self.members, self.envs, dtype=torch.bool)
+        num_workers = len(self._workers)
+        values_by_worker = np.array_split(values.flatten(0, 1).numpy(), num_workers)
+        masks = np.array_split(where.flatten().numpy(), num_workers)
+        for (_, pipe), worker_values, mask in zip(self._workers, values_by_worker, masks, strict=True):
+            with contextlib.suppress(OSError):  # a broken pipe is an error below, with the number of the worker
+                pipe.send((order, worker_values, mask))
+        answers: list[Any] = []  # of each worker: an error message, or the fields of the result
+        for number, (process, pipe) in enumerate(self._workers, start=1):
+            try:
+                # The pipe alone is not enough: a program started by an environment may hold its other end open.
+                if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
+                    raise EOFError
+                answers.append(pipe.recv())
+            except (EOFError, OSError) as error:
+                process.join(_JOIN_SECONDS)
+                line = f"worker {number} of {num_workers} died (exit code {process.exitcode})"
+                self.close()
+                raise EnvironmentFault(f"environment {self.game.name}: {line}") from error
+        for answer in answers:
+            if isinstance(answer, str):
+                raise EnvironmentFault(answer)
+        joined = {name: torch.from_numpy(np.concatenate([answer[name] for answer in answers])) for name in answers[0]}
+        return {name: rows.unflatten(0, (self.members, self.envs)) for name, rows in joined.items()}
 
-    def _receive_answer(self, index: int) -> tuple[str, bool] | None:
-        """Wait for the answer of a worker. Return None if it succeeded, otherwise the error message and whether the
-        worker has died."""
-        process, pipe = self._workers[index]
-        worker_name = f"environment {self.game.name}: worker {index + 1} of {len(self._workers)}"
-        try:
-            # Waiting for the pipe alone is not enough: a program started by an environment may hold its other end open.
-            if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
-                raise EOFError
-            message = pipe.recv()
-        except (EOFError, OSError):
-            process.join(_JOIN_SECONDS)
-            return f"{worker_name} died (exit code {process.exitcode})", True
-        return (message, False) if message else None
 
-
-def _serve(pipe: Connection, game: Game, tensors: dict[str, Tensor]) -> None:
-    """Run a worker process: carry out orders, "reset" or "step", from ``pipe`` until its other end is closed. The
-    answer to an order is an error message, or an empty text after success.
-
-    ``tensors`` are the worker's rows ``[rows, ...]`` of the shared tensors, with seeds and actions to read, and results
-    to write."""
+def _serve(pipe: Connection, game: Game, rows: int) -> None:
+    """Run a worker process with ``rows`` environments: carry out orders from ``pipe`` until its other end is closed.
+    The answer to an order is an error message, or the fields of the result as arrays ``[rows, ...]``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     os.setsid()  # so that the parent can also kill programs that an environment has started
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     torch.set_num_threads(1)
-    tensors = {key: tensor[None] for key, tensor in tensors.items()}  # views [1, rows, ...], as if of one member
     environment = None
     with contextlib.suppress(EOFError, OSError):
         while True:
-            order = pipe.recv()
+            order, values, mask = pipe.recv()
+            # With an axis of one member: [1, rows, ...].
+            tensor, where = torch.from_numpy(values)[None], torch.from_numpy(mask)[None]
             try:
                 if environment is None:
-                    environment = GymnasiumEnvironment(game, *tensors["active"].shape)
+                    environment = GymnasiumEnvironment(game, 1, rows)
                 if order == "reset":
-                    tensors["obs"][:] = environment.reset(tensors["seeds"], tensors["active"])
+                    result: dict[str, Any] = {"obs": environment.reset(tensor, where)}
                 else:
-                    step = environment.step(tensors["actions"], tensors["active"])
-                    for key in tensors.keys() & _SHARED_STEP_FIELDS:
-                        tensors[key][:] = getattr(step, key)
-                pipe.send("")
+                    result = vars(environment.step(tensor, where))
+                pipe.send({name: value[0].numpy() for name, value in result.items() if value is not None})
             except BaseException as error:  # the parent handles signals, so every error is the environment's
                 message = str(error) if isinstance(error, UserError) else ""
                 pipe.send(message or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")

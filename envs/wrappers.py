@@ -82,27 +82,6 @@ class CartPolePhysics(gym.Wrapper):
         return obs_and_info
 
 
-class FlatObservation(gym.ObservationWrapper):
-    """Flatten observations of any space to one vector, with discrete parts one-hot. Raises
-    `envs.promises.BrokenContract` for an observation that is not in the space."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self._space = env.observation_space
-        self.observation_space = gym.spaces.flatten_space(self._space)
-        self._size = gym.spaces.flatdim(self._space)
-
-    def observation(self, obs: Any) -> Any:
-        """Return ``obs`` as one vector. Raises `envs.promises.BrokenContract` if it is not in the space."""
-        space = self._space
-        if type(obs) in (int, np.int64) and isinstance(space, gym.spaces.Discrete) and space.contains(obs):
-            flat = np.zeros(self._size, space.dtype)  # the same result as below, but faster
-            flat[obs - space.start] = 1
-            return flat
-        check_observation(self._space, obs)
-        return gym.spaces.flatten(self._space, obs)
-
-
 class FlatAction(gym.ActionWrapper):
     """Take actions with several parts, MultiDiscrete or MultiBinary, as one discrete action: the index of the
     combination, in which the last part changes fastest."""
@@ -131,11 +110,9 @@ class GreyFrame(gym.ObservationWrapper):
 
     def __init__(self, env: gym.Env, size: int) -> None:
         super().__init__(env)
-        self._space = env.observation_space
-        if isinstance(self._space, gym.spaces.Dict):
-            self._space = gym.spaces.Dict(screen=self._space["screen"])
-        images = image_space(self._space)
+        images = image_space(env.observation_space)
         assert images is not None
+        self._images = images
         height, width, *channels = images.shape
         luma = [1.0]
         if channels and channels[0] > 1:
@@ -148,8 +125,9 @@ class GreyFrame(gym.ObservationWrapper):
 
     def observation(self, obs: Any) -> np.ndarray:
         """Convert an image ``[H, W(, C)]`` to a grey frame. Raises `envs.promises.BrokenContract` if it is none."""
-        check_observation(self._space, obs)
-        image = torch.from_numpy(np.ascontiguousarray(obs["screen"] if isinstance(obs, Mapping) else obs))
+        picture = obs["screen"] if isinstance(obs, Mapping) else obs
+        check_observation(self._images, picture)
+        image = torch.from_numpy(np.ascontiguousarray(picture))
         return (self._rows @ image.flatten(1).float() @ self._columns).round_().to(torch.uint8).numpy()
 
 

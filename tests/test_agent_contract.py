@@ -1,6 +1,5 @@
 """The contract of `models.contract`, for every agent in models/agents/."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -169,31 +168,6 @@ def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_
         for m in range(2):
             same_numbers(*(numbers(loop, row, m) for loop, row in zip((source_loop, other), rows, strict=True)))
     assert torch.equal(source_loop.evaluate(3).returns, other.evaluate(3).returns)
-
-
-@pytest.mark.parametrize("case", [
-    pytest.param(case, marks=[pytest.mark.slow] * (case in VARIANTS and "own" not in case and "ornstein" not in case))
-    for case in STEP_CASES if issubclass(agent_class(ALL[case][0]), InnerAgent)
-])  # fmt: skip
-def test_select_does_not_change_remaining_members(case: str) -> None:
-    """From the restored state of another agent, within episodes and rollouts."""
-    config = tiny(case, default_game(case), fill=10)
-    full_loop, part_loop = (loop_of(case, default_game(case), 1, 3, config, steps_per_epoch=25) for _ in range(2))
-    full_loop.epoch()
-    for source, target in zip(parts(full_loop), parts(part_loop), strict=True):
-        target.load_state_dict(copy.deepcopy(source.state_dict()))
-    full, part = full_loop.groups[0].loop, part_loop.groups[0].loop
-    members = torch.tensor([2, 0][: full.agent.members])
-    members = members.clamp(max=full.agent.members - 1)
-    old_weights, part.agent.budget = full.agent.flat_parameters.detach().clone(), full.agent.budget
-    assert part.select(members)
-    for _ in range(24):
-        full.step(), part.step()
-    assert not torch.equal(full.agent.flat_parameters, old_weights), "they learn meanwhile"
-    assert part.agent.seeds == [full.agent.seeds[m] for m in members.tolist()]
-    assert torch.equal(part.loss.nan_to_num(7e7), full.loss[members].nan_to_num(7e7))
-    for name, values in full.agent.state_dict().items():
-        assert torch.equal(part.agent.state_dict()[name], values[members]), name
 
 
 def test_incomplete_agent_is_an_error() -> None:

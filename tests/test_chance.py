@@ -68,7 +68,7 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
                 setattr(dynamics, name, mode.from_tensor(value))
         # Starts are drawn on the CPU, and with a look at values.
         monkeypatch.setattr(dynamics, "initial", lambda seeds: torch.zeros(*seeds.shape, columns, dtype=torch.int64))
-        environment = TensorEnvironment(dynamics, 3, 2, 9, device)
+        environment = TensorEnvironment(dynamics, 3, 2, device)
         active_mask = torch.ones(3, 2, dtype=torch.bool)
         for where in (None, active_mask):
             assert environment.reset(torch.zeros(3, 2, dtype=torch.int64), where).device == device
@@ -77,8 +77,6 @@ def test_another_device_is_never_left(world: str, monkeypatch: pytest.MonkeyPatc
             step = environment.step(actions, active)
             tensors = (step.obs, step.reward, step.terminated, step.truncated, environment.state, environment.age)
             assert {value.device for value in tensors} == {device}
-        selected_env = environment.select(torch.tensor([2, 0]))
-        assert selected_env.step(actions[:2]).obs.device == device and selected_env.state.shape == (2, 2, columns)
         moved, state = dynamics.to(device), torch.zeros(4, 3, 2, columns, dtype=torch.int64, device=device)
         chance = torch.rand(4, 3, 2, dynamics.chances, device=device)
         outcome = moved.advance(state, torch.zeros(4, 3, 2, dtype=torch.int64, device=device), chance)

@@ -167,7 +167,7 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    blocks: dict[str, Any] = {"advance": compiled.CompiledLoop(), "compact_every": compiled.COMPACT_EVERY}
+    blocks: dict[str, Any] = {"advance": compiled.CompiledLoop()}
     second = train(new, steps, rule(3), inner.config.train_episodes, **blocks)
     return old, new, first, second
 

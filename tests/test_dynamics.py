@@ -29,7 +29,7 @@ def test_a_tensor_program_keeps_to_the_protocol(name: str) -> None:
         assert obs.shape == (3, 2, *spaces.obs_shape) and obs.dtype == spaces.obs_dtype
         assert reward.dtype == torch.float32 and reward.isfinite().all() and terminated.dtype == torch.bool
         assert reward.shape == terminated.shape == (3, 2) and (discount is None or discount.shape == (3, 2))
-        alone = dynamics.select(torch.tensor([1])).step(state[1:2], action[1:2])
+        alone = dynamics.step(state[1:2], action[1:2])
         joint_step = (next_state, reward, terminated)
         assert all(
             torch.equal(single, joint_value[1:2]) for single, joint_value in zip(alone, joint_step, strict=False)

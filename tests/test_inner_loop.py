@@ -75,20 +75,6 @@ def assert_same_alone(
         assert_same_outcome(loop.run(group_proxies, [seeds[i] for i in rows], **kwargs), company, rows)
 
 
-@pytest.fixture
-def compaction_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of members after each compaction."""
-    sizes: list[int] = []
-    select = StepLoop.select
-
-    def spy(self: StepLoop, members: Tensor) -> bool:
-        sizes.append(len(members))
-        return select(self, members)
-
-    monkeypatch.setattr(StepLoop, "select", spy)
-    return sizes
-
-
 # name -> settings of the proxies and of the agents; the first three end with their budget
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "budget": ({}, {}),
@@ -108,7 +94,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_agent_alone_equals_agent_in_company(case: str, compaction_sizes: list[int]) -> None:
+def test_agent_alone_equals_agent_in_company(case: str) -> None:
     settings, agent = CASES[case]
     loop, seeds = loop_of(agent=agent, **settings), list(range(20, 32))
     proxies = proxies_of(loop, len(seeds))
@@ -118,16 +104,16 @@ def test_agent_alone_equals_agent_in_company(case: str, compaction_sizes: list[i
         assert company.steps.unique().tolist() == [loop.config.inner_steps]
     else:
         assert company.steps.min() < 160 and company.steps.unique().numel() > 3
-        assert compaction_sizes and min(compaction_sizes) < 9 and company.episodes.unique().numel() > 1
+        assert company.episodes.unique().numel() > 1
     assert_same_alone(loop, proxies, seeds, company, [5], [10, 3, 7])
 
 
 @pytest.mark.parametrize("rule", ["budget", "plateau", "solved"])
-def test_alone_equals_company_on_the_real_environment(rule: str, compaction_sizes: list[int]) -> None:
+def test_alone_equals_company_on_the_real_environment(rule: str) -> None:
     settings = PLATEAU | {"inner_rule": "budget", "solved_reward": 20.0, "inner_steps": 250}
     loop, seeds = loop_of(**settings), list(range(8))
     company = loop.run(None, seeds, inner_rule=rule)
-    assert (company.steps.unique().numel() > 1) == (len(compaction_sizes) > 0) == (rule != "budget")
+    assert (company.steps.unique().numel() > 1) == (rule != "budget")
     assert_same_alone(loop, None, seeds, company, [0], [5, 2], inner_rule=rule)
 
 
@@ -145,14 +131,14 @@ def test_alone_equals_company_without_a_tensor_program() -> None:
 ON_REWARDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "tables": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "test_every": 40}),
     "networks of two kinds": ("cartpole-200", "DDQN,DuelingDDQN", AGENT, {"mode": 6, "test_every": 50}),
-    "members that leave": ("cartpole-200", "DDQN", AGENT, {"mode": 2, "train_episodes": 6}),
-    "members that leave a map": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "train_episodes": 6}),
+    "members that end early": ("cartpole-200", "DDQN", AGENT, {"mode": 2, "train_episodes": 6}),
+    "members that end early on a map": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "train_episodes": 6}),
 }  # fmt: skip
 
 
 @pytest.mark.xdist_group("compiled")
 @pytest.mark.parametrize("case", ON_REWARDS)
-def test_alone_equals_company_on_learned_rewards(case: str, compaction_sizes: list[int]) -> None:
+def test_alone_equals_company_on_learned_rewards(case: str) -> None:
     game, agents, agent, settings = ON_REWARDS[case]
     config = Reward(**{"proxy_hidden_size": 7, "inner_steps": 200, "test_episodes": 2, "test_limit": 40} | settings)
     loop = InnerLoop(config, agents, agent, game)
@@ -161,7 +147,6 @@ def test_alone_equals_company_on_learned_rewards(case: str, compaction_sizes: li
     company = loop.run(proxies, seeds)
     tests = 200 // config.test_every if config.test_every else 0
     assert company.curve.shape == (10, tests) and company.returns.unique().numel() > 1
-    assert (len(compaction_sizes) > 0) == ("leave" in case)
     for rows in ([5], [8, 3, 6]):
         alone = loop.run(proxies[rows], [seeds[i] for i in rows])
         for name in ("returns", "lengths", "curve", "steps", "episodes"):

@@ -105,7 +105,7 @@ def test_what_is_played_is_what_is_drawn() -> None:
         environment.reset(torch.tensor([[3]]))
     assert rendered_env.frame(0, 0).shape == (5 * 24, 5 * 24, 3)  # type: ignore[attr-defined]
     rendered_env.close()
-    assert isinstance(make_dynamics("buttongrid,num_buttons=1", 7), ButtonGrid)
+    assert isinstance(make_dynamics("buttongrid,num_buttons=1"), ButtonGrid)
     assert make_environment("panflute,num_pipes=1", 1, 1, render=True).spaces.max_return == 100
     for name in ("procmaze", "opengrid", "buttongrid", "panflute"):
         limits = [make_environment(name, 1, 1, render=render).spaces.max_episode_steps for render in (False, True)]

@@ -93,7 +93,7 @@ def test_progress_does_not_change_results(changes: dict[str, Any]) -> None:
     alone, watched = loop.run(proxies, [5, 6, 7, 8]), loop.run(proxies, [5, 6, 7, 8], watch=shares.append)
     for name in ("returns", "curve", "steps", "episodes"):
         assert torch.equal(getattr(alone, name), getattr(watched, name))
-    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == pytest.approx(1) and len(shares) > 3
+    assert shares == sorted(shares) and shares[0] == 0 and shares[-1] == pytest.approx(1) and len(shares) > 2
 
 
 def returns_again(

@@ -9,7 +9,6 @@ import torch
 
 import trainer
 from control.evolution.strategies import OpenAIES
-from control.evolution.teachers import check_teacher
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import refused
@@ -130,4 +129,4 @@ def test_search_starts_from_a_saved_reward(tmp_path: Path) -> None:
     assert isinstance(stages.parameters, Networks)
     next_state_stages, _ = random_networks("cliff", mode=5, **CLIFF)
     with pytest.raises(SettingError, match="a policy, but mode is 5; allowed with a policy: 1, 2"):
-        check_teacher("test_teachers:balance", next_state_stages, "cliff")
+        next_state_stages.check_policy("test_teachers:balance")

@@ -71,16 +71,14 @@ def test_the_floor_counts_steps_of_all_environments() -> None:
     assert through == [False, False, True]
 
 
-def test_members_are_judged_by_themselves_and_kept() -> None:
+def test_members_are_judged_by_themselves() -> None:
     rule, flat = Plateau(3, 2, 0.01, initial=1), [5.0, 5.0, 5.0]
     for value in flat:
         assert not rule(ONE_ENV, finished_episodes({0: value, 2: value})).any()
     assert not rule(ONE_ENV, finished_episodes({1: 5.0})).any()  # its first episode
-    rule.select(torch.tensor([1, 2]))
-    assert rule(ONE_ENV, finished_episodes({0: 5.0, 1: 5.0})).tolist() == [False, True]  # 2 and 4 episodes
-    assert rule(ONE_ENV, finished_episodes({1: 99.0})).tolist() == [False]
-    rule.select(torch.tensor([0]))
-    assert [rule(ONE_ENV, finished_episodes({0: 5.0})).item() for _ in range(2)] == [False, True]
+    assert rule(ONE_ENV, finished_episodes({1: 5.0, 2: 5.0})).tolist() == [False, True]  # 2 and 4 episodes
+    assert rule(ONE_ENV, finished_episodes({2: 99.0})).tolist() == [False]
+    assert [rule(ONE_ENV, finished_episodes({1: 5.0})).item() for _ in range(2)] == [False, True]
 
 
 def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None:
@@ -96,8 +94,7 @@ def test_solved_by_tests_asks_once_for_each_member_of_a_tick_and_keeps() -> None
     two_episodes = Ended(torch.tensor([2, 2]), torch.zeros(2), torch.ones(2), 3)
     assert rule(ONE_ENV, two_episodes).tolist() == [True, True]  # two episodes of one member in one tick
     assert tested_members == [[0, 1], [0, 1], [2]]
-    rule.select(torch.tensor([1]))
-    assert rule(ONE_ENV, finished_episodes({0: 0.0})).tolist() == [False]  # (0 + 10) / 2
+    assert rule(ONE_ENV, finished_episodes({1: 0.0})).tolist() == [True]  # (10 + 10) / 2
 
 
 def test_several_episodes_of_a_member_in_one_tick_all_count() -> None:

@@ -15,7 +15,7 @@ import trainer
 from conftest import Finished
 from control.cli import parse
 from control.evolution import stable_baselines, teachers
-from control.evolution.teachers import check_teacher, cloned_proxy, teacher, visited_states
+from control.evolution.teachers import cloned_proxy, teacher, visited_states
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from helpers import flags, run_folder, trained
@@ -128,7 +128,7 @@ def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> No
     source, obs = str(tmp_path / "agent.zip"), torch.randn(20, *spaces.obs_shape)
     assert teachers.is_teacher(source)
     expected, _ = model.predict(obs.numpy(), deterministic=True)
-    assert np.array_equal(check_teacher(source, stages_of(CLONE, game), game)(obs).numpy(), expected)
+    assert np.array_equal(teacher(source, game, stages_of(CLONE, game).spaces)(obs).numpy(), expected)
     if name == "DQN":
         q = teacher(source, game, spaces, wants_values=True)(obs)
         assert (q.argmax(1).numpy() == expected).all() and q.shape == (20, 2)
@@ -161,12 +161,12 @@ def test_missing_stable_baselines3_and_damaged_files(tmp_path: Path, monkeypatch
 
 def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
-    states = visited_states(act, "cartpole", 600, 0)
-    assert states.shape == (600, 4) and torch.equal(states, visited_states(act, "cartpole", 600, 0))
+    states = visited_states(act, 600, None, "cartpole", 0)
+    assert states.shape == (600, 4) and torch.equal(states, visited_states(act, 600, None, "cartpole", 0))
     monkeypatch.setattr(teachers, "_NOISE_LEVELS", (0.0,))
-    calm = visited_states(act, "cartpole", 600, 0)
+    calm = visited_states(act, 600, None, "cartpole", 0)
     assert states[:, 2].std() > 1.5 * calm[:, 2].std()
-    starts = visited_states(act, "cartpole", 600, 0, limit=1)
+    starts = visited_states(act, 600, 1, "cartpole", 0)
     assert starts.abs().max() <= 0.05 < states.abs().max() and len(starts.unique(dim=0)) == 600
     monkeypatch.setattr("models.proxies.fitting._UPDATES", 1)  # only the states count
     stages, flat = make_clone("cartpole", "test_teachers:balance", "--table_episodes", "1")
@@ -244,7 +244,7 @@ def test_unbounded_states_come_from_the_target(tmp_path: Path, scale: str) -> No
     best_generation = json.loads((folder / "scores.json").read_text())["generation"]
     players = {best_generation: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
     best_states, first = (
-        visited_states(act, "cartpole", 2048, derive_seed(1, f"states of generation {n}"), 7)
+        visited_states(act, 2048, 7, "cartpole", derive_seed(1, f"states of generation {n}"))
         for n, act in players.items()
     )
     assert torch.equal(named_weights["states.table"], best_states[:40])

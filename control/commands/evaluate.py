@@ -21,7 +21,6 @@ from control.cli.run_settings import COMMANDS
 from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
-from control.commands.process import configure_process
 from control.commands.push import check_hub, push
 from control.commands.run import export_policy, settings_in_environment, settings_to_play, trained_loop
 from control.commands.summary import path_text
@@ -31,6 +30,7 @@ from control.films.recording import check_recording, film_evaluation
 from control.loops import recordings
 from control.loops.build import check_spaces, spaces_of, with_lacks
 from control.loops.loop import Loop
+from control.loops.process import configure_process
 from control.loops.rollout import Episodes
 from control.reports import obedience
 from control.reports.curves import solved_return
@@ -56,16 +56,8 @@ from understudy.kinds import KINDS
 from understudy.policy import AGENT
 
 # Settings that have an effect only on a checkpoint, and only on a proxy.
-_CHECKPOINT_ONLY_SETTINGS = {
-    "record",
-    "record_episodes",
-    "evaluation",
-    "save_dataset",
-    "export",
-    "obedience",
-    "command",
-}
-_CHECKPOINT_ONLY_SETTINGS |= {"implementation", "gamename", "accelerator"}
+_CHECKPOINT_ONLY_SETTINGS = {"implementation", "gamename", "accelerator", "record", "record_episodes"}
+_CHECKPOINT_ONLY_SETTINGS |= {"evaluation", "save_dataset", "export", "obedience", "command"}
 _PROXY_ONLY_SETTINGS = {"num_agents", "real_baseline", "real_steps", "agent"}
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
 WIDTHS = (14, 7, 5, 22, 6, 7)
@@ -146,7 +138,10 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         solved = None if run.time_limit else solved_return(game)  # a threshold for whole episodes
         table = _print_returns(loop, modes, episodes, solved)
         if options.save_dataset is not None:
-            print(f"dataset: {_save_dataset(options.save_dataset, trajectories, loop, game, implementation)}")
+            spaces = loop.agents[0].spaces
+            folder = recordings.save(options.save_dataset, trajectories, spaces, split_name(game)[0], implementation)
+            flag = "" if spaces.is_image else f"--dataset minari:{options.save_dataset}, "  # images cannot be read back
+            print(f"dataset: {flag}in {folder}")
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
@@ -182,13 +177,6 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & explicit_names)}
     changes = {name: getattr(run, name) for name in names}
     return trained_settings.replace(**changes, command=trained_settings.command | settings.command)
-
-
-def _save_dataset(name: str, trajectories: list[Trajectory], loop: Loop, game: str, implementation: str) -> str:
-    """Write the ``trajectories`` as a dataset of Minari, and return a text with its flag and folder."""
-    spaces = loop.agents[0].spaces
-    folder = recordings.save(name, trajectories, spaces, split_name(game)[0], implementation)
-    return f"in {folder}" if spaces.is_image else f"--dataset minari:{name}, in {folder}"  # images cannot be read back
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
@@ -229,9 +217,8 @@ def _game_to_play(settings: Settings, trained_on: str) -> str:
     set it, else ``trained_on``. Raises SettingError for a parameter that the environment lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
     game, game_parameters = split_name(game_name)
-    raise_all(
-        [missing_parameter_error(name, game.name) for name in settings.changed if name not in game.parameter_values()]
-    )
+    missing = settings.changed.keys() - game.parameter_values()
+    raise_all([missing_parameter_error(name, game.name) for name in sorted(missing)])
     return with_parameters(game, game_parameters | settings.changed).name
 
 
@@ -308,7 +295,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
-    sampled_names = list(dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary))
+    sampled_names: dict[str, None] = {}  # without repetitions
+    for agent in agents.values():
+        if agent.vary_hp:
+            sampled_names |= dict.fromkeys(agent.vary)
     sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
     agents_text = f"{options.num_agents} fresh {names} agents{' on each' if options.real_baseline else ''}"
     print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")

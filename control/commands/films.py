@@ -13,11 +13,11 @@ from control.cli.settings import RunConfig, Settings
 from control.cli.together import check_effects
 from control.cli.words import FILM_WORDS
 from control.commands.evaluate import agents_for_proxy, proxy_or_checkpoint
-from control.commands.process import configure_process
 from control.commands.run import trained_loop
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, first_free, record, returns_text
 from control.loops.build import build_loop
+from control.loops.process import configure_process
 from control.reports.runs import note_other_versions
 from control.reports.sheets import check_writable
 from control.storage.checkpoints import Checkpoint

@@ -36,7 +36,6 @@ from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
 from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
-from control.commands.process import configure_process
 from control.commands.run import Run
 from control.commands.summary import command, path_text, show_next
 from control.commands.train import train
@@ -45,6 +44,7 @@ from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
+from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, GOOD_FRACTION, PAGE, conclusion, write_page
 from control.reports.search import quartiles

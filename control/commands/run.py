@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from control.cli.errors import one_line
 from control.cli.settings import Settings
 from control.commands.exports import FORMATS, write
-from control.commands.process import configure_process
 from control.films.recording import film, new_film
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import Loop, as_observations, first_member_actions
+from control.loops.process import configure_process
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,19 +156,20 @@ def _published_file(settings: Settings) -> Path:
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
     """Return the dimension for an entry of a file. The entry is a list of choices, or ``{kind: arguments}`` with a kind
     of `KINDS`. Raises SettingError, also if one of its values conflicts with the other settings of a trial."""
+    implementation = settings.run.implementation
     if name not in valid_flags:
-        raise unknown_error(name, valid_flags, settings.run.implementation, prefix="", game="")
-    entry = {"choice": entry} if isinstance(entry, list) else entry
-    if problem := _entry_problem(name, entry, settings, valid_flags[name]):
-        raise SettingError(problem)
-    ((kind, arguments),) = entry.items()
-    values: Sequence[Any] = ()
+        raise unknown_error(name, valid_flags, implementation, prefix="", game="")
+    flag = valid_flags[name]
+    is_tunable = name in names_with(settings.proxy, "tunable")  # a setting of the search for a proxy
+    if not (is_tunable or flag.section.startswith("hyperparameters") or name == "seed"):
+        raise SettingError(f"{name} is no hyperparameter of {implementation}; give it as a flag")
+    kind, arguments = _kind_and_arguments(name, entry, flag)
+    values: list[Any] = []
     count = 0
     if kind == "choice":
-        words_of_choices = [choice if isinstance(choice, list) else [choice] for choice in arguments]
-        values = [read_value(valid_flags[name], words) for words in words_of_choices]
-    elif range_and_count := _range(kind, arguments):  # never None, because `_entry_problem` has checked it
-        *values, count = range_and_count
+        values = [_read_choice(name, choice, flag) for choice in arguments]
+    else:
+        *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
     # Raises if a value is out of range or conflicts with other settings.
     trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
@@ -177,14 +178,11 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
 
 
-def _entry_problem(name: str, entry: Any, settings: Settings, flag: Flag) -> str:
-    """Return a message about the first error in the ``entry`` of the setting ``name``, or "" if there is none: the
-    setting is not tunable, or the entry is neither a list of choices nor a valid range. A correct entry has the form
-    ``{kind: arguments}``, and its numbers are texts, because files are read as text."""
-    implementation = settings.run.implementation
-    is_tunable = name in names_with(settings.proxy, "tunable")  # a setting of the search for a proxy
-    if not (is_tunable or flag.section.startswith("hyperparameters") or name == "seed"):
-        return f"{name} is no hyperparameter of {implementation}; give it as a flag"
+def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
+    """Return the kind of a dimension (`KINDS`) and its arguments, from the ``entry`` of the setting ``name``. Numbers
+    are texts, because files are read as text. Raises SettingError if the setting has no such dimension."""
+    if isinstance(entry, list):
+        entry = {"choice": entry}
     item = flag.kind.item
     is_number = item in (int, float) and not flag.kind.is_list
     # The kinds of ranges for the type of this setting: all for floats, ranges of whole numbers for integers.
@@ -192,38 +190,38 @@ def _entry_problem(name: str, entry: Any, settings: Settings, flag: Flag) -> str
         kind for kind, (_, types) in KINDS.items() if types and is_number and (item is float or types == (int, int))
     ]
     if not isinstance(entry, dict) or len(entry) != 1:
-        return f"{name} is {entry!r}; allowed: {' or '.join(['a list of choices', *ranges])}, with its numbers"
+        allowed = " or ".join(["a list of choices", *ranges])
+        raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
     ((kind, arguments),) = entry.items()
     if kind not in ("choice", *ranges):
-        return f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}"
-    allowed, _ = KINDS[kind]
+        raise SettingError(f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}")
     if not isinstance(arguments, list) or not arguments:
-        return f"{name}: {kind} is {arguments!r}; allowed: {allowed}"
-    if kind != "choice":
-        text = ", ".join(map(str, arguments))
-        is_valid = _range(kind, arguments) is not None
-        return "" if is_valid else f"{name}: {kind} is [{text}]; allowed: {allowed}, the lower first"
-    for choice in arguments:
-        items = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
-        if not all(isinstance(item, str) for item in items):
-            expected = "list of values" if flag.kind.is_list else "single value"
-            return f"{name}: the choice {choice!r} is not a {expected}"
-    return ""
+        allowed, _ = KINDS[kind]
+        raise SettingError(f"{name}: {kind} is {arguments!r}; allowed: {allowed}")
+    return kind, arguments
 
 
-def _range(kind: str, arguments: list[Any]) -> tuple[float, float, int] | None:
+def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
+    """Return the value of a ``choice`` of a file, a text or a list of texts. Raises SettingError."""
+    words = choice if isinstance(choice, list) and flag.kind.is_list else [choice]
+    if not all(isinstance(word, str) for word in words):
+        expected = "list of values" if flag.kind.is_list else "single value"
+        raise SettingError(f"{name}: the choice {choice!r} is not a {expected}")
+    return read_value(flag, words)
+
+
+def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, float, int]:
     """Return ``(low, high, count)`` for the ``arguments`` of a range, texts. ``count`` is the number of points of a
-    grid, 0 for other ranges. Return None if the arguments are not valid."""
-    _, types = KINDS[kind]
+    grid, 0 for other ranges. Raises SettingError if the arguments are not valid."""
+    allowed, types = KINDS[kind]
     try:
-        # ``counts`` has the number of points of a grid; it is empty for other ranges.
         low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
         if kind == "logspace":
             low, high = 10.0**low, 10.0**high
+        has_logarithm = low > 0 or not kind.startswith("log")
+        if -math.inf < low < high < math.inf and has_logarithm and min(counts, default=2) >= 2:
+            return low, high, sum(counts)  # only a grid has a count
     except (ValueError, TypeError, OverflowError):
-        return None
-    count = counts[0] if counts else 0
-    is_ordered = -math.inf < low < high < math.inf
-    has_logarithm = low > 0 or not kind.startswith("log")
-    has_enough_points = count >= 2 or not counts
-    return (low, high, count) if is_ordered and has_logarithm and has_enough_points else None
+        pass  # no numbers: the error below
+    text = ", ".join(map(str, arguments))
+    raise SettingError(f"{name}: {kind} is [{text}]; allowed: {allowed}, the lower first")

@@ -18,7 +18,6 @@ from control.cli.ending import INTERRUPTED, ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
 from control.commands.choose_proxy import finish_search, print_if, real_agents_text
-from control.commands.process import configure_process
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
@@ -30,6 +29,7 @@ from control.lightning.proxy_module import build as build_search
 from control.lightning.supervised import SupervisedModule
 from control.lightning.trackio_logger import TrackioLogger
 from control.loops.build import check_accelerator
+from control.loops.process import configure_process
 from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_other_versions
@@ -61,7 +61,9 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
         folder = previous_runs[-1]  # the newest
         with run_dir.locked(folder):  # before reading, so that no other process writes to it
             if (checkpoint_path := folder / run_dir.LAST_CHECKPOINT).exists():
-                module = _restored_module(settings, checkpoint_path)
+                checkpoint = checkpoints.load(checkpoint_path, resume=True)
+                module = build_module(_resumed_settings(settings, checkpoint))
+                module.restore(checkpoint)
                 return folder, _train_in(folder, module, callbacks, verbose)
         resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
         hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
@@ -102,12 +104,10 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             with stop:
                 fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
         except StopNow:
+            line = "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
             if (folder / run_dir.LAST_CHECKPOINT).exists():
-                print_on_stderr("cut short; the same command with --resume goes on from the last checkpoint")
-            else:
-                print_on_stderr(
-                    "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
-                )
+                line = "cut short; the same command with --resume goes on from the last checkpoint"
+            print_on_stderr(line)
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
         if finished:
@@ -203,15 +203,6 @@ def has_machine_code(settings: Settings) -> bool:
     return HAS_NUMBA and settings.value("compiled") and any(family(name).has_machine_code for name in names)
 
 
-def _restored_module(settings: Settings, checkpoint_path: Path) -> RunModule:
-    """Return the module of an interrupted run, restored from its checkpoint, with the changes in ``settings``. Writes
-    nothing."""
-    checkpoint = checkpoints.load(checkpoint_path, resume=True)
-    module = build_module(_resumed_settings(settings, checkpoint))
-    module.restore(checkpoint)
-    return module
-
-
 def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run, with the user's values (``settings``) for settings that may change
     when a run resumes. Raises SettingError if the user changes another setting."""
@@ -254,10 +245,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     print(paint(f"\n{work_text}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            metrics = run_dir.read_metrics(folder / "metrics.csv")
-            lines.append(("best", _best_score_text(module, folder, metrics)))
-            if last_score := _last_score_text(module, metrics):
-                lines.append(("last", last_score))
+            lines.append(("best", _best_score_text(module, run_dir.read_metrics(folder / "metrics.csv"))))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -273,67 +261,34 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
+def _best_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
     more)``. If the return that solves the environment is unknown, compare the score with the first score of the run. If
     the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
     loop, num_seeds = module.loop, len(module.seeds)
-    best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
-    text, is_greedy = f"{loop.score_name} {module.best:.1f}", loop.score_tag == GREEDY
-    if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
-        epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
-        if epoch in greedy_means:
-            first = greedy_means[epoch]
-            text += f" (tests after epoch {epoch}: {first:.1f} and {2 * module.best - first:.1f})"
+    text = f"{loop.score_name} {module.best:.1f}"
     if "return" not in loop.score_name:
         return text
     solved = solved_return(module.settings.run.gamename)
-    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
+    scores = [value for value in metrics.get(loop.score_tag, ()) if math.isfinite(value)]
+    greedy_returns = [value for value in metrics.get(GREEDY, ()) if math.isfinite(value)]
     if solved is not None:
         text += f", {solved_verdict(module.best, solved)}"
     elif len(scores) > num_seeds:
         first_score = sum(scores[:num_seeds]) / num_seeds
         comparison = "better than" if module.best > first_score else "no better than"
-        if module.best == first_score:
-            comparison = "as good as"
         text += f", {comparison} the first ({first_score:.1f})"
-    if not is_greedy and greedy_means and num_seeds == 1:
-        text += f"; best greedy return {max(greedy_means.values()):.1f}"
+    if loop.score_tag != GREEDY and greedy_returns and num_seeds == 1:
+        text += f"; best greedy return {max(greedy_returns):.1f}"
     return text
-
-
-def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
-    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
-    "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
-    greedy_means = _greedy_means(metrics)
-    last_epoch = max(greedy_means, default=0)
-    if module.loop.score_tag != GREEDY or not greedy_means or greedy_means[last_epoch] >= module.best:
-        return ""
-    return f"{greedy_means[last_epoch]:.1f} after epoch {last_epoch}"
-
-
-def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
-    """Return epoch -> mean greedy return over the seeds, from the columns of metrics.csv. Returns that are not finite
-    are left out."""
-    returns: dict[int, list[float]] = {}
-    for epoch, value in zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False):
-        if math.isfinite(value):
-            returns.setdefault(int(epoch), []).append(value)
-    return {epoch: sum(values) / len(values) for epoch, values in returns.items()}
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
-    if isinstance(module, ProxyModule):
-        afterwards = "evaluated"
-    elif module.settings.run.record:
-        afterwards = "filmed"
-    else:
-        afterwards = ""
-    time_text = time_in_words(seconds)
-    if afterwards and seconds_after >= 1:
-        time_text += f", {afterwards} in {time_in_words(seconds_after)}"
+    time_text, is_search = time_in_words(seconds), isinstance(module, ProxyModule)
+    if seconds_after >= 1 and (is_search or module.settings.run.record):
+        time_text += f", {'evaluated' if is_search else 'filmed'} in {time_in_words(seconds_after)}"
     plural = "" if module.epoch == 1 else "s"
     epochs = f"{module.epoch} {module.unit}{plural}"
     num_steps, kind = module.steps_a_seed(), module.steps_kind

@@ -24,13 +24,13 @@ from pytorch_lightning.callbacks import Checkpoint as CheckpointCallback
 
 from control.cli import errors
 from control.cli.settings import RunConfig, Settings, to_yaml
-from control.commands.process import configure_process
 from control.commands.search_space import Space, trial_settings
 from control.commands.summary import Command, command, show_next
 from control.commands.train import build_module, fit
 from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
+from control.loops.process import configure_process
 from control.reports.search import FEWEST, TRIALS, plot_search, read_trials
 from control.reports.sheets import look_of
 from control.reports.tables import Table

@@ -103,11 +103,17 @@ def nes_utilities(n: int) -> Tensor:
 def shared_utilities(fitness: Tensor) -> Tensor:
     """Return each member's utility by its rank (`nes_utilities`), ``[n]``. Equal members get the mean of their
     utilities, so that a plateau does not move the search."""
+    return _by_rank(fitness, nes_utilities(len(fitness)))
+
+
+def _by_rank(fitness: Tensor, values: Tensor) -> Tensor:
+    """Return for each member its item of ``values [n]`` float64, which has the value of the best member first. Equal
+    members get the mean of their values."""
     # Groups of equal members, best first: the group of each member [n], and the groups' sizes.
     _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]
-    totals = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, nes_utilities(len(fitness)))
-    return (totals / sizes)[group]  # the mean of each member's group
+    totals = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, values)
+    return (totals / sizes)[group]
 
 
 def centred_ranks(fitness: Tensor) -> Tensor:
@@ -117,8 +123,6 @@ def centred_ranks(fitness: Tensor) -> Tensor:
     Source: Salimans et al. 2017, "Evolution Strategies as a Scalable Alternative to Reinforcement Learning", section
     2.1 (fitness shaping). Their code breaks ties by index.
     """
-    # Groups of equal members, worst first: the group of each member [n], and the groups' sizes.
-    _, group, sizes = failures_last(fitness).unique(return_inverse=True, return_counts=True)
     n = len(fitness)
-    mean_rank = sizes.cumsum(0) - (sizes.double() + 1) / 2  # of each group, from 0 (worst) to n - 1
-    return ((mean_rank - (n - 1) / 2) / max(n - 1, 1))[group]
+    ranks = torch.arange(n - 1, -1, -1, dtype=torch.float64)  # 0 is the worst
+    return (_by_rank(fitness, ranks) - (n - 1) / 2) / max(n - 1, 1)

@@ -20,7 +20,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import STRATEGIES, Strategy
-from control.evolution.teachers import CountSteps, Teacher, cloned_proxy, is_teacher, visited_states
+from control.evolution.teachers import CountSteps, cloned_proxy, is_teacher, visited_states
 from envs.make import Stages
 from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
@@ -38,10 +38,7 @@ def add_visited_states(
     With ``scaled``, the inputs of this policy are normalised on these states (`Stages.with_visited_states`).
     ``count_steps`` is called with the number of real steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
-
-    def get_obs(policy: Teacher, count: int, limit: int | None) -> Tensor:
-        return visited_states(policy, game, count, state_seed, limit, count_steps)
-
+    get_obs = partial(visited_states, game=game, seed=state_seed, count_steps=count_steps)
     return stages.with_visited_states(mean, get_obs, scaled)
 
 

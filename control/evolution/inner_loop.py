@@ -2,9 +2,8 @@
 
 A proxy is a learned environment or a learned reward. ``proxies [N, D]`` has all D weights of a proxy in one row, one
 row for each of N agents. The agents are trained together, as members of one program: their numbers are rows of the same
-tensors ``[M, ...]``. An agent leaves the program when its training ends. A test plays K episodes of each agent on the
-real environment, and ``curve [N, T]`` are mean returns of T tests during training. Imports no Lightning, so that worker
-processes start quickly.
+tensors ``[M, ...]``. A test plays K episodes of each agent on the real environment, and ``curve [N, T]`` are mean
+returns of T tests during training. Imports no Lightning, so that worker processes start quickly.
 """
 
 import contextlib
@@ -26,7 +25,6 @@ from control.loops.process import configure_torch
 from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
-from control.loops.threads import for_members
 from envs.base import Environment
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment, stages_of
@@ -41,8 +39,6 @@ from models.varied import with_all_sampled
 # observations, in its replay buffer and at the starts of its next episodes.
 MOST_MEMBERS = 512  # maximum number of agents
 _MOST_NUMBERS = 2048  # maximum number of agents times numbers in an observation
-_COMPACT_FRACTION = 0.75  # if the fraction of members in training falls below this, finished members leave the program
-_MIN_PER_THREAD = 4  # with fewer agents in a batch for each thread, on average, threads take whole batches
 _WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
 _TRAINING_FRACTION = 0.9  # of the progress; the rest is for tests
 
@@ -127,60 +123,6 @@ def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[
     return means
 
 
-class _TrainingState:
-    """State of `train`: the members (agents) that have not finished, and the results of all M members.
-
-    N members are still trained together. ``original_index [N]`` are their indices among all M members, and ``running
-    [N]`` tells which of them have not finished. Results are in the original order: ``steps [M]`` and ``episodes [M]``
-    count the training, and ``weights [M, ...]`` are final for finished members.
-    """
-
-    def __init__(self, agent: InnerAgent, steps: int):
-        members = agent.members
-        self.agent, self.original_index = agent, torch.arange(members)
-        self.running = torch.ones(members, dtype=torch.bool)
-        self.steps, self.episodes = torch.full((members,), steps), torch.zeros(members, dtype=torch.int64)
-        self.weights = agent.flat_parameters.clone()
-
-    def store_weights(self, members: Tensor) -> None:
-        """Copy the current weights of ``members`` to the results. ``members`` are indices or a mask among the N members
-        that are still trained."""
-        self.weights[self.original_index[members]] = self.agent.flat_parameters[members]
-
-    def current_weights(self) -> Tensor:
-        """Return the weights ``[M, ...]`` of all members: final ones if they have finished, else the current ones."""
-        self.store_weights(self.running)
-        return self.weights.clone()
-
-    def end_episodes(self, loop: StepLoop, ended: Ended, rule: Rule | None, max_episodes: int | None) -> None:
-        """Count the episodes that ``ended``. Stop their members if ``rule`` says so, or after ``max_episodes``."""
-        # Leave out episodes of members that have stopped, because rules may be slow.
-        is_running = self.running[ended.members]
-        if not is_running.any():
-            return
-        steps = torch.as_tensor(ended.step).expand(len(is_running))[is_running]  # ``ended.step`` is a number or [N]
-        ended = Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps)
-        members = self.original_index[ended.members]  # of each episode, among all M members
-        self.episodes.index_add_(0, members, torch.ones_like(members))
-        done = torch.zeros_like(members, dtype=torch.bool) if rule is None else rule(loop, ended)
-        if max_episodes is not None:
-            done |= self.episodes[members] >= max_episodes
-        stopped = ended.members[done]
-        self.store_weights(stopped)
-        self.steps[self.original_index[stopped]] = steps[done] * self.agent.envs
-        self.running[stopped] = False
-
-    def remove_finished(self, loop: StepLoop, rule: Rule | None) -> None:
-        """Remove finished members from ``loop`` and from ``rule``, if there are enough of them and the environment can
-        leave out members."""
-        if self.running.any() and self.running.sum() < _COMPACT_FRACTION * len(self.running):
-            remaining = self.running.nonzero()[:, 0]
-            if loop.select(remaining):
-                if rule is not None:
-                    rule.select(remaining)
-                self.original_index, self.running = self.original_index[remaining], self.running[remaining]
-
-
 def train(
     loop: StepLoop,
     steps: int,
@@ -189,52 +131,67 @@ def train(
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
     advance: Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]] | None = None,
-    compact_every: int = 1,
     watch: Watch | None = None,
 ) -> Trained:
     """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
     ``episodes`` episodes.
 
     ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
-    finished members are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`. Every
-    ``compact_every`` steps, finished members may be removed from the tensors, which does not change the results of
-    others. ``watch`` is called with the finished fraction.
+    finished members are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`.
+    ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
     agent.budget = (loop.steps + steps) * envs
-    state = _TrainingState(agent, steps * envs)
+    running = torch.ones(members, dtype=torch.bool)
+    weights = agent.flat_parameters.clone()  # final for members that have finished
+    steps_taken, episodes_ended = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
     curve = [torch.zeros(members, 0)]
     stops_early = rule is not None or episodes is not None
     make_steps = advance or type(loop).advance
     watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
-    while steps_done < steps and state.running.any():
-        next_steps = steps - steps_done  # to make before the next test, removal or report
+    while steps_done < steps and running.any():
+        next_steps = steps - steps_done  # to make before the next test or report
         if test is not None:
             next_steps = min(next_steps, test_every - steps_done % test_every)
-        elif stops_early:
-            next_steps = min(next_steps, compact_every)
         if watch is not None:
-            remaining_fraction = int(state.running.sum()) / members * (1 - steps_done / steps)
+            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-watch_steps // envs))
-        pause = stops_early  # so that a finished member makes no further step
-        for ended in make_steps(loop, next_steps, state.running, pause):
-            if stops_early:
-                state.end_episodes(loop, ended, rule, episodes)
+        # If members may stop early, the steps pause at the end of an episode.
+        for ended in make_steps(loop, next_steps, running, stops_early):
+            if not stops_early:
+                continue
+            ended = _of_running(ended, running)  # because rules may be slow
+            if not len(ended.members):
+                continue
+            episodes_ended.index_add_(0, ended.members, torch.ones_like(ended.members))
+            stops = torch.zeros(len(ended.members), dtype=torch.bool) if rule is None else rule(loop, ended)
+            if episodes is not None:
+                stops |= episodes_ended[ended.members] >= episodes
+            stopped = ended.members[stops]
+            weights[stopped] = agent.flat_parameters[stopped]
+            steps_taken[stopped] = torch.as_tensor(ended.step)[stops] * envs
+            running[stopped] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
-            policy = agent.with_weights(state.current_weights().cpu())
+            weights[running] = agent.flat_parameters[running]
+            policy = agent.with_weights(weights.clone())
             curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
-        state.remove_finished(loop, rule)
-    state.store_weights(state.running)
-    if not stops_early:  # no member has been removed
-        state.episodes = (agent.episodes - start_episodes).cpu()
-    weights = state.weights.cpu()
+    weights[running] = agent.flat_parameters[running]
+    if not stops_early:
+        episodes_ended = agent.episodes - start_episodes
     finite = weights.isfinite().all(1)
-    return Trained(agent.with_weights(weights), finite, state.steps, state.episodes, torch.cat(curve, 1))
+    return Trained(agent.with_weights(weights), finite, steps_taken, episodes_ended, torch.cat(curve, 1))
+
+
+def _of_running(ended: Ended, running: Tensor) -> Ended:
+    """Return the episodes that ``ended`` of the members for which ``running [M]`` is True."""
+    is_running = running[ended.members]
+    steps = torch.as_tensor(ended.step).expand(len(is_running))  # ``ended.step`` is a number or [N]
+    return Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps[is_running])
 
 
 class InnerLoop:
@@ -280,38 +237,19 @@ class InnerLoop:
         if by_target:
             assert proxies is not None
             return loop._test_targets(proxies, seeds)
-        batches = loop._batches(seeds, sample_all)
-        # Each thread trains a part of the members of every batch or, if batches are small, a part of the batches.
-        has_small_batches = self.threads > 1 and len(seeds) < _MIN_PER_THREAD * self.threads * len(batches)
-        can_run_batches = has_small_batches and self.dynamics is not None and loop.runs_compiled()
-        num_parallel = self.threads if can_run_batches else 1  # number of batches at a time
-        outcomes: dict[int, Outcome] = {}
-        finished_fractions = [0.0] * len(batches)  # of the work for all agents, by batch
-
-        def run_batch(memory: None, number: int, last: int) -> None:
-            """Run batch ``number``; the other arguments, which `for_members` passes, are not needed."""
-            batch_loop, rows = batches[number]
-            batch_loop.threads //= num_parallel  # each batch has an equal share of the threads
+        outcomes: list[Outcome] = []
+        order: list[int] = []  # indices in ``seeds`` of the agents in ``outcomes``
+        for batch_loop, rows in loop._batches(seeds, sample_all):
             batch_proxies = None if proxies is None else proxies[rows]
+            batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
+            outcomes.append(batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch))
+            order += rows
+        return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
-            def report_progress(fraction: float) -> None:
-                assert watch is not None
-                finished_fractions[number] = fraction * len(rows) / len(seeds)
-                watch(sum(finished_fractions))
-
-            batch_watch = None if watch is None else report_progress
-            outcomes[number] = batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch)
-
-        for_members(run_batch, len(batches), [None] * num_parallel, max_members=1)  # its "members" are the batches
-        outcome = Outcome.joined([outcomes[number] for number in range(len(batches))])
-        seconds = {name: getattr(outcome, name) / num_parallel for name in ("train_seconds", "test_seconds")}
-        indices = [i for _, rows in batches for i in rows]  # in `seeds`, of each agent in `outcome`
-        return dataclasses.replace(outcome.reordered(torch.tensor(indices).argsort()), **seconds)
-
-    def _batches(self, seeds: Sequence[int], sample_all: bool) -> list[tuple["InnerLoop", list[int]]]:
+    def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
-        shape, at most `_max_members`. Return a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        batches, size = [], self._max_members()
+        shape, at most `_max_members`. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        size = self._max_members()
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
             if not indices:
@@ -321,8 +259,7 @@ class InnerLoop:
                 loop.agent_config = with_all_sampled(loop.agent_config)
             for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
                 for first in range(0, len(group), size):
-                    batches.append((copy.copy(loop), [indices[i] for i in group[first : first + size]]))
-        return batches
+                    yield loop, [indices[i] for i in group[first : first + size]]
 
     def _max_members(self) -> int:
         """Return the maximum number of agents that are trained together. In a grid world, an observation counts as one
@@ -407,7 +344,6 @@ class InnerLoop:
         them every ``test_every`` steps, unless this setting is None. The returned policy acts in the real
         environment."""
         config, agent = self.config, loop.agent
-        environment = loop.environment  # kept, because `train` may replace ``loop.environment`` when members end early
         compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
         compiled_tests, options = None, dict[str, Any]()
         with contextlib.ExitStack() as stack:
@@ -423,15 +359,14 @@ class InnerLoop:
                     options = {"test": test, "test_every": test_every}
             if compiled is not None:
                 options["advance"] = compiled.CompiledLoop(self.threads, compiled_tests)
-                options["compact_every"] = compiled.COMPACT_EVERY
             steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
             trained = train(loop, steps, self._rule(agent.members), config.train_episodes, watch=watch, **options)
         if compiled_tests is not None:
             tests_done = slice(compiled_tests.tests_done)
             trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
             self._training_test_steps += int(compiled_tests.lengths[:, tests_done].sum())
-        if isinstance(environment, TensorEnvironment):  # a proxy may scale observations
-            trained.policy = environment.dynamics.adapted(trained.policy)
+        if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
+            trained.policy = loop.environment.dynamics.adapted(trained.policy)
         return trained
 
     def _test_in_training(self, real: Environment, starts: Tensor, policy: Policy, number: int) -> Tensor:
@@ -490,7 +425,7 @@ class InnerLoop:
         the test episodes depend on a member's number of training episodes, so that each test has other episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        policy = agent.with_weights(agent.flat_parameters[members].cpu())
+        policy = agent.with_weights(agent.flat_parameters[members])
         episodes = self._play_by_table(policy)
         if episodes is not None:
             self._training_test_steps += int(episodes.lengths.sum())

@@ -154,10 +154,10 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
 def visited_states(
     act: Teacher,
-    game: str,
     count: int,
+    limit: int | None,
+    game: str,
     seed: int,
-    limit: int | None = None,
     count_steps: CountSteps = lambda steps: None,
 ) -> Tensor:
     """Return observations ``[count, S]``, a random sample from a policy's episodes on the real environment.
@@ -205,7 +205,7 @@ class TeacherEpisodes:
     def states(self, count: int, limit: int | None, clone: Teacher | None = None) -> Tensor:
         """Return observations ``[count, S]`` that the policy or, if given, its ``clone`` visits (`visited_states`)."""
         seed = derive_seed(self.seed, f"states of a clone {next(self._calls)}")
-        return visited_states(clone or self.act, self.game, count, seed, limit, self.count_steps)
+        return visited_states(clone or self.act, count, limit, self.game, seed, self.count_steps)
 
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
@@ -250,19 +250,13 @@ class TeacherEpisodes:
         return trajectory
 
 
-def check_teacher(source: str, stages: Stages, game: str) -> Teacher:
-    """Return the policy ``source`` (`teacher`), with action values if the proxy's settings need them. Raises
-    SettingError if no proxy with these settings can be made from it."""
-    return teacher(source, game, stages.spaces, wants_values=stages.check_policy(source))
-
-
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
     """Return the parameters ``[D]`` of a proxy made from the policy ``source``. The proxy is a bandit (a synthetic
     environment in which every step is an episode) that shows the policy's actions or values in the states that it
-    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises the
-    errors of `check_teacher`."""
+    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises
+    SettingError if no proxy with these settings can be made from the policy."""
     needs_values = stages.check_policy(source)
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act

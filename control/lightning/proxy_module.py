@@ -21,7 +21,7 @@ from control.evolution.generations import InitialSearch, add_visited_states, gen
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seeds
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
-from control.evolution.teachers import check_teacher, is_teacher
+from control.evolution.teachers import is_teacher, teacher
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -403,7 +403,7 @@ def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:
     if start is None:
         stages.check_start()
     elif is_teacher(start):
-        check_teacher(start, stages, game)
+        teacher(start, game, stages.spaces, wants_values=stages.check_policy(start))  # raises the errors
     elif (preset := getattr(search, "preset", "")) in CLONES:  # presets that imitate a policy
         line = f"start_from is {start!r}, which is no policy; allowed with preset {preset}"
         raise SettingError(f"{line}: an agent's run or checkpoint, or module:function", "start_from")

@@ -46,7 +46,6 @@ from models.streams import Streams
 
 Array = np.ndarray[Any, Any]
 WHOLE, ACT, LEARN = range(3)  # parts of a step that `_steps` can make
-COMPACT_EVERY = 64  # number of steps after which finished members leave
 # Few members make several blocks of random numbers in one call, up to this number of steps summed over members.
 _MAX_JOINED_STEPS = 2048
 _MAX_STEP_PARAMETERS = 2**24  # limit of steps times parameters in such a call, because Ctrl-C waits for its end
@@ -139,10 +138,6 @@ class EpisodeArrays(NamedTuple):
     scratch: Array  # memory of the environment (`envs.compiled.make_scratch`)
     player_scratch: Array  # [4, widest], memory of the player
     continuous_action: Array  # [A]
-    # For each cell of a map: the latest episode that visited it, the next cell, and the reward. Otherwise empty.
-    last_episode: Array
-    next_cell: Array
-    cell_reward: Array
 
 
 _NO_ACTIONS = np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32)  # the last fields of `TestArrays`
@@ -160,23 +155,15 @@ def _play_test(player, world, tests, n, arrays, first, last):
     (`envs.World`). Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays``
     (`EpisodeArrays`)."""
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
-    _, num_tests, num_episodes = tests.returns.shape
-    state, last_episode = arrays.state, arrays.last_episode
-    is_map = len(last_episode) > 0  # a map: a deterministic grid world, whose state is the number of a cell
+    state, num_episodes = arrays.state, tests.returns.shape[2]
     unused_phi = np.float32(0)  # only learned rewards use phi, and tests have none
     for m in range(first, last):
         for e in range(num_episodes):
             for i in range(len(state)):
                 state[i] = tests.first_states[m, n, e, i]
             envs.observe(world, state, obs)
-            episode = (m * num_tests + n) * num_episodes + e  # the number of this episode; no other one has it
             total, steps, is_running = np.float32(0), 0, True
             while is_running:
-                cell = int(state[0])
-                if is_map:
-                    if last_episode[cell] == episode:
-                        break  # visited twice: the episode repeats itself, because nothing is random on a map
-                    last_episode[cell] = episode
                 action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
                 if m == 0 and len(tests.actions):
                     tests.actions[e, steps] = action
@@ -187,11 +174,6 @@ def _play_test(player, world, tests, n, arrays, first, last):
                 )
                 total, steps = total + reward, steps + 1
                 is_running = not ends and steps < world.limit
-                if is_map:
-                    arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
-            while is_running and steps < world.limit:  # after the break: the rest of an episode that repeats itself
-                total, steps = total + arrays.cell_reward[cell], steps + 1
-                cell = arrays.next_cell[cell]
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
@@ -355,28 +337,12 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
-    num_cells = world.obs_size if world.kind == envs.CELLS else 0  # of a map
     return EpisodeArrays(
         state=np.empty(tests.first_states.shape[3]),
         scratch=envs.make_scratch(world),
         player_scratch=np.empty((4, player.widest), np.float32),
         continuous_action=np.empty(player.action_size, np.float32),
-        last_episode=np.full(num_cells, -1),
-        next_cell=np.empty(num_cells, np.int64),
-        cell_reward=np.empty(num_cells, np.float32),
     )
-
-
-class Shared(NamedTuple):
-    """Objects that all blocks of a training run use, as long as ``environment`` and ``flat_parameters`` (the weights of
-    the agents) are the same objects."""
-
-    environment: Environment
-    flat_parameters: Tensor
-    world: envs.World
-    player: Any
-    test_world: envs.World
-    memories: list[Any]  # for each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`
 
 
 class CompiledLoop:
@@ -385,7 +351,8 @@ class CompiledLoop:
 
     def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
         self.threads, self.tests = threads, tests
-        self._shared: Shared | None = None
+        # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `prepare`.
+        self._memories: list[Any] = []
 
     def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
@@ -445,16 +412,10 @@ class CompiledLoop:
         block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
-        shared = self._shared_objects(loop, members, tests)
-        world, player, test_world = shared.world, shared.player, shared.test_world
-
-        def run_steps(memory: Any, first: int, last: int) -> None:
-            work, phi, scratch, arrays = memory
-            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
-
+        self.prepare(loop, members, tests)
         background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
         while True:
-            for_members(run_steps, agent.members, shared.memories, background_task)
+            self.make_steps(members, block, tests, background_task)
             if not pause:
                 break  # all members have made all steps
             ends = tensors["done"].nonzero(as_tuple=True)  # indices (members, steps, environments), [N] each
@@ -464,25 +425,33 @@ class CompiledLoop:
                 yield Ended(ends[0], ended_returns, ended_lengths, step=loop.steps + ends[1] + 1)
             if not (running & (tensors["steps_done"] < steps)).any():
                 break
-        _end_block(loop, tensors, seeds, world)
+        _end_block(loop, tensors, seeds, self._world)
 
-    def _shared_objects(self, loop: StepLoop, members: Any, tests: TestArrays) -> Shared:
-        """Return the objects that the blocks of a loop share. Build them at the first call, and again after finished
-        members have left the loop. ``members`` is `Members` of the kind of agent."""
-        agent, environment, shared = loop.agent, loop.environment, self._shared
+    def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
+        """Build the objects that all blocks of the run use, at the first call. ``members`` is `Members` of the kind of
+        agent."""
+        if self._memories:
+            return
+        agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        if shared is not None and shared.environment is environment and shared.flat_parameters is agent.flat_parameters:
-            return shared
-        kind, world = KINDS[type(agent)], _world_of(agent, environment)
-        player = kind.make_player(agent.with_weights(agent.flat_parameters))
-        assert player is not None
-        test_world = world if self.tests is None else self.tests.world
-        memories = []
+        kind, self._world = KINDS[type(agent)], _world_of(agent, loop.environment)
+        self._player = kind.make_player(agent.with_weights(agent.flat_parameters))
+        assert self._player is not None
+        self._test_world = self._world if self.tests is None else self.tests.world
         for _ in range(self.threads):
-            phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(player, test_world, tests)
-            memories.append((kind.make_work(members), phi, envs.make_scratch(world), arrays))
-        self._shared = Shared(environment, agent.flat_parameters, world, player, test_world, memories)
-        return self._shared
+            phi, arrays = np.zeros(agent.envs, np.float32), _make_episode_arrays(self._player, self._test_world, tests)
+            self._memories.append((kind.make_work(members), phi, envs.make_scratch(self._world), arrays))
+
+    def make_steps(self, members: Any, block: Block, tests: TestArrays, background_task: Any = None) -> None:
+        """Make the steps of a block, or a phase of one step, of all members (`_steps`). ``background_task`` is as for
+        `for_members`."""
+
+        def run(memory: Any, first: int, last: int) -> None:
+            work, phi, scratch, arrays = memory
+            player, world, test_world = self._player, self._world, self._test_world
+            _steps(members, work, world, block, phi, scratch, player, test_world, tests, arrays, first, last)
+
+        for_members(run, len(block.running), self._memories, background_task)
 
 
 def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
@@ -567,7 +536,7 @@ class CompiledAgent:
     def __init__(self, loop: StepLoop, threads: int = 1):
         agent: Any = loop.agent
         self.loop, self.agent = loop, agent
-        self._compiled_loop = CompiledLoop(threads)  # its `_shared_objects` allocates the memory of the threads
+        self._compiled_loop = CompiledLoop(threads)
         self._steps_left = 0  # steps of the epoch after the current block
         self._block_steps = 0  # steps in the current block
         self._step = 0  # steps of the current block that have been made
@@ -591,24 +560,12 @@ class CompiledAgent:
         arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
         self._blocks = {phase: Block(**arrays, pause=False, phase=phase) for phase in (ACT, LEARN)}
         self._tests = _no_tests(self._block_steps)
-        self._shared = self._compiled_loop._shared_objects(self.loop, self._members, self._tests)
+        self._compiled_loop.prepare(self.loop, self._members, self._tests)
         self._has_actions = False  # whether the actions of the next step are already chosen
 
     def _run(self, phase: int) -> None:
         """Run a phase of the current step, `ACT` or `LEARN` (see `_steps`), for all members."""
-        shared, block = self._shared, self._blocks[phase]
-
-        def run_members(memory: Any, first: int, last: int) -> None:
-            work, phi, scratch, arrays = memory
-            world, player, test_world = shared.world, shared.player, shared.test_world
-            _steps(
-                self._members, work, world, block, phi, scratch, player, test_world, self._tests, arrays, first, last
-            )
-
-        if len(shared.memories) == 1:  # one thread
-            run_members(shared.memories[0], 0, self.agent.members)
-        else:
-            for_members(run_members, self.agent.members, shared.memories)
+        self._compiled_loop.make_steps(self._members, self._blocks[phase], self._tests)
 
     def act(self, obs: Tensor) -> Tensor:
         """Return exploring actions (`StepAgent.act`)."""
@@ -724,14 +681,8 @@ def play(
 
 def warm() -> None:
     """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
-    for game, implementation in (
-        ("cartpole", "DDQN"),
-        ("cartpole", "PPO"),
-        ("cliff", "QLearning"),
-        ("pendulum", "SAC"),
-        ("pendulum", "TD3"),
-        ("cartpole", "TD3Discrete"),
-    ):
+    discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
+    for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
         config = default_config(implementation, game)
         environment = make_environment(game, 1, config.num_envs, time_limit=1)
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])

@@ -121,13 +121,18 @@ class Loop(ABC):
         """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
         episodes in the settings. Return the mean returns, the mean length of greedy episodes and, in an environment
         without episodes, the mean reward of a greedy step, ``{tag: [M]}``."""
-        evaluations = {mode: self._evaluate_mode(mode) for mode in self.evaluation_modes}
-        row = {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in evaluations.items()}
-        greedy = evaluations["greedy"]
-        row["eval/length_greedy"] = greedy.lengths.float().mean(1)
-        if self.continuing:
-            row["eval/reward_rate"] = (greedy.returns / greedy.lengths).mean(1)
-        return row
+        returns, of_greedy = {}, {}
+        for mode in self.evaluation_modes:
+            episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)
+            if episodes.actions is not None:
+                self.actions = self.actions | {mode: episodes.actions}
+            returns[f"eval/return_{mode}"] = episodes.returns.mean(1)
+            if mode == "greedy":
+                self.varies = bool((episodes.returns != episodes.returns[:, :1]).any())
+                of_greedy["eval/length_greedy"] = episodes.lengths.float().mean(1)
+                if self.continuing:
+                    of_greedy["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
+        return returns | of_greedy
 
     def second_score(self) -> Tensor:
         """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from
@@ -146,16 +151,6 @@ class Loop(ABC):
         finally:
             for streams, state in saved_states:
                 streams.set_state(state)
-
-    def _evaluate_mode(self, mode: str) -> Episodes:
-        """Evaluate with "greedy" or "sampled" actions (``mode``), with the number of episodes in the settings. Store
-        the first member's `actions`."""
-        episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)
-        if episodes.actions is not None:
-            self.actions = self.actions | {mode: episodes.actions}
-        if mode == "greedy":
-            self.varies = bool((episodes.returns != episodes.returns[:, :1]).any())
-        return episodes
 
     def has_reached_target(self) -> bool:
         """Return whether the score has reached ``target``, if the loop can compute it without an evaluation."""

@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from envs.gymnasium_adapter import action_space_of
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -29,7 +31,7 @@ class Recording:
         self.source, self.spaces = source, spaces
         self.dataset = self._open()
         obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
-        actions = _actions(action_space)
+        actions = action_space_of(action_space)
         obs_size = gym.spaces.flatdim(obs_space)
         if spaces.is_image:
             problem, allowed = f"but {game} shows images", "an environment that shows vectors"
@@ -74,16 +76,16 @@ class Recording:
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
         longest and equal for all ``members``. An episode that was cut off in the recording counts as truncated."""
-        obs, actions, rewards = zip(*map(self._steps, episodes), strict=True)
+        obs, actions, rewards = map(list, zip(*map(self._steps, episodes), strict=True))
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
         lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         is_last = time == lengths - 1  # [T, E]
-        reward = _padded(rewards)
+        reward = pad_sequence(rewards)
         columns = {  # [T, E, ...] each
-            "obs": _padded([episode_obs[:-1] for episode_obs in obs]),
-            "action": _padded(actions).to(self.spaces.action_dtype),
+            "obs": pad_sequence([episode_obs[:-1] for episode_obs in obs]),
+            "action": pad_sequence(actions).to(self.spaces.action_dtype),
             "reward": reward,
             "terminated": is_last & terminated,
             "truncated": is_last & truncated,
@@ -200,22 +202,9 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
     return buffers
 
 
-def _actions(space: gym.Space) -> Discrete | Continuous | None:
-    """Return Gymnasium's ``space`` of actions in the form of `Spaces`, None for a kind that no agent supports."""
-    if isinstance(space, gym.spaces.Discrete):
-        return Discrete(int(space.n))
-    if isinstance(space, gym.spaces.Box):
-        return Continuous(tuple(space.low.ravel().tolist()), tuple(space.high.ravel().tolist()))
-    return None
-
-
 def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
     """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium: parts of
     dictionaries and tuples one after another, discrete numbers one-hot."""
     observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
     vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
     return np.stack(vectors).astype(np.float32)
-
-
-def _padded(values: Sequence[Tensor]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(list(values))

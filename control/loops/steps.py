@@ -17,9 +17,9 @@ from control.cli.progress import Watch, watch_part
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from envs.base import Environment
-from models.contract import InnerAgent, Policy, StepAgent
+from models.contract import Policy, StepAgent
 from models.family import StepSchedule
-from models.state import check_like, require, select_members
+from models.state import check_like, require
 from models.streams import Blocks, Streams
 
 BLOCK = 128  # number of steps for which initial states are sampled at once
@@ -207,27 +207,13 @@ class StepLoop:
         numbers = self._starts_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
-        return self.environment.reset_prepared(numbers["starts"].contiguous(), where)  # not contiguous after `select`
+        return self.environment.reset_prepared(numbers["starts"], where)
 
     def _starts_at(self, step: int) -> Starts:
         """Move `_starts` forward to the block of random numbers that contains ``step``, and return `_starts`."""
         while self._starts.number < step // BLOCK:
             self._starts.next_block()
         return self._starts
-
-    def select(self, members: Tensor) -> bool:
-        """Keep only ``members`` (indices ``[M']``), whose numbers do not change. The agent must be an `InnerAgent`.
-        Return False and change nothing if the environment cannot leave out members."""
-        environment = self.environment.select(members)
-        if environment is None:
-            return False
-        assert isinstance(self.agent, InnerAgent)
-        self.agent.select(members)
-        self.environment = self._starts.environment = environment
-        self._starts.select(members)
-        for name in ("obs", "agent_obs", "returns", "lengths", "seeds", "loss", "_ones"):
-            setattr(self, name, select_members(getattr(self, name), members))
-        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of training, except the agent's weights."""
@@ -310,7 +296,7 @@ class StepGroups(Loop):
         fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
             results.append(group.loop.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
-        metrics = self._in_member_order(results)
+        metrics = {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
         self._check_returns(metrics["finite"])
         self.env_steps = self.env_steps + self.steps * self.envs
         self.updates = self.updates + metrics["updates"]
@@ -325,11 +311,6 @@ class StepGroups(Loop):
         }
         row |= {tag: values for tag, values in metrics.items() if "/" in tag}  # the agents' metrics and status
         return row | {"time/train": seconds}
-
-    def _in_member_order(self, results: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Join the results of all groups, ``{name: [m, ...]}`` for the m members of a group, into ``{name: [M, ...]}``,
-        in the order of the run's M members."""
-        return {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be

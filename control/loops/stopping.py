@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 
 from control.loops.steps import Ended, StepLoop
-from models.state import PerMember
 
 Test = Callable[[StepLoop, Tensor], Tensor]
 """``test(loop, members [N])`` returns the members' scores ``[N]`` in a test with their current weights."""
 
 
-class RunningWindow(PerMember):
+class RunningWindow:
     """The latest ``size`` numbers of each member (fewer at first), in a ring buffer, and their mean."""
-
-    per_member = ("values", "counts")
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
@@ -48,11 +45,9 @@ class RunningWindow(PerMember):
         return (entries * valid).sum(1) / valid.sum(1)
 
 
-class Rule(PerMember, ABC):
+class Rule(ABC):
     """Base class of rules that end the training of members. ``latest`` holds up to ``size`` returns or scores of each
     member, and rules compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
-
-    per_member = ("latest",)
 
     def __init__(self, members: int, number: int, initial: int, size: int):
         self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)

@@ -29,9 +29,8 @@ def for_members(
     members: int,
     memories: Sequence[Memory],
     background_task: Callable[[], object] | None = None,
-    max_members: int = MOST_PER_CALL,
 ) -> None:
-    """Call ``work(memory, first, last)`` for all members, in pieces of at most ``max_members`` members, ``first`` to
+    """Call ``work(memory, first, last)`` for all members, in pieces of at most `MOST_PER_CALL` members, ``first`` to
     ``last - 1``. Signals are handled between pieces.
 
     There is one thread for each item of ``memories``, and it passes this item as ``memory``. The current thread has the
@@ -39,8 +38,14 @@ def for_members(
     threads have finished or stopped when this function returns or raises.
     """
     threads = len(memories)
-    # Several pieces for each of several threads, so that all threads end at about the same time.
-    size = min(max_members, members if threads == 1 else -(-members // (4 * threads)))  # rounded up
+    if threads == 1:  # without a queue, which would take longer than a step of few members
+        for first in range(0, members, MOST_PER_CALL):
+            work(memories[0], first, min(first + MOST_PER_CALL, members))
+        if background_task is not None:
+            background_task()
+        return
+    # Several pieces for each thread, so that all threads end at about the same time.
+    size = min(MOST_PER_CALL, -(-members // (4 * threads)))  # rounded up
     jobs: deque[Callable[[Memory], object]] = deque(
         lambda memory, first=first: work(memory, first, min(first + size, members))  # type: ignore[misc]
         for first in range(0, members, size)

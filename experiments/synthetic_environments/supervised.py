@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from control.cli.settings import RunConfig, from_dict
-from control.commands.process import configure_process
 from control.commands.train import build_module, fit
 from control.evolution.inner_loop import InnerLoop
+from control.loops.process import configure_process
 from control.reports.curves import Level, draw_levels, solved_return
 from control.reports.sheets import COLOURS, WIDTH, Book, rows, set_title, write_numbers
 from control.reports.statistics import interval, iqm
