@@ -6,7 +6,9 @@ function mirrors a method that its docstring names; tests/test_compiled.py compa
 functions are NumPy arrays and named tuples of them. Importing this module requires Numba.
 """
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -224,6 +226,33 @@ def argmax(values, count):
     return best
 
 
+def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], **fields: Any) -> Any:
+    """Return a named tuple of the class ``record`` for compiled code. The value of a field is in ``fields``, or it has
+    the name of the field in ``random_numbers``, in the attributes of ``agent`` or in its settings.
+
+    Arrays share the memory of tensors. Floats become float32, None becomes -1, and the value of a setting with choices
+    becomes its index among them."""
+    metadata = {field.name: field.metadata for field in dataclasses.fields(agent.config)}
+    for name in set(record._fields) - fields.keys():
+        if name in random_numbers:
+            fields[name] = random_numbers[name].numpy()
+        elif hasattr(agent, name):
+            fields[name] = as_argument(getattr(agent, name))
+        else:
+            value, choices = getattr(agent.config, name), metadata[name]["choices"]
+            fields[name] = choices.index(value) if choices else as_argument(value)
+    return record(**fields)
+
+
+def as_argument(value: Any) -> Any:
+    """Return a tensor or a number as an argument of compiled code (`make_record`)."""
+    if isinstance(value, Tensor):
+        return value.detach().numpy()
+    if value is None:
+        return np.float32(-1)
+    return np.float32(value) if isinstance(value, float) else value
+
+
 class Learner(NamedTuple):
     """Weights and target weights ``[M, D]`` of M members, and the state of their `MemberAdam`."""
 
@@ -238,7 +267,7 @@ class Learner(NamedTuple):
 def make_learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: MemberAdam) -> Learner:
     """Return the `Learner` whose arrays share the memory of these tensors."""
     tensors = flat_parameters, target_parameters, optimizer.mean, optimizer.square, optimizer.count, optimizer.lr
-    return Learner._make(tensor.numpy() for tensor in tensors)
+    return Learner._make(map(as_argument, tensors))
 
 
 @compiled

@@ -1,8 +1,8 @@
-"""Off-policy actor-critic agents: the common part of TD3 and SAC.
+"""The base class of agents that learn from a replay buffer, and the common part of TD3 and SAC.
 
-M is the number of members (independent agents, one per seed), E of environments of each, B of steps in a minibatch, O
-of numbers in an observation, A in an action, D of weights of a network. ``flat_parameters [M, D]`` has all weights of a
-member's actor in one row. Streams are random generators, one per member.
+M is the number of members (independent agents, one per seed), E of environments of each, U of updates after each step,
+B of steps in a minibatch, O of numbers in an observation, A in an action, D of weights of a network. ``flat_parameters
+[M, D]`` has all weights of a member's network or actor in one row. Streams are random generators, one per member.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,102 @@ import torch
 from torch import Tensor, nn
 
 from models.action_noise import OrnsteinUhlenbeck
-from models.contract import Command, GreedyNetwork, Policy
+from models.contract import Command, GreedyNetwork, InnerAgent, Policy
 from models.critics import TwinCritics
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
 from models.optim import MemberAdam, norms
 from models.replay import ReplayBuffer
-from models.replaying import OffPolicyAgent
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
+from models.varied import groups
+
+_STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
+
+
+class OffPolicyAgent(InnerAgent):
+    """Base class of agents with a replay buffer. Subclasses set the attributes below. Of the ``random_numbers``,
+    "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
+
+    per_member: ClassVar[tuple[str, ...]] = (*InnerAgent.per_member, *_STATE)
+    saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
+    optimizer: MemberAdam  # of ``flat_parameters``
+    replay_buffer: ReplayBuffer
+    noise: NoiseBlocks
+    update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
+    groups = staticmethod(groups)
+
+    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__(config, spaces, seeds)
+        self.updates_per_step = config.updates_per_step
+
+    def numbers_of_update(self, i: int) -> dict[str, Tensor]:
+        """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
+        return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
+
+    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
+        """Make one update of the members ``learning [M]`` bool (None: all). ``random_numbers`` (`numbers_of_update`)
+        choose the minibatch. Return the loss ``[M]`` before the update."""
+        raise NotImplementedError
+
+    def learn(self) -> Tensor:
+        """Make the updates that follow this step, in the members that have enough experience (`learning`). Return the
+        loss of the last update ``[M]``, NaN for the other members."""
+        learning = self.learning()
+        if not learning.any():
+            return torch.full((self.members,), torch.nan)
+        active = None if learning.all() else learning  # None: all members
+        for i in range(self.updates_per_step):
+            loss = self.update(self.numbers_of_update(i), active)
+        return loss.masked_fill(~learning, torch.nan)
+
+    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
+        """Sample rows of the replay buffer by ``uniform [M, B]`` (`ReplayBuffer.sample`)."""
+        return self.replay_buffer.sample(uniform)
+
+    def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If the agent gets rewards for
+        novelty (``curiosity``), add them to the reward, and train the networks that compute them in the members
+        ``learning [M]`` bool (None: all)."""
+        batch = self.sample(uniform)
+        if self.curiosity is not None:
+            action = batch["action"]
+            if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # vectors, such as one-hot ones
+                action = action.argmax(2)
+            novelty = self.curiosity.rewards(batch["obs"], action, batch["next_obs"], learning)
+            batch["reward"] = batch["reward"] + novelty
+        return batch
+
+    def latest_minibatch(self) -> dict[str, Tensor] | None:
+        """Sample the minibatch of the latest update again, without training. Return None if no member learns yet."""
+        if not self.random_numbers or not self.learning().any():
+            return None
+        return self.minibatch(self.random_numbers["replay"][:, -1], torch.zeros(self.members, dtype=torch.bool))
+
+    def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
+        not_learning = ~self.learning()
+        return {tag: values.masked_fill(not_learning, torch.nan) for tag, values in metrics.items()}
+
+    def status(self) -> dict[str, Tensor]:
+        buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
+        return super().status() | {"train/buffer_size": buffer_sizes}
+
+    @property
+    def first_update(self) -> int:
+        """A lower bound on the step of the first update, from ``fill`` alone: how many steps ``init_episodes`` take is
+        not known before they are played."""
+        return max(1, self.config.fill)
+
+    def learning(self) -> Tensor:
+        """Return whether members have played ``init_episodes`` and stored ``fill`` steps, ``[M]`` bool."""
+        return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
+
+    def count_steps(self, steps: int) -> None:
+        """Count ``steps`` steps in each environment, after compiled code has made them and written their rows to the
+        replay buffer."""
+        super().count_steps(steps)
+        self.replay_buffer.advance(steps * self.envs)
 
 
 class TwinCriticAgent(OffPolicyAgent):

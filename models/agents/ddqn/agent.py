@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.agents.ddqn.networks import DuelingQNetwork
 from models.contract import Command, GreedyNetwork, Policy
-from models.epsilon import Epsilon
+from models.epsilon import EpsilonGreedy
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
+from models.off_policy import OffPolicyAgent
 from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
-from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 
 
-class Agent(OffPolicyAgent):
+class Agent(EpsilonGreedy, OffPolicyAgent):
     """Double DQN with a plain or a dueling network. E is ``config.num_envs``.
 
     The TD target is ``r + discount * Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped
@@ -60,7 +60,6 @@ class Agent(OffPolicyAgent):
                 (Streams.uniform, {"replay": (config.updates_per_step, first_config.batch_size)}),
             ],
         )
-        self._epsilon = Epsilon(config)
 
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs [M,
@@ -69,11 +68,6 @@ class Agent(OffPolicyAgent):
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
         return torch.where(explore, self.random_numbers["action"], self.with_weights(self.flat_parameters).act(obs))
-
-    def epsilon(self) -> Tensor:
-        """Return the probability of a random action in the current step, ``[M]``."""
-        previous_steps = self.steps - 1  # `act` has already counted the current one
-        return self._epsilon.current(self.episodes, previous_steps * self.envs, self.budget)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
