@@ -84,17 +84,8 @@ def make_layers(net: Net, batch_size: int) -> Layers:
     """Return zeroed memory for a batch of ``batch_size`` examples, one in each column. The number of columns is rounded
     up to whole vectors of ``LANES`` numbers. Inputs and gradients must remain 0 in the additional columns, because
     gradients of weights are sums over all columns."""
-    return Layers(*(_aligned_zeros(net, batch_size) for _ in range(3)))
-
-
-def _aligned_zeros(net: Net, batch_size: int) -> Array:
-    """Return one array of `Layers`, ``[L + 1, widest, columns]``, which begins at a line of the processor's cache."""
-    columns = -(-batch_size // LANES) * LANES  # rounded up
-    count = len(net.sizes) * net.widest * columns
-    padded = np.zeros(count + LANES, np.float32)
-    bytes_to_line = -padded.ctypes.data % (4 * LANES)  # a line has 64 bytes, and a number 4
-    first = bytes_to_line // 4
-    return padded[first : first + count].reshape(len(net.sizes), net.widest, columns)
+    shape = len(net.sizes), net.widest, -(-batch_size // LANES) * LANES
+    return Layers._make(np.zeros((3, *shape), np.float32))
 
 
 @exact

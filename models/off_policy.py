@@ -215,9 +215,9 @@ class TwinCriticAgent(OffPolicyAgent):
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
-    def _explore(self, outputs: Tensor) -> Tensor:
+    def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return exploring action vectors ``[M, E, A]``, from the ``outputs`` of the actor's network in each
-        environment and from `random_numbers`."""
+        environment and from the ``random_numbers`` of the step."""
         raise NotImplementedError
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
@@ -233,7 +233,7 @@ class TwinCriticAgent(OffPolicyAgent):
             if self.action_noise is not None:
                 self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
-            vectors = self._explore(self.actor(self.flat_parameters, obs))
+            vectors = self._explore(self.actor(self.flat_parameters, obs), self.random_numbers)
             if not (learning := self.learning()).all():
                 vectors = torch.where(learning.view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play

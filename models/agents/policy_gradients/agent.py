@@ -23,7 +23,7 @@ from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
 from models.mlp import MlpNetwork
-from models.optim import Adam, clip_gradients, gradients, norms
+from models.optim import Adam, clip_gradients
 from models.spaces import Discrete, Spaces
 from models.state import check_like
 from models.streams import NoiseBlocks, Streams
@@ -176,8 +176,7 @@ class Agent(EpisodeAgent):
     def _step(self, optimizer: Adam) -> Tensor:
         """Clip and apply the gradients, then reset them. Return their norm ``[M]`` before clipping."""
         (group,) = optimizer.param_groups
-        params, max_norm = group["params"], self.config.max_grad_norm
-        norm = norms(gradients(params)) if max_norm is None else clip_gradients(params, max_norm)
+        norm = clip_gradients(group["params"], self.config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         return norm

@@ -52,9 +52,9 @@ class Agent(TwinCriticAgent):
         """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""
         return exp(self.flat_parameters[:, -1:])
 
-    def _explore(self, outputs: Tensor) -> Tensor:
+    def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, 2 A]``."""
-        action, _ = sample(outputs, self.random_numbers["explore"])
+        action, _ = sample(outputs, random_numbers["explore"])
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
@@ -63,8 +63,7 @@ class Agent(TwinCriticAgent):
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]
-        action, _ = sample(outputs, noise.transpose(1, 2))
-        return action
+        return self._explore(outputs, {"explore": noise.transpose(1, 2)})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, B, O] -> [M, B]``."""

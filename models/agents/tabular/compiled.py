@@ -12,9 +12,8 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import epsilon, make_record
+from models.compiled import argmax, epsilon, make_record
 from models.machine import EXACT, INLINE, compiled, exact
-from models.vectors import entry
 
 Array = np.ndarray[Any, Any]
 MAX, REDRAWN, EXECUTED = range(3)  # in the order of the choices of the setting ``backup``
@@ -125,35 +124,14 @@ def _cell(state, obs, cell_indices):
 
 
 @exact
-def _argmax(values, row, first_column, num_actions):
-    """Return the index of the largest of ``num_actions`` numbers in a row of ``values``, from ``first_column`` on, and
-    of the first one if several are equal. NaN counts as the largest number (`better`)."""
-    # The loop has no branches, because processors predict them badly here. It is right only without NaN.
-    best, best_value = 0, entry(values, row, first_column)
-    no_nan = best_value == best_value
-    for action in range(1, num_actions):
-        value = entry(values, row, first_column + action)
-        no_nan = no_nan & (value == value)
-        is_greater = value > best_value
-        best = action if is_greater else best
-        best_value = value if is_greater else best_value
-    if not no_nan:  # find the first NaN: only NaN differs from itself
-        best = 0
-        while entry(values, row, first_column + best) == entry(values, row, first_column + best):
-            best += 1
-    return best
-
-
-@exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
     """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]``
     (`tabular.agent.best_actions`). If several are equal, it is the one with the largest of ``ties[m, t, e]``, or the
     first one if ``ties [M, T, E, A]`` is empty."""
-    first_column = cell * num_actions
-    best = _argmax(values, m, first_column, num_actions)
+    cell_values = values[m, cell * num_actions : (cell + 1) * num_actions]
+    best = argmax(cell_values, num_actions)
     for action in range(ties.shape[3]):
-        is_equal = values[m, first_column + action] == values[m, first_column + best]
-        if is_equal and ties[m, t, e, action] > ties[m, t, e, best]:
+        if cell_values[action] == cell_values[best] and ties[m, t, e, action] > ties[m, t, e, best]:
             best = action
     return best
 
@@ -216,4 +194,4 @@ def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy action, the first one if several are equal (`Greedy.act`). In a grid world the cell is in
     ``state``, otherwise in the one-hot ``obs``."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
-    return _argmax(player.rows, row, 0, player.rows.shape[1])
+    return argmax(player.rows[row], player.rows.shape[1])
