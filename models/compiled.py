@@ -21,14 +21,12 @@ from models.spaces import Continuous, Discrete
 from models.tiles import (
     ACTIVATIONS,
     PRELU,
-    RELU,
-    TANH,
     ZERO,
+    activate,
     input_gradient,
     layer_forward,
     outer,
     slope_gradient,
-    tanh_fraction,
 )
 from models.vectors import LANES, entry, load, spread, store
 
@@ -183,17 +181,8 @@ def single(net, params, scratch, row):
                     total += entry(params, weight + o * num_in + i) * x[i]
                 scratch[output_row, o] = total + entry(params, bias + o)
         if layer < depth - 1:
-            if net.activation == RELU:
-                for o in range(num_out):
-                    scratch[output_row, o] = ZERO if scratch[output_row, o] < ZERO else scratch[output_row, o]
-            elif net.activation == TANH:
-                for o in range(num_out):
-                    numerator, denominator = tanh_fraction(scratch[output_row, o])
-                    scratch[output_row, o] = numerator / denominator
-            elif net.activation:  # leakyrelu or prelu
-                for o in range(num_out):
-                    y = scratch[output_row, o]
-                    scratch[output_row, o] = y if y > ZERO else leak * y
+            for o in range(num_out):
+                scratch[output_row, o] = activate(scratch[output_row, o], net.activation, leak)
         row = output_row
     return row
 

@@ -6,19 +6,19 @@ B of steps in a minibatch, O of numbers in an observation, A in an action, D of 
 """
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from models.action_noise import OrnsteinUhlenbeck
 from models.contract import Command, GreedyNetwork, InnerAgent, Policy
-from models.critics import TwinCritics
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
-from models.optim import MemberAdam, norms
+from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
 from models.spaces import Continuous, Discrete, Spaces
+from models.state import PerMember
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
 from models.varied import groups
 
@@ -108,6 +108,96 @@ class OffPolicyAgent(InnerAgent):
         replay buffer."""
         super().count_steps(steps)
         self.replay_buffer.advance(steps * self.envs)
+
+
+class OrnsteinUhlenbeck(PerMember):
+    """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
+
+    x is 0 at the start of an episode. The noise in stable-baselines3 is x times its parameter sigma. After t steps the
+    standard deviation of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a
+    hundred, 1.8 in the limit.
+
+    Sources: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971 (value of
+    THETA); stable-baselines3 (value of DT); Eberhard et al. 2023, "Pink Noise Is All You Need", ICLR (correlated noise
+    for policies that sample actions).
+    """
+
+    THETA, DT = 0.15, 0.01
+
+    per_member = saved = ("level",)
+
+    def __init__(self, *shape: int):
+        self.level = torch.zeros(shape)
+
+    def next(self, normal: Tensor) -> Tensor:
+        """Advance one step and return the noise ``[M, E, A]``. ``normal`` are standard normal numbers of this shape."""
+        # Products and sum are separate, because fused operations could round the last elements of an array differently.
+        self.level = self.level.mul(1 - self.THETA * self.DT).add_(normal.mul(sqrt(self.DT)))
+        return self.level
+
+    def reset_finished(self, done: Tensor) -> None:
+        """Reset the noise to 0 in the environments marked by ``done [M, E]`` bool."""
+        self.level = self.level.masked_fill(done.unsqueeze(2), 0.0)
+
+
+class TwinCritics(nn.Module, PerMember):
+    """Two critics Q(s, a) for each member. ``sizes`` are the number of inputs O + A (observation and action), the
+    widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
+
+    D is the number of weights of a critic. A row of ``flat_parameters [M, 2 D]`` holds the weights of the first critic,
+    then of the second one, so that all of them can be viewed as 2 M networks ``[2 M, D]``. Without ``twins`` the second
+    critic exists, but is neither used nor trained.
+
+    Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
+    1802.09477, section 4.
+    """
+
+    per_member = ("optimizer", "target_parameters")
+
+    def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
+        super().__init__()
+        self.twins = twins
+        self.network = MLP(sizes, activation)
+        initial_weights = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
+        self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
+        self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
+        self.optimizer = MemberAdam(self.flat_parameters, lr)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of K critics, ``[M, K, B]``, for ``obs [M, B, O]`` and ``action [M, B, A]``. K is 2, or 1
+        without ``twins``."""
+        return self._values(self.flat_parameters, obs, action, 2 if self.twins else 1)
+
+    def first_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of the first critic, ``[M, B]``."""
+        return self._values(self.flat_parameters, obs, action, 1).squeeze(1)
+
+    def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
+        return min_values(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
+
+    def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
+        """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
+        # Critics are members of ``network``: the first critic of member 0, the second one of member 0, and so on.
+        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
+        weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
+        return self.network(weights, pair).view(len(flat), count, -1)
+
+    def update_targets(self, tau: float, members: Tensor | None = None) -> None:
+        """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
+        polyak_update(self.target_parameters, self.flat_parameters, tau, members)
+
+    def select(self, members: Tensor) -> None:
+        super().select(members)  # includes ``optimizer.param``, the selected weights
+        assert isinstance(self.optimizer.param, nn.Parameter)
+        self.flat_parameters = self.optimizer.param
+
+
+def min_values(values: Tensor) -> Tensor:
+    """Return the smaller of the values of K = 2 critics, or the values of K = 1 critic, ``[M, K, B] -> [M, B]``."""
+    if values.shape[1] == 1:
+        return values[:, 0]
+    return torch.minimum(values[:, 0], values[:, 1])
 
 
 class TwinCriticAgent(OffPolicyAgent):

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from models import compiled as nets
-from models.agents.ddqn.agent import Agent, Greedy
-from models.agents.ddqn.networks import DuelingQNetwork
+from models.agents.ddqn.agent import Agent, DuelingQNetwork, Greedy
 from models.compiled import Layers, Learner, Net, Replay
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP

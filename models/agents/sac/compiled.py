@@ -11,8 +11,8 @@ import numpy as np
 
 from models import compiled as nets
 from models import compiled_critics as critics
+from models.agents.sac.agent import LOG_STD_BOUNDS
 from models.agents.sac.agent import Agent as Agent
-from models.agents.sac.gaussian import LOG_STD_BOUNDS
 from models.compiled import adam, backward, clip, follow, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
@@ -50,9 +50,9 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _sample_actions(ac, work, noise):
-    """Sample actions by standard normal ``noise [A, B]`` (`gaussian.sample`) from the actor's outputs in the last layer
-    of ``work.actor.acts``. Write them to the inputs of both critics, after the place of the observations. Write
-    standard deviations to ``work.std [A, B]``, and log-probabilities to ``work.log_prob [B]``."""
+    """Sample actions by standard normal ``noise [A, B]`` (`agent.sample`) from the actor's outputs in the last layer of
+    ``work.actor.acts``. Write them to the inputs of both critics, after the place of the observations. Write standard
+    deviations to ``work.std [A, B]``, and log-probabilities to ``work.log_prob [B]``."""
     outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
