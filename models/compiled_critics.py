@@ -38,6 +38,7 @@ from models.compiled import (
 )
 from models.machine import compiled
 from models.off_policy import ActorPolicy, TwinCriticAgent
+from models.tiles import copy
 
 Array = np.ndarray[Any, Any]
 ONE = np.float32(1)
@@ -222,10 +223,8 @@ def write_next_values(ac, work, m):
     value of the first one without twins (`TwinCritics.target_values`). The next observations are read from the actor's
     inputs. The next actions must already be in both critics' inputs, after the rows for observations."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
-    for i in range(ac.obs_size):
-        for column in range(batch_size):
-            work.critic1.acts[0, i, column] = work.actor.acts[0, i, column]
-            work.critic2.acts[0, i, column] = work.actor.acts[0, i, column]
+    copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
+    copy(work.actor.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size)
     target_params = ac.learner.target_parameters[m]
     forward(ac.critic1, target_params, work.critic1)
     if ac.twins:
@@ -279,9 +278,7 @@ def _critic_gradient(net, params, layers, grad, td_target):
 def run_actor(ac, work, m):
     """Run the actor on the observations of the minibatch, which `update_critics` has written to the inputs of the first
     critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
-    for i in range(ac.obs_size):
-        for column in range(len(work.td_target)):
-            work.actor.acts[0, i, column] = work.critic1.acts[0, i, column]
+    copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, ac.obs_size)
     forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
 
 

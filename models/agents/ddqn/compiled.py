@@ -39,7 +39,7 @@ class QNetwork(NamedTuple):
 class Members(NamedTuple):
     """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
 
-    q: QNetwork
+    network: QNetwork
     q_learner: Learner
     episodes: Array  # [M], finished
     loss: Array  # [M]
@@ -76,7 +76,7 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         Members,
         agent,
         random_numbers,
-        q=_make_network(agent.network, agent.flat_parameters),
+        network=_make_network(agent.network, agent.flat_parameters),
         q_learner=nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
         loss=loss.numpy(),
         replay=nets.make_replay(agent, random_numbers["replay"], steps),
@@ -111,19 +111,19 @@ def make_player(policy: Greedy) -> Player:
 
 def make_work(agent: Members) -> Work:
     """Allocate the memory in which one thread computes the updates of a member. Unused columns contain zeros."""
-    batch_size, q = agent.replay.uniform.shape[3], agent.q
-    layers = [nets.make_layers(net, batch_size) for net in (q.trunk, q.value, q.advantage)]
+    batch_size, network = agent.replay.uniform.shape[3], agent.network
+    layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
     sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
     return Work(
-        scratch=np.empty((4, q.widest), np.float32),
+        scratch=np.empty((4, network.widest), np.float32),
         continuous_action=np.empty(0, np.float32),
         trunk=layers[0],
         value=layers[1],
         advantage=layers[2],
-        q=np.zeros((q.num_actions, num_columns), np.float32),
-        online_q=np.zeros((q.num_actions, num_columns), np.float32),
+        q=np.zeros((network.num_actions, num_columns), np.float32),
+        online_q=np.zeros((network.num_actions, num_columns), np.float32),
         td_target=np.zeros((1, num_columns), np.float32),
         sample=sample,
         grad=np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32),
@@ -131,33 +131,33 @@ def make_work(agent: Members) -> Work:
 
 
 @exact_inlined
-def _greedy_action(networks, m, obs, scratch):
+def _greedy_action(network, m, obs, scratch):
     """Return the action of member ``m`` with the largest value for ``obs [O]``, the first one if several are equal
-    (`Greedy.act`). The ``networks`` (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network in rows
-    2 and 3, the others in rows 0 and 1."""
-    params = networks.flat_parameters[m]
+    (`Greedy.act`). The parts of ``network`` (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network
+    in rows 2 and 3, the others in rows 0 and 1."""
+    params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
-    row = nets.outputs_row(networks.trunk, params, obs, scratch)
-    if networks.dueling:  # replace ``scratch[row]`` by the action values, value + advantage - mean advantage
-        for i in range(networks.value.sizes[0]):
+    row = nets.outputs_row(network.trunk, params, obs, scratch)
+    if network.dueling:  # replace ``scratch[row]`` by the action values, value + advantage - mean advantage
+        for i in range(network.value.sizes[0]):
             scratch[2, i] = scratch[row, i]
-        value_row = nets.single(networks.value, params, scratch, 2)
+        value_row = nets.single(network.value, params, scratch, 2)
         value = scratch[value_row, 0]
-        row = nets.single(networks.advantage, params, scratch, row)
+        row = nets.single(network.advantage, params, scratch, row)
         mean = np.float32(0)
-        for action in range(networks.num_actions):
+        for action in range(network.num_actions):
             mean += scratch[row, action]
-        mean = mean / np.float32(networks.num_actions)
-        for action in range(networks.num_actions):
+        mean = mean / np.float32(network.num_actions)
+        for action in range(network.num_actions):
             scratch[row, action] = value + scratch[row, action] - mean
-    return nets.argmax(scratch[row], networks.num_actions)
+    return nets.argmax(scratch[row], network.num_actions)
 
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the epsilon-greedy action for ``obs [O]`` (`Agent.act`)."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
         return agent.action[m, t, e]
-    return _greedy_action(agent.q, m, obs, work.scratch)
+    return _greedy_action(agent.network, m, obs, work.scratch)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
@@ -176,34 +176,32 @@ def _write_q_values(agent, work, params):
     """Compute the action values of a minibatch with a member's parameters ``params [D]``, from the observations in
     ``work.trunk.acts[0]``, which has one column for each of them. Write the action values to ``work.q [A, columns]``,
     and the activations of all networks to ``work`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
-    q = agent.q
-    nets.forward(q.trunk, params, work.trunk)
-    depth, batch_size = len(q.trunk.sizes) - 1, agent.replay.uniform.shape[3]
+    network = agent.network
+    nets.forward(network.trunk, params, work.trunk)
+    depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
     trunk_outputs = work.trunk.acts[depth]  # action values or, if dueling, features
-    if not q.dueling:
-        copy(trunk_outputs, 0, work.q, 0, q.num_actions)
+    if not network.dueling:
+        copy(trunk_outputs, 0, work.q, 0, network.num_actions)
         return
-    for i in range(q.value.sizes[0]):
-        for column in range(batch_size):
-            work.value.acts[0, i, column] = trunk_outputs[i, column]
-            work.advantage.acts[0, i, column] = trunk_outputs[i, column]
-    nets.forward(q.value, params, work.value)
-    nets.forward(q.advantage, params, work.advantage)
+    copy(trunk_outputs, 0, work.value.acts[0], 0, network.value.sizes[0])
+    copy(trunk_outputs, 0, work.advantage.acts[0], 0, network.value.sizes[0])
+    nets.forward(network.value, params, work.value)
+    nets.forward(network.advantage, params, work.advantage)
     # Value and advantage have two layers, so their outputs are ``acts[2]``.
-    num_actions, mean_sum = np.float32(q.num_actions), np.float32(0)
+    num_actions, mean_sum = np.float32(network.num_actions), np.float32(0)
     for column in range(batch_size):
         mean = np.float32(0)
-        for action in range(q.num_actions):
+        for action in range(network.num_actions):
             mean += work.advantage.acts[2, action, column]
         mean = mean / num_actions
         mean_sum += mean
-        for action in range(q.num_actions):
+        for action in range(network.num_actions):
             value, advantage = work.value.acts[2, 0, column], work.advantage.acts[2, action, column]
             # The mean over the batch is not known yet; the next loop subtracts it.
-            work.q[action, column] = value + advantage - (np.float32(0) if q.over_batch else mean)
-    if q.over_batch:
+            work.q[action, column] = value + advantage - (np.float32(0) if network.over_batch else mean)
+    if network.over_batch:
         for column in range(batch_size):
-            for action in range(q.num_actions):
+            for action in range(network.num_actions):
                 work.q[action, column] -= mean_sum / np.float32(batch_size)
 
 
@@ -211,36 +209,36 @@ def _write_q_values(agent, work, params):
 def _q_backward(agent, work, params):
     """Write the gradient of a member's parameters ``params [D]`` to ``work.grad [D]``, by backpropagation from d loss /
     d action values in ``work.q [A, columns]``. `_write_q_values` has written the activations to ``work``."""
-    q = agent.q
-    depth, batch_size = len(q.trunk.sizes) - 1, agent.replay.uniform.shape[3]
-    if not q.dueling:
-        copy(work.q, 0, work.trunk.grads[depth], 0, q.num_actions)
-        nets.backward(q.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
+    network = agent.network
+    depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
+    if not network.dueling:
+        copy(work.q, 0, work.trunk.grads[depth], 0, network.num_actions)
+        nets.backward(network.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
         return
     value_grads, advantage_grads = work.value.grads, work.advantage.grads
     # Value and advantage have two layers, so the gradients of their outputs are ``grads[2]``. With q = value +
     # advantage - mean advantage, the gradient of the value is the sum of the gradients of all q, and the gradient of an
     # advantage is the gradient of its q minus the mean of these gradients.
-    mean_gradient_sum, num_actions = np.float32(0), np.float32(q.num_actions)
+    mean_gradient_sum, num_actions = np.float32(0), np.float32(network.num_actions)
     for column in range(batch_size):
         column_sum = np.float32(0)
-        for action in range(q.num_actions):
+        for action in range(network.num_actions):
             column_sum += work.q[action, column]
         value_grads[2, 0, column] = column_sum
         mean_gradient_sum += column_sum / num_actions
     for column in range(batch_size):
-        if q.over_batch:
+        if network.over_batch:
             mean_gradient = mean_gradient_sum / np.float32(batch_size)
         else:
             mean_gradient = value_grads[2, 0, column] / num_actions
-        for action in range(q.num_actions):
+        for action in range(network.num_actions):
             advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
-    nets.backward(q.value, params, work.value, work.grad, need_grad=True, need_input_grad=True)
-    nets.backward(q.advantage, params, work.advantage, work.grad, need_grad=True, need_input_grad=True)
-    for i in range(q.value.sizes[0]):
+    nets.backward(network.value, params, work.value, work.grad, need_grad=True, need_input_grad=True)
+    nets.backward(network.advantage, params, work.advantage, work.grad, need_grad=True, need_input_grad=True)
+    for i in range(network.value.sizes[0]):
         for column in range(batch_size):
             work.trunk.grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
-    nets.backward(q.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
+    nets.backward(network.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
@@ -252,13 +250,13 @@ def _write_td_targets(agent, work, m):
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
     copy(work.sample, obs_size, work.trunk.acts[0], 0, obs_size)  # next_obs
     _write_q_values(agent, work, params)
-    copy(work.q, 0, work.online_q, 0, agent.q.num_actions)
+    copy(work.q, 0, work.online_q, 0, agent.network.num_actions)
     _write_q_values(agent, work, target_params)
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         # Values of the best action so far: ``max_q`` of the online network, ``next_q`` of the target network.
         max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
-        for action in range(1, agent.q.num_actions):
+        for action in range(1, agent.network.num_actions):
             online_q = load(work.online_q, action, column)
             next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
             max_q = where_better(online_q, max_q, online_q, max_q)
@@ -276,12 +274,12 @@ def _replace_q_by_gradient(agent, work):
         taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)
         # ``where_less(x, y, a, b)`` is a if x < y, else b. Actions are stored as float32, so they are compared with
         # the number between two actions.
-        for action in range(1, agent.q.num_actions):
+        for action in range(1, agent.network.num_actions):
             taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
         error = taken_q - load(work.td_target, 0, column)
         weighted_error = error * load(work.sample, weight_row, column)
         loss += weighted_error * error
-        for action in range(agent.q.num_actions):  # the gradient is 0 for all actions except the taken one
+        for action in range(agent.network.num_actions):  # the gradient is 0 for all actions except the taken one
             gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
             store(where_less(taken_action, np.float32(action - 0.5), ZERO, gradient), work.q, action, column)
     return total(loss)
