@@ -8,6 +8,7 @@ functions are NumPy arrays and named tuples of them. Importing this module requi
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -82,8 +83,12 @@ def make_layers(net: Net, batch_size: int) -> Layers:
     """Return zeroed memory for a batch of ``batch_size`` examples, one in each column. The number of columns is rounded
     up to whole vectors of ``LANES`` numbers. Inputs and gradients must remain 0 in the additional columns, because
     gradients of weights are sums over all columns."""
-    shape = len(net.sizes), net.widest, -(-batch_size // LANES) * LANES
-    return Layers._make(np.zeros((3, *shape), np.float32))
+    columns = -(-batch_size // LANES) * LANES
+    shape = 3, len(net.sizes), net.widest, columns
+    memory = np.zeros(math.prod(shape) + LANES, np.float32)
+    # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time.
+    first = -memory.ctypes.data % 64 // 4
+    return Layers._make(memory[first : first + math.prod(shape)].reshape(shape))
 
 
 @exact
