@@ -2,7 +2,8 @@
 (`TwinCriticAgent`).
 
 In compiled functions, ``agent`` is `Members` of one of these kinds, ``ac`` its `ActorCritic`, ``work`` is `Work`, ``m``
-a member, ``t`` a step of the block, ``e`` an environment. Importing this requires Numba.
+a member, ``t`` a step of the block, ``e`` an environment, ``update`` the index of an update after step ``t``. Importing
+this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -19,18 +20,25 @@ from models.compiled import (
     Replay,
     adam,
     backward,
+    count_rows,
     forward,
+    is_learning,
     make_actor_player,
     make_bounds,
     make_layers,
     make_learner,
     make_net,
+    make_record,
     make_replay,
+    nan_to_zero,
     new_row,
+    outputs_row,
     sample_row,
+    scale_action,
 )
 from models.machine import compiled
 from models.off_policy import ActorPolicy, TwinCriticAgent
+from models.tiles import copy
 
 Array = np.ndarray[Any, Any]
 ONE = np.float32(1)
@@ -47,16 +55,16 @@ class ActorCritic(NamedTuple):
     critic2: Net
     learner: Learner  # of both critics
     replay: Replay  # a row: obs, action vector, next_obs, reward, discount
-    random_uniform: Array  # [M, T, E, A], uniform numbers for random actions
-    action_noise: Array  # [M, T, E, A], normal noise on actions
-    next_noise: Array  # [M, T, U, A, B], normal noise on actions in the next states
+    random: Array  # [M, T, E, A], uniform numbers for random actions
+    explore: Array  # [M, T, E, A], normal noise on actions
+    next: Array  # [M, T, U, A, B], normal noise on actions in the next states
     action_vector: Array  # [M, E, A], action vectors of the current step, for the replay buffer
     bounds: Bounds
     obs_size: int
     action_size: int  # A
     discount: np.float32
     tau: np.float32
-    twin: bool  # whether the second critic is used
+    twins: bool  # whether the second critic is used
 
 
 class Work(NamedTuple):
@@ -77,30 +85,29 @@ class Work(NamedTuple):
     action_probs: Array  # [A, 1], the sample of an action
 
 
-def make_actor_critic(agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int) -> ActorCritic:
-    """Return networks, optimisers and replay buffer of ``agent`` for compiled code that makes the next T = ``steps``
-    steps. ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Reserves rows for the steps in the replay
-    buffer."""
-    config, critics, critic = agent.config, agent.critics, agent.critics.network
+def make_members(
+    record: Any, agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor
+) -> Any:
+    """Return a ``record``, `Members` of a kind of agent, for compiled code that makes the next T = ``steps`` steps.
+    ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Compiled code writes into ``loss [M]``. Reserves
+    rows for the steps in the replay buffer."""
+    critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
-    return ActorCritic(
+    actor_critic = make_record(
+        ActorCritic,
+        agent,
+        random_numbers,
         actor=make_net(agent.network),
         actor_learner=make_learner(agent.flat_parameters, target_parameters, agent.optimizer),
         critic1=make_net(critic),
         critic2=make_net(critic, begin=critic.size),
         learner=make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
         replay=make_replay(agent, random_numbers["replay"], steps),
-        random_uniform=random_numbers["random"].numpy(),
-        action_noise=random_numbers["explore"].numpy(),
-        next_noise=random_numbers["next"].numpy(),
         action_vector=np.empty((agent.members, agent.envs, agent.action_size), np.float32),
         bounds=make_bounds(agent.spaces.actions),
-        obs_size=agent.obs_size,
-        action_size=agent.action_size,
-        discount=np.float32(config.discount),
-        tau=np.float32(config.tau),
-        twin=critics.twins,
+        twins=critics.twins,
     )
+    return make_record(record, agent, random_numbers, ac=actor_critic, loss=loss.numpy())
 
 
 def make_work(agent: Any) -> Work:
@@ -127,6 +134,29 @@ def make_work(agent: Any) -> Work:
 # -- acting ------------------------------------------------------------------------------------------------------------
 
 
+def make_choose(exploring_action):  # type: ignore[no-untyped-def]
+    """Return `choose` for continuous actions. ``exploring_action(agent, outputs, m, t, e, i)`` returns coordinate ``i``
+    of an exploring action in [-1, 1] for ``outputs`` of the actor."""
+
+    def choose(agent, work, m, t, e, obs, state):
+        """Choose the exploring action for ``obs [O]`` (`TwinCriticAgent.act`). It is random until the member learns.
+        Write it to ``work.continuous_action [A]`` in the environment's units, and to ``ac.action_vector[m, e]`` in
+        [-1, 1]. Return 0 in place of a discrete action."""
+        ac = agent.ac
+        learning = is_learning(ac.replay, agent.episodes[m], count_rows(ac.replay, t))
+        row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
+        for i in range(ac.action_size):
+            if learning:
+                scaled = exploring_action(agent, work.scratch[row], m, t, e, i)
+            else:
+                scaled = np.float32(2) * ac.random[m, t, e, i] - ONE
+            ac.action_vector[m, e, i] = nan_to_zero(scaled)
+            work.continuous_action[i] = scale_action(ac.bounds, ac.action_vector[m, e, i], i)
+        return 0
+
+    return choose
+
+
 def make_player(policy: ActorPolicy) -> Player | None:
     """Return the greedy ``policy`` for compiled code, or None if it samples its actions."""
     if policy.streams is not None:
@@ -136,9 +166,8 @@ def make_player(policy: ActorPolicy) -> Player | None:
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of member ``m`` in environment ``e`` into the replay buffer (`TwinCriticAgent.observe`). Its row
-    is ``obs``, the action in ``ac.action_vector[m, e]``, ``next_obs, reward, discount``. ``work``, ``action``,
-    ``state`` and ``done`` are unused: all kinds of agents share the signature."""
+    """Write the step into the replay buffer (`TwinCriticAgent.observe`). Its row is ``obs``, the action in
+    ``ac.action_vector[m, e]``, ``next_obs, reward, discount``."""
     ac, table, row = agent.ac, agent.ac.replay.table, new_row(agent.ac.replay, t, e)
     obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
     for i in range(obs_size):
@@ -151,6 +180,27 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
+
+
+def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-def]
+    """Return `improve`, the updates of an agent by two functions of its kind with the arguments ``(agent, work, m, t,
+    update)``. The first one writes the values of the next states to ``work.td_target``. The second one updates the
+    actor and all target weights after an update of the critics."""
+
+    def improve(agent, work, m, t):
+        """Make the updates after step ``t``, if the member has enough experience (`TwinCriticAgent.learn`). Update
+        critics and Adam's state in ``ac.learner``, and the actor in ``ac.actor_learner``. Write the critics' loss to
+        ``agent.loss[m]``."""
+        ac, num_rows = agent.ac, count_rows(agent.ac.replay, t + 1)
+        if not is_learning(ac.replay, agent.episodes[m], num_rows):
+            return
+        for update in range(ac.replay.uniform.shape[2]):
+            sample_next_obs(ac, work, m, t, update, num_rows)
+            write_next_values(agent, work, m, t, update)
+            agent.loss[m] = update_critics(ac, work, m)
+            update_actor(agent, work, m, t, update)
+
+    return improve
 
 
 @compiled
@@ -173,17 +223,15 @@ def write_next_values(ac, work, m):
     value of the first one without twins (`TwinCritics.target_values`). The next observations are read from the actor's
     inputs. The next actions must already be in both critics' inputs, after the rows for observations."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
-    for i in range(ac.obs_size):
-        for column in range(batch_size):
-            work.critic1.acts[0, i, column] = work.actor.acts[0, i, column]
-            work.critic2.acts[0, i, column] = work.actor.acts[0, i, column]
+    copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
+    copy(work.actor.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size)
     target_params = ac.learner.target_parameters[m]
     forward(ac.critic1, target_params, work.critic1)
-    if ac.twin:
+    if ac.twins:
         forward(ac.critic2, target_params, work.critic2)
     for column in range(batch_size):
         value1, value2 = work.critic1.acts[depth, 0, column], work.critic2.acts[depth, 0, column]
-        is_second = ac.twin and (value2 < value1 or value2 != value2)  # NaN counts as smallest
+        is_second = ac.twins and (value2 < value1 or value2 != value2)  # NaN counts as smallest
         work.td_target[column] = value2 if is_second else value1
 
 
@@ -206,7 +254,7 @@ def update_critics(ac, work, m):
             work.critic2.acts[0, i, column] = table[row, m, i]
     params, grad = ac.learner.flat_parameters[m], work.grad
     loss = _critic_gradient(ac.critic1, params, work.critic1, grad, td_target)
-    if ac.twin:
+    if ac.twins:
         loss += _critic_gradient(ac.critic2, params, work.critic2, grad, td_target)
     adam(ac.learner, m, grad)
     return loss
@@ -230,9 +278,7 @@ def _critic_gradient(net, params, layers, grad, td_target):
 def run_actor(ac, work, m):
     """Run the actor on the observations of the minibatch, which `update_critics` has written to the inputs of the first
     critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
-    for i in range(ac.obs_size):
-        for column in range(len(work.td_target)):
-            work.actor.acts[0, i, column] = work.critic1.acts[0, i, column]
+    copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, ac.obs_size)
     forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
 
 
@@ -255,21 +301,3 @@ def q1_gradient(ac, work, m):
     for column in range(batch_size):
         work.critic1.grads[depth, 0, column] = np.float32(1 / batch_size)
     backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
-
-
-@compiled
-def min_q_gradient(ac, work, m):
-    """Compute the mean over the batch of the smaller of both critics' values, and its gradient with respect to the
-    critics' inputs, pairs of observation and action that are the same for both. The gradient is the sum of
-    ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
-    depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
-    batch_size = len(work.td_target)
-    forward(ac.critic1, params, work.critic1)
-    forward(ac.critic2, params, work.critic2)
-    share = np.float32(1 / batch_size)
-    for column in range(batch_size):
-        is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
-        work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
-        work.critic2.grads[depth, 0, column] = np.float32(0) if is_first else share
-    backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
-    backward(ac.critic2, params, work.critic2, work.grad, need_grad=False, need_input_grad=True)

@@ -22,6 +22,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from models import varied
+from models.curiosity import build_curiosity
 from models.spaces import Continuous, Discrete, Spaces
 from models.state import PerMember
 from models.streams import Streams, random_actions
@@ -237,10 +239,32 @@ class StepAgent(Agent):
 class InnerAgent(StepAgent):
     """Base class of `StepAgent`s that can train on proxies, which are learned environments and rewards. Hundreds of
     members train at once, and the loop removes those that finish (`select`). So ``per_member`` must name all attributes
-    with state of the members."""
+    with state of the members.
 
+    ``member_configs`` are the settings of each member: with ``vary_hp``, some of them are sampled from its seed.
+    ``steps`` is the number of steps so far in each environment, ``random_numbers`` are those of the current step,
+    ``{name: [M, ...]}``. ``curiosity`` computes rewards for novelty, if the settings say so.
+    """
+
+    per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers")
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
     optimizer: Any  # of ``flat_parameters``, if ``per_member`` names it
+    sample_config = staticmethod(varied.sample_config)
+
+    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__()
+        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
+        self.member_configs = varied.sample_member_configs(config, seeds, self.sample_config)
+        self.envs = config.num_envs
+        self.curiosity = build_curiosity(config, spaces, seeds)
+        self.random_numbers: dict[str, Tensor] = {}
+        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)
+        self.steps = 0
+
+    @property
+    def lr_factor(self) -> float:
+        """Current factor on all learning rates."""
+        return 1.0
 
     @abstractmethod
     def with_weights(self, flat_parameters: Tensor) -> Policy:
@@ -258,3 +282,11 @@ class InnerAgent(StepAgent):
     def discounts(self) -> Tensor:
         """Return the discount factor of each member, ``[M]``, on which learned rewards may depend."""
         return torch.full((self.members,), self.config.discount, device=self.device)
+
+    def status(self) -> dict[str, Tensor]:
+        rates = [self.lr_factor * member_config.lr for member_config in self.member_configs]
+        return {"train/learning_rate": torch.tensor(rates, dtype=torch.float64)}
+
+    def count_steps(self, steps: int) -> None:
+        """Count ``steps`` steps in each environment, after compiled code has made them."""
+        self.steps += steps

@@ -14,47 +14,44 @@ def _decay_table(initial: float, decay: float, minimum: float, count: int) -> Te
     return torch.tensor([max(minimum, initial * decay**k) for k in range(count)])
 
 
-class Epsilon:
-    """Schedule of epsilon: ``eps_init * eps_decay ** k`` after k finished episodes of a member, at least ``eps_min``.
+class EpsilonGreedy:
+    """Mixin of agents that act at random with probability epsilon: ``eps_init * eps_decay ** k`` after k finished
+    episodes of a member, at least ``eps_min``.
 
     If ``eps_fraction`` is set, epsilon changes linearly from ``eps_init`` to ``eps_min`` over this fraction of all
     steps, and is constant afterwards. ``config`` has these settings.
     """
 
-    def __init__(self, config: Any):
-        self.config = config
-        self._table = torch.tensor([config.eps_init])  # epsilon by number of finished episodes; `current` extends it
+    config: Any
+    episodes: Tensor
+    steps: int
+    envs: int
+    budget: int
 
-    def current(self, episodes: Tensor, steps: int, budget: int) -> Tensor:
-        """Return epsilon ``[M]`` after ``episodes [M]`` finished episodes and ``steps`` of all ``budget`` steps."""
-        config = self.config
-        if config.eps_fraction is not None:
-            return torch.full(episodes.shape, self._linear(steps, budget))
-        if (max_episodes := int(episodes.max())) >= len(self._table):
-            size = 1 << (2 * max_episodes + 63).bit_length()  # a power of two, at least 64 and over max_episodes
-            self._table = _decay_table(config.eps_init, config.eps_decay, config.eps_min, size)
-        return self._table[episodes]
+    def epsilon(self) -> Tensor:
+        """Return the probability of a random action in the current step, ``[M]``."""
+        if self.config.eps_fraction is None:
+            return self._table(int(self.episodes.max()))[self.episodes]
+        previous_steps = self.steps - 1  # `act` has already counted the current one
+        return torch.full(self.episodes.shape, self._linear(previous_steps))
 
-    def upcoming(
-        self, episodes: Tensor, start_steps: int, steps: int, envs: int, budget: int
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def upcoming_epsilon(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Return epsilon for the next ``steps`` steps as two float32 arrays, of which one is empty. The first one is
         epsilon by number of finished episodes, empty if ``eps_fraction`` is set. The second one is epsilon by step,
-        empty otherwise.
-
-        Each of the ``envs`` environments has made ``start_steps`` steps so far, and members have finished ``episodes
-        [M]``. ``budget`` is the number of steps of a member in the whole run.
-        """
+        empty otherwise."""
         if self.config.eps_fraction is None:
-            count = int(episodes.max()) + steps * envs + 1  # an episode has at least one step
-            finished_episodes = torch.arange(count)
-            by_episode = self.current(finished_episodes, steps=0, budget=1)  # steps and budget have no effect
-            return by_episode.numpy(), np.empty(0, np.float32)
-        by_step = [self._linear((start_steps + t) * envs, budget) for t in range(steps)]
+            max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
+            return self._table(max_episodes).numpy(), np.empty(0, np.float32)
+        by_step = [self._linear(self.steps + t) for t in range(steps)]
         return np.empty(0, np.float32), np.array(by_step, np.float32)
 
-    def _linear(self, steps: int, budget: int) -> float:
-        """Return epsilon after ``steps`` of ``budget`` steps, if ``eps_fraction`` is set."""
-        assert self.config.eps_fraction is not None
-        progress = min(1.0, steps / (self.config.eps_fraction * budget))
+    def _table(self, max_episodes: int) -> Tensor:
+        """Return epsilon by number of finished episodes, for at least 0 to ``max_episodes``."""
+        config = self.config
+        size = 1 << (2 * max_episodes + 63).bit_length()  # a power of two, at least 64 and over max_episodes
+        return _decay_table(config.eps_init, config.eps_decay, config.eps_min, size)
+
+    def _linear(self, steps: int) -> float:
+        """Return epsilon after ``steps`` steps in each environment, if ``eps_fraction`` is set."""
+        progress = min(1.0, steps * self.envs / (self.config.eps_fraction * self.budget))
         return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * progress

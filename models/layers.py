@@ -108,16 +108,10 @@ class Network(nn.Module):
             weights = [tensor for layer in layers for tensor in layer.initial(generator)]
             member_rows.append(torch.cat([tensor.reshape(-1) for tensor in weights]))
         self.flat = nn.Parameter(torch.stack(member_rows))  # [M, D]
-        self._views: tuple[int, list[Tensor]] | None = None  # memory address of `flat`, and views of it
 
     def weights(self) -> list[Tensor]:
-        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`. Without
-        autograd, the views are cached."""
-        if torch.is_grad_enabled():
-            return self._split(self.flat)
-        if self._views is None or self._views[0] != self.flat.data_ptr():  # `flat` is in other memory
-            self._views = (self.flat.data_ptr(), self._split(self.flat.detach()))
-        return self._views[1]
+        """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`."""
+        return self._split(self.flat)
 
     def _split(self, flat: Tensor) -> list[Tensor]:
         """Return weight and bias of each layer as views of all parameters ``flat [M, D]``."""

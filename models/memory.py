@@ -51,7 +51,6 @@ class EpisodeMemory:
         self.fields: dict[str, Tensor] = {}
         self.episodes: list[list[Episode]] = [[] for _ in range(self.members)]
         self._free_slots = [torch.empty(0, dtype=torch.int64) for _ in range(self.members)]
-        self._index: list[Tensor | None] = [None] * self.members
 
     def add(self, member: int, batch: Sequence[Episode]) -> None:
         """Insert the episodes ``batch`` of one member, oldest first. Then keep the first episodes in ``order`` that fit
@@ -66,7 +65,7 @@ class EpisodeMemory:
         kept_set = set(kept_episodes)  # episodes are compared by identity
         freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
         self._free_slots[member] = torch.cat([self._free_slots[member], *freed_slots])
-        self.episodes[member], self._index[member] = kept_episodes, None
+        self.episodes[member] = kept_episodes
         for episode in batch:
             if episode in kept_set:
                 self._store(member, episode)
@@ -92,11 +91,8 @@ class EpisodeMemory:
 
     def index(self, member: int) -> Tensor:
         """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, in the order of
-        ``episodes``. The result is cached until `add`."""
-        index = self._index[member]
-        if index is None:
-            index = self._index[member] = torch.cat([episode.slots for episode in self.episodes[member]])
-        return index
+        ``episodes``."""
+        return torch.cat([episode.slots for episode in self.episodes[member]])
 
     def column(self, name: str) -> list[Tensor]:
         """Return one field of all steps, a tensor ``[steps, ...]`` for each member, in the order of `index`."""
@@ -105,8 +101,9 @@ class EpisodeMemory:
     def set_column(self, name: str, values: Tensor) -> None:
         """Overwrite the field ``name`` of all steps with ``values [total steps, ...]``: the steps of all members, one
         member after the other, in the order of `index`."""
-        for m, member_values in enumerate(values.split([len(self.index(m)) for m in range(self.members)])):
-            self.fields[name][m].index_copy_(0, self.index(m), member_values)
+        indices = [self.index(m) for m in range(self.members)]
+        for m, member_values in enumerate(values.split([len(index) for index in indices])):
+            self.fields[name][m].index_copy_(0, indices[m], member_values)
 
     def sample(self, streams: Streams, updates: int, batch: int, by: str = "step") -> Tensor:
         """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the slots of these steps
@@ -116,9 +113,10 @@ class EpisodeMemory:
         code of Srivastava et al. 2019 (arXiv 1912.02877). "episode" first samples an episode, then one of its steps, as
         in algorithm 2 of that paper.
         """
+        indices = [self.index(m) for m in range(self.members)]
         if by == "step":
-            positions = streams.integers([len(self.index(m)) for m in range(self.members)], updates, batch)
-            slots = [self.index(m)[positions[m]] for m in range(self.members)]
+            positions = streams.integers([len(index) for index in indices], updates, batch)
+            slots = [index[positions[m]] for m, index in enumerate(indices)]
         else:
             episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
             fractions = streams.uniform(updates, batch)  # each chooses a step of its episode
@@ -128,7 +126,7 @@ class EpisodeMemory:
                 starts = lengths.cumsum(0) - lengths  # positions in `index`
                 length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
                 offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
-                slots.append(self.index(m)[start + offset])
+                slots.append(indices[m][start + offset])
         return torch.stack(slots, dim=1)
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
@@ -140,18 +138,15 @@ class EpisodeMemory:
     def state_dict(self) -> dict[str, Any]:
         """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect
         results. The list ``members`` is empty before the first episodes."""
-        return {
-            "members": [
-                {
-                    "steps": {name: values[m].index_select(0, self.index(m)) for name, values in self.fields.items()},
-                    "lengths": [len(episode) for episode in self.episodes[m]],
-                    "scores": [episode.score for episode in self.episodes[m]],
-                    "extras": [episode.extras for episode in self.episodes[m]],
-                }
-                for m in range(self.members)
-                if self.episodes[m]
-            ]
-        }
+        members = []
+        for m, episodes in enumerate(self.episodes):
+            if episodes:
+                steps = {name: values[m].index_select(0, self.index(m)) for name, values in self.fields.items()}
+                lengths = [len(episode) for episode in episodes]
+                scores = [episode.score for episode in episodes]
+                extras = [episode.extras for episode in episodes]
+                members.append({"steps": steps, "lengths": lengths, "scores": scores, "extras": extras})
+        return {"members": members}
 
     def load_state_dict(self, state: dict[str, Any], example: Episode) -> None:
         """Replace all episodes by the result of `state_dict`. Raises StateError if its fields differ in name, shape or

@@ -205,16 +205,10 @@ class MlpNetwork(nn.Module):
         self.mlp = MLP(sizes, activation, layout="rows", layer=layer, block=block)
         self.members = len(streams)
         self.flat = nn.Parameter(self.mlp.initial(streams))
-        self._views: tuple[int, list[Layer]] | None = None  # memory address of `flat`, and its layers
 
     def layers(self) -> list[Layer]:
-        """Return the layers as views of the weights, without autograd. They are cached until the weights are in other
-        memory."""
-        if torch.compiler.is_compiling():  # the compiler cannot trace `data_ptr`
-            return self.mlp.layers(self.flat)
-        if self._views is None or self._views[0] != self.flat.data_ptr():
-            self._views = (self.flat.data_ptr(), self.mlp.layers(self.flat.detach()))
-        return self._views[1]
+        """Return the layers as views of the weights, without autograd."""
+        return self.mlp.layers(self.flat.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         return _forward(x, self.flat, self.mlp, self.layers())

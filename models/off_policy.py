@@ -1,26 +1,203 @@
-"""Off-policy actor-critic agents: the common part of TD3 and SAC.
+"""The base class of agents that learn from a replay buffer, and the common part of TD3 and SAC.
 
-M is the number of members (independent agents, one per seed), E of environments of each, B of steps in a minibatch, O
-of numbers in an observation, A in an action, D of weights of a network. ``flat_parameters [M, D]`` has all weights of a
-member's actor in one row. Streams are random generators, one per member.
+M is the number of members (independent agents, one per seed), E of environments of each, U of updates after each step,
+B of steps in a minibatch, O of numbers in an observation, A in an action, D of weights of a network. ``flat_parameters
+[M, D]`` has all weights of a member's network or actor in one row. Streams are random generators, one per member.
 """
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from models.action_noise import OrnsteinUhlenbeck
-from models.contract import Command, GreedyNetwork, Policy
-from models.critics import TwinCritics
+from models.contract import Command, GreedyNetwork, InnerAgent, Policy
 from models.losses import explained_variance, td_loss, td_target
 from models.mlp import MLP
-from models.optim import MemberAdam, norms
+from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
-from models.replaying import OffPolicyAgent
 from models.spaces import Continuous, Discrete, Spaces
+from models.state import PerMember
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
+from models.varied import groups
+
+_STATE = ("optimizer", "replay_buffer", "episodes", "noise", "curiosity")
+
+
+class OffPolicyAgent(InnerAgent):
+    """Base class of agents with a replay buffer. Subclasses set the attributes below. Of the ``random_numbers``,
+    "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
+
+    per_member: ClassVar[tuple[str, ...]] = (*InnerAgent.per_member, *_STATE)
+    saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
+    optimizer: MemberAdam  # of ``flat_parameters``
+    replay_buffer: ReplayBuffer
+    noise: NoiseBlocks
+    update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
+    groups = staticmethod(groups)
+
+    def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
+        super().__init__(config, spaces, seeds)
+        self.updates_per_step = config.updates_per_step
+
+    def numbers_of_update(self, i: int) -> dict[str, Tensor]:
+        """Return the random numbers of update ``i`` of this step, by the names in ``update_numbers``."""
+        return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
+
+    def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
+        """Make one update of the members ``learning [M]`` bool (None: all). ``random_numbers`` (`numbers_of_update`)
+        choose the minibatch. Return the loss ``[M]`` before the update."""
+        raise NotImplementedError
+
+    def learn(self) -> Tensor:
+        """Make the updates that follow this step, in the members that have enough experience (`learning`). Return the
+        loss of the last update ``[M]``, NaN for the other members."""
+        learning = self.learning()
+        if not learning.any():
+            return torch.full((self.members,), torch.nan)
+        active = None if learning.all() else learning  # None: all members
+        for i in range(self.updates_per_step):
+            loss = self.update(self.numbers_of_update(i), active)
+        return loss.masked_fill(~learning, torch.nan)
+
+    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
+        """Sample rows of the replay buffer by ``uniform [M, B]`` (`ReplayBuffer.sample`)."""
+        return self.replay_buffer.sample(uniform)
+
+    def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If the agent gets rewards for
+        novelty (``curiosity``), add them to the reward, and train the networks that compute them in the members
+        ``learning [M]`` bool (None: all)."""
+        batch = self.sample(uniform)
+        if self.curiosity is not None:
+            action = batch["action"]
+            if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # vectors, such as one-hot ones
+                action = action.argmax(2)
+            novelty = self.curiosity.rewards(batch["obs"], action, batch["next_obs"], learning)
+            batch["reward"] = batch["reward"] + novelty
+        return batch
+
+    def latest_minibatch(self) -> dict[str, Tensor] | None:
+        """Sample the minibatch of the latest update again, without training. Return None if no member learns yet."""
+        if not self.random_numbers or not self.learning().any():
+            return None
+        return self.minibatch(self.random_numbers["replay"][:, -1], torch.zeros(self.members, dtype=torch.bool))
+
+    def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
+        not_learning = ~self.learning()
+        return {tag: values.masked_fill(not_learning, torch.nan) for tag, values in metrics.items()}
+
+    def status(self) -> dict[str, Tensor]:
+        buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
+        return super().status() | {"train/buffer_size": buffer_sizes}
+
+    @property
+    def first_update(self) -> int:
+        """A lower bound on the step of the first update, from ``fill`` alone: how many steps ``init_episodes`` take is
+        not known before they are played."""
+        return max(1, self.config.fill)
+
+    def learning(self) -> Tensor:
+        """Return whether members have played ``init_episodes`` and stored ``fill`` steps, ``[M]`` bool."""
+        return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
+
+    def count_steps(self, steps: int) -> None:
+        """Count ``steps`` steps in each environment, after compiled code has made them and written their rows to the
+        replay buffer."""
+        super().count_steps(steps)
+        self.replay_buffer.advance(steps * self.envs)
+
+
+class OrnsteinUhlenbeck(PerMember):
+    """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
+
+    x is 0 at the start of an episode. The noise in stable-baselines3 is x times its parameter sigma. After t steps the
+    standard deviation of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a
+    hundred, 1.8 in the limit.
+
+    Sources: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971 (value of
+    THETA); stable-baselines3 (value of DT); Eberhard et al. 2023, "Pink Noise Is All You Need", ICLR (correlated noise
+    for policies that sample actions).
+    """
+
+    THETA, DT = 0.15, 0.01
+
+    per_member = saved = ("level",)
+
+    def __init__(self, *shape: int):
+        self.level = torch.zeros(shape)
+
+    def next(self, normal: Tensor) -> Tensor:
+        """Advance one step and return the noise ``[M, E, A]``. ``normal`` are standard normal numbers of this shape."""
+        # Products and sum are separate, because fused operations could round the last elements of an array differently.
+        self.level = self.level.mul(1 - self.THETA * self.DT).add_(normal.mul(sqrt(self.DT)))
+        return self.level
+
+    def reset_finished(self, done: Tensor) -> None:
+        """Reset the noise to 0 in the environments marked by ``done [M, E]`` bool."""
+        self.level = self.level.masked_fill(done.unsqueeze(2), 0.0)
+
+
+class TwinCritics(nn.Module, PerMember):
+    """Two critics Q(s, a) for each member. ``sizes`` are the number of inputs O + A (observation and action), the
+    widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
+
+    D is the number of weights of a critic. A row of ``flat_parameters [M, 2 D]`` holds the weights of the first critic,
+    then of the second one, so that all of them can be viewed as 2 M networks ``[2 M, D]``. Without ``twins`` the second
+    critic exists, but is neither used nor trained.
+
+    Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
+    1802.09477, section 4.
+    """
+
+    per_member = ("optimizer", "target_parameters")
+
+    def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
+        super().__init__()
+        self.twins = twins
+        self.network = MLP(sizes, activation)
+        initial_weights = torch.cat([self.network.initial(streams), self.network.initial(streams)], 1)
+        self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
+        self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
+        self.optimizer = MemberAdam(self.flat_parameters, lr)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of K critics, ``[M, K, B]``, for ``obs [M, B, O]`` and ``action [M, B, A]``. K is 2, or 1
+        without ``twins``."""
+        return self._values(self.flat_parameters, obs, action, 2 if self.twins else 1)
+
+    def first_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the values of the first critic, ``[M, B]``."""
+        return self._values(self.flat_parameters, obs, action, 1).squeeze(1)
+
+    def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
+        return min_values(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
+
+    def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
+        """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
+        # Critics are members of ``network``: the first critic of member 0, the second one of member 0, and so on.
+        pair = torch.cat([obs, action], 2).repeat_interleave(count, 0)  # [M * count, B, O + A]
+        weights = flat[:, : count * self.network.size].reshape(-1, self.network.size)  # [M * count, D]
+        return self.network(weights, pair).view(len(flat), count, -1)
+
+    def update_targets(self, tau: float, members: Tensor | None = None) -> None:
+        """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
+        polyak_update(self.target_parameters, self.flat_parameters, tau, members)
+
+    def select(self, members: Tensor) -> None:
+        super().select(members)  # includes ``optimizer.param``, the selected weights
+        assert isinstance(self.optimizer.param, nn.Parameter)
+        self.flat_parameters = self.optimizer.param
+
+
+def min_values(values: Tensor) -> Tensor:
+    """Return the smaller of the values of K = 2 critics, or the values of K = 1 critic, ``[M, K, B] -> [M, B]``."""
+    if values.shape[1] == 1:
+        return values[:, 0]
+    return torch.minimum(values[:, 0], values[:, 1])
 
 
 class TwinCriticAgent(OffPolicyAgent):
@@ -128,9 +305,9 @@ class TwinCriticAgent(OffPolicyAgent):
 
     # -- acting --------------------------------------------------------------------------------------------------------
 
-    def _explore(self, outputs: Tensor) -> Tensor:
+    def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return exploring action vectors ``[M, E, A]``, from the ``outputs`` of the actor's network in each
-        environment and from `random_numbers`."""
+        environment and from the ``random_numbers`` of the step."""
         raise NotImplementedError
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
@@ -146,7 +323,7 @@ class TwinCriticAgent(OffPolicyAgent):
             if self.action_noise is not None:
                 self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
-            vectors = self._explore(self.actor(self.flat_parameters, obs))
+            vectors = self._explore(self.actor(self.flat_parameters, obs), self.random_numbers)
             if not (learning := self.learning()).all():
                 vectors = torch.where(learning.view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play

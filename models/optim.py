@@ -87,15 +87,12 @@ def _update_moments(
     betas: tuple[float, float],
     root_correction2: float | Tensor,
     eps: float,
-    decay: tuple[float | Tensor, float | Tensor] | None = None,
 ) -> Tensor:
     """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
     root_correction2 + eps)``. The caller multiplies this by the learning rate and divides it by the first bias
-    correction. ``root_correction2`` is the square root of the second bias correction. ``decay`` are the factors on the
-    two old moments: by default ``betas``, or 1 for members whose moments must not change."""
-    decay = decay or betas
-    mean.mul_(decay[0]).add_(grad * (1 - betas[0]))
-    square.mul_(decay[1]).add_(grad.square().mul_(1 - betas[1]))
+    correction. ``root_correction2`` is the square root of the second bias correction."""
+    mean.mul_(betas[0]).add_(grad * (1 - betas[0]))
+    square.mul_(betas[1]).add_(grad.square().mul_(1 - betas[1]))
     return mean / square.sqrt().div_(root_correction2).add_(eps)
 
 
@@ -168,19 +165,16 @@ class MemberAdam(FlatOptimizer):
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]``, in the members ``learning [M]`` bool (None: all). Weights and moments of
         the other members do not change in any bit. No data is copied to the host."""
-        decay: tuple[float | Tensor, float | Tensor] = self.betas
-        rate = self.lr.unsqueeze(1)
-        if learning is None:
-            self.count += 1
-        else:  # for the other members, the gradient is 0, the decay of moments 1, and the learning rate 0
-            self.count += learning
-            is_learning = learning.unsqueeze(1)
-            grad, rate = grad.masked_fill(~is_learning, 0.0), rate * is_learning
-            decay = (torch.where(is_learning, self.betas[0], 1.0), torch.where(is_learning, self.betas[1], 1.0))
+        state = (self.param, self.mean, self.square)
+        old_state = [] if learning is None else [tensor.clone() for tensor in state]
+        self.count += 1 if learning is None else learning
         index = self.count.clamp(max=len(self._factor1) - 1)  # the last entries are for all later counts
         factor1, root_correction2 = self._factor1[index].unsqueeze(1), self._root_correction2[index].unsqueeze(1)
-        update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps, decay)
-        self.param.sub_(update.mul_(rate * factor1))
+        update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps)
+        self.param.sub_(update.mul_(self.lr.unsqueeze(1) * factor1))
+        if learning is not None:
+            for tensor, old_tensor in zip(state, old_state, strict=True):
+                tensor.copy_(torch.where(learning.unsqueeze(1), tensor, old_tensor))
 
 
 def _fused_adamw(
@@ -276,21 +270,18 @@ class LockstepAdam(FlatOptimizer):
 
 
 @torch.no_grad()
-def clip_gradients(params: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Scale the gradient of each member, over all ``params [M, ...]``, in place to a norm of at most ``max_norm``.
-    Return the norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all
-    members.)"""
-    grads = gradients(params)
+def clip_gradients(params: Sequence[Tensor], max_norm: float | None) -> Tensor:
+    """Scale the gradient of each member, over all ``params [M, ...]`` that have one, in place to a norm of at most
+    ``max_norm`` (None: no limit). Return the norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would
+    compute one norm over all members.)"""
+    grads = [param.grad.flatten(1) for param in params if param.grad is not None]
     member_norms = norms(grads)
+    if max_norm is None:
+        return member_norms
     scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
     for grad in grads:
         grad.mul_(scale)
     return member_norms
-
-
-def gradients(params: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of the parameters that have one, as views ``[M, D]``."""
-    return [param.grad.flatten(1) for param in params if param.grad is not None]
 
 
 def norms(grads: Sequence[Tensor]) -> Tensor:

@@ -43,9 +43,6 @@ class ReplayBuffer:
             self._widths[dtype] = [prod(columns[name][0]) for name in vectors] + [len(numbers)]
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
-        # Tensors, so that a captured graph of operations reads their current values.
-        self._size_tensor = torch.zeros((), dtype=torch.int64, device=device)
-        self._last_row = torch.zeros((), dtype=torch.int64, device=device)
         self._member_indices = torch.arange(members, device=device).unsqueeze(1)
 
     def add(self, **values: Tensor) -> None:
@@ -71,8 +68,7 @@ class ReplayBuffer:
     def advance(self, count: int) -> None:
         """Advance `position` and `size` after ``count`` rows of each member have been written."""
         self.position = (self.position + count) % self.capacity
-        if self.size < self.capacity:
-            self._set_size(min(self.size + count, self.capacity))
+        self.size = min(self.size + count, self.capacity)
 
     def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
         """Concatenate the columns of one dtype along the last axis, in the order of its table: ``values {name: [I, J,
@@ -80,12 +76,6 @@ class ReplayBuffer:
         vectors, numbers = self._names[dtype]
         parts = [values[name].flatten(2) for name in vectors] + [values[name].unsqueeze(2) for name in numbers]
         return torch.cat(parts, 2)
-
-    def _set_size(self, size: int) -> None:
-        """Set the number of filled rows."""
-        self.size = size
-        self._size_tensor.fill_(size)
-        self._last_row.fill_(size - 1)
 
     def _grow(self, rows_needed: int) -> None:
         """Replace tables of less than ``rows_needed`` rows (at most ``capacity``) by larger ones with the same rows."""
@@ -102,9 +92,7 @@ class ReplayBuffer:
         ``uniform [M, B]`` float32 in [0, 1) are the random numbers. Vectors in the result are views into whole rows,
         single numbers are contiguous.
         """
-        index = (uniform * self._size_tensor).to(torch.int64)
-        # Rounding may give an index equal to the number of rows.
-        index = torch.minimum(index, self._last_row, out=index)
+        index = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
         index = index.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
         columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
@@ -154,8 +142,8 @@ class ReplayBuffer:
         positions = range(self.capacity) if size == self.capacity else (size,)
         is_valid = size <= self.capacity and position in positions
         require(is_valid, "replay", f"goes on at {position} of {size}", f"{positions}")
-        self._set_size(size)
-        self._grow(self.size)
+        self.size = size
+        self._grow(size)
         for dtype, table in self._tables.items():
             table[: self.size] = self._concatenate(dtype, rows)
         self.position = position

@@ -47,8 +47,7 @@ class Streams(PerMember):
     def from_name(cls, seeds: Sequence[int], name: str) -> "Streams":
         """Return one stream for each of ``seeds``, the seeds of runs. Streams with different ``name`` are independent,
         such as "weights" and "exploration"."""
-        stream_seeds = {seed: derive_seed(seed, name) for seed in set(seeds)}
-        return cls([stream_seeds[seed] for seed in seeds])
+        return cls([derive_seed(seed, name) for seed in seeds])
 
     def __len__(self) -> int:
         return len(self.generators)

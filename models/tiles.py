@@ -48,6 +48,18 @@ def tanh_fraction(x):
 
 
 @inlined
+def activate(x, activation, leak):
+    """Return ``activation`` (a number in `ACTIVATIONS`) of the number x. ``leak`` is the slope of leakyrelu or prelu
+    below 0."""
+    if activation == RELU:
+        return where_less(x, ZERO, ZERO, x)
+    if activation == TANH:
+        numerator, denominator = tanh_fraction(x)
+        return numerator / denominator
+    return where_less(ZERO, x, x, leak * x) if activation else x  # leakyrelu or prelu
+
+
+@inlined
 def _apply_activation(x, y, activation, leak):
     """Return ``activation`` (a number in `ACTIVATIONS`) of two vectors x and y. ``leak`` is the slope of leakyrelu or
     prelu below 0."""

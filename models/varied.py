@@ -91,26 +91,28 @@ def with_all_sampled(config: Any) -> Any:
     return dataclasses.replace(config, vary_hp=True, vary=type(config)().vary)
 
 
-def sample_member_configs(config: Any, seeds: Sequence[int]) -> list[Any]:
-    """Return the settings of M members, sampled by the seed of each (`sample_config`). Seeds may repeat. Raises
-    ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained together, in
-    shared tensors."""
-    configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
-    if len({shape_of(seed_config) for seed_config in configs_by_seed.values()}) > 1:
+def sample_member_configs(
+    config: Any, seeds: Sequence[int], sample_config: Callable[[Any, int], Any] = sample_config
+) -> list[Any]:
+    """Return the settings of M members, sampled by the seed of each with ``sample_config(config, seed)``. Seeds may
+    repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
+    together, in shared tensors."""
+    member_configs = [sample_config(config, seed) for seed in seeds]
+    if len({shape_of(member_config) for member_config in member_configs}) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")
-    return [configs_by_seed[seed] for seed in seeds]
+    return member_configs
 
 
-def shape_of(member_config: Any) -> tuple[tuple[int, ...], int]:
-    """Return ``hidden_sizes`` and ``batch_size``, which must be equal for all members that are trained together."""
-    return member_config.hidden_sizes, member_config.batch_size
+def shape_of(member_config: Any) -> tuple[Any, Any]:
+    """Return ``hidden_sizes`` and ``batch_size``, which must be equal for all members that are trained together. Tables
+    have neither."""
+    return getattr(member_config, "hidden_sizes", None), getattr(member_config, "batch_size", None)
 
 
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence. The members of a group can
     be trained together, with their numbers in the same tensors."""
     positions_by_shape: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    shapes = {seed: shape_of(sample_config(config, seed)) for seed in set(seeds)}
     for position, seed in enumerate(seeds):
-        positions_by_shape.setdefault(shapes[seed], []).append(position)
+        positions_by_shape.setdefault(shape_of(sample_config(config, seed)), []).append(position)
     return list(positions_by_shape.values())

@@ -96,10 +96,16 @@ def _parse_mode(text: str) -> int | str:
     return MODE_NAMES.get(name, text)
 
 
+def _parse_vary(text: str) -> str:
+    """Return names of hyperparameters, separated by commas, in the words of this package instead of those in [F]."""
+    old_names = {"hidden_size": "width", "hidden_layer": "depth"}
+    return ",".join(old_names.get(name, name) for name in text.split(","))
+
+
 # Setting -> a function that translates old names and other spellings of its values.
 _VALUES: dict[str, Callable[[str], int | str]] = {
     "mode": _parse_mode,
-    "vary": lambda text: ",".join({"hidden_size": "width", "hidden_layer": "depth"}.get(p, p) for p in text.split(",")),
+    "vary": _parse_vary,
     "accelerator": lambda text: "gpu" if text.lower() in ("cuda", "cuda:0") else text,
     "implementation": canonical_names,
     "agent": canonical_names,

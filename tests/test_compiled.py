@@ -25,8 +25,7 @@ from models.streams import Streams
 
 pytest.importorskip("numba", reason="needs Numba")
 from control.loops import compiled  # noqa: E402
-from models.agents.tabular.compiled import _argmax  # noqa: E402
-from models.compiled import better  # noqa: E402
+from models.compiled import argmax  # noqa: E402
 from models.machine import kernel  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("compiled")  # one process compiles
@@ -342,22 +341,13 @@ def test_unsupported_settings_use_torch(argv: str) -> None:
 
 @pytest.mark.parametrize("values", [[1.0, 3, 3], [1, float("nan"), 3, float("nan")], [float("nan"), 1], [-1, -2]])
 def test_argmax_equals_torch_with_nan(values: list[float]) -> None:
-    best = 0
-    for k, value in enumerate(values):
-        best = k if call_better(value, values[best]) else best
-    row = np.array([values], np.float32)
-    assert best == call_argmax(row, 0, 0, len(values)) == int(torch.tensor(values).argmax())
+    assert call_argmax(np.array(values, np.float32), len(values)) == int(torch.tensor(values).argmax())
 
 
 @kernel
-def call_better(x: float, y: float) -> bool:
+def call_argmax(values, count):  # type: ignore[no-untyped-def]
     """Python can call only kernels."""
-    return better(x, y)
-
-
-@kernel
-def call_argmax(values, row, first_column, num_actions):  # type: ignore[no-untyped-def]
-    return _argmax(values, row, first_column, num_actions)
+    return argmax(values, count)
 
 
 def test_each_kind_compiles_once() -> None:

@@ -9,9 +9,8 @@ from scipy import stats
 from torch import Tensor
 
 from helpers import torch_mlp
-from models.agents.ddqn.agent import Agent
+from models.agents.ddqn.agent import Agent, DuelingQNetwork
 from models.agents.ddqn.config import Config
-from models.agents.ddqn.networks import DuelingQNetwork
 from models.spaces import Discrete, Spaces
 from models.streams import Streams
 from models.varied import sample_config

@@ -13,8 +13,8 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from helpers import torch_mlp
 from models.agents.sac.agent import Agent as SacAgent
+from models.agents.sac.agent import sample
 from models.agents.sac.config import Config as SacConfig
-from models.agents.sac.gaussian import sample
 from models.agents.td3.agent import Agent
 from models.agents.td3.config import Config
 from models.agents.td3_discrete.agent import Agent as DiscreteAgent

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from helpers import CASES, build, config_of, on_policy, same_numbers, torch_network
-from models.agents.policy_gradients.agent import Agent
-from models.agents.policy_gradients.batch import CHUNK, pack, table
+from models.agents.policy_gradients.agent import CHUNK, Agent, pack, table
 from models.losses import entropy_loss, policy_gradient, value_loss
 from models.spaces import Discrete, Spaces
 from models.streams import Streams

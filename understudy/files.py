@@ -235,11 +235,10 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
             counts.append(limit)
         if max_return is not None:
             numbers.append(max_return)
-        return (
-            all(type(count) is int and 1 <= count < 2**63 for count in counts)
-            and all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers)
-            and all(np.float32(low) < np.float32(high) for low, high in bounds)
-            and kind.fits(config, spaces)
-        )
+        if not all(type(count) is int and 1 <= count < 2**63 for count in counts):
+            return False
+        if not all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers):
+            return False
+        return all(np.float32(low) < np.float32(high) for low, high in bounds) and kind.fits(config, spaces)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False

@@ -87,7 +87,13 @@ MODES: dict[int, Mode] = {
 
 def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
     """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``."""
-    return Setting(lambda v: (v is None and optional) or (type(v) is int and minimum <= v <= maximum), allowed)
+
+    def is_valid(value: Any) -> bool:
+        if value is None:
+            return optional
+        return type(value) is int and minimum <= value <= maximum
+
+    return Setting(is_valid, allowed)
 
 
 def choice(*names: Any) -> Setting:

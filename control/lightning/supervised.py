@@ -16,8 +16,8 @@ from control.evolution.strategies import Archive
 from control.lightning.proxy_module import SyntheticEnvironmentModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
 from envs.make import Stages
+from models.off_policy import OffPolicyAgent
 from models.proxies.supervised import PARTS, Fit, Transitions
-from models.replaying import OffPolicyAgent
 from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed

@@ -85,16 +85,17 @@ def save(
     settings = _settings_in_file(config)
     if settings.get("rn_evolve_scale"):  # readers of files know only rn_output_scale
         settings |= {"rn_output_scale": float(networks.output_scale(parameters[None])), "rn_evolve_scale": False}
-    limits: dict[str, Any] = {"max_episode_steps": spaces.max_episode_steps, "max_return": spaces.max_return}
-    extra_spaces = {name: list(getattr(spaces, name)) for name in KINDS[settings["proxy"]].spaces}
-    understudy.save(
-        path,
-        {name: layer.numpy() for name, layer in networks.named_tensors(parameters).items()},
-        game=game,
-        spaces={"obs_shape": list(spaces.obs_shape), "actions": asdict(spaces.actions)} | limits | extra_spaces,
-        config={name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()},
-        description=description,
-    )
+    tensors = {name: layer.numpy() for name, layer in networks.named_tensors(parameters).items()}
+    described_spaces = {
+        "obs_shape": list(spaces.obs_shape),
+        "actions": asdict(spaces.actions),
+        "max_episode_steps": spaces.max_episode_steps,
+        "max_return": spaces.max_return,
+    }
+    for name in KINDS[settings["proxy"]].spaces:
+        described_spaces[name] = list(getattr(spaces, name))
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+    understudy.save(path, tensors, game=game, spaces=described_spaces, config=values, description=description)
 
 
 def _settings_in_file(config: SearchConfig) -> dict[str, Any]:

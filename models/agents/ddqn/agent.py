@@ -10,19 +10,63 @@ import torch
 from torch import Tensor, nn
 
 from models.agents.ddqn.config import Config
-from models.agents.ddqn.networks import DuelingQNetwork
 from models.contract import Command, GreedyNetwork, Policy
-from models.epsilon import Epsilon
+from models.epsilon import EpsilonGreedy
 from models.losses import explained_variance, td_loss, td_target
-from models.mlp import MLP
+from models.mlp import MLP, Layer
+from models.off_policy import OffPolicyAgent
 from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
-from models.replaying import OffPolicyAgent
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 
 
-class Agent(OffPolicyAgent):
+class DuelingQNetwork:
+    """Dueling network, ``Q = V + A - mean(A)``.
+
+    A network without activation after its last layer computes features, from which two networks with one hidden layer
+    each compute V and A. ``sizes`` are the size of an observation, the hidden widths and the number of actions.
+
+    Source: Wang et al. 2016, eq. 9, with the mean over the actions of each state. With ``dueling_mean="batch"``, the
+    mean is over the whole batch too, as in the public code of Ferreira et al.
+    """
+
+    def __init__(self, config: Config, sizes: list[int]):
+        width = config.feature_dim
+        self.over_batch = config.dueling_mean == "batch"
+        self.features = MLP([*sizes[:-1], width], config.activation)
+        self.value = MLP([width, width, 1], config.activation)
+        self.advantage = MLP([width, width, sizes[-1]], config.activation)
+        self.parts = (self.features, self.value, self.advantage)
+        self.size = sum(part.size for part in self.parts)
+
+    def initial(self, streams: Streams) -> Tensor:
+        """Sample initial parameters ``[M, size]`` from each member's stream: features, value, advantage."""
+        return torch.cat([part.initial(streams) for part in self.parts], 1)
+
+    def advantage_of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
+        """Return the network that computes the advantages of one member, without autograd: for each layer its weight
+        ``[out, in]`` and bias ``[out]``, then the activation of each hidden layer. The best action has the largest
+        advantage, so a greedy policy needs no value."""
+        feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
+        features, first_activations = self.features.of_member(feature_weights, member)
+        advantages, last_activations = self.advantage.of_member(advantage_weights, member)
+        identity = 1.0  # slope below 0: the layer of features has no activation
+        return [*features, *advantages], [*first_activations, identity, *last_activations]
+
+    def __call__(self, flat: Tensor, obs: Tensor) -> Tensor:
+        """Return action values, ``obs [M, B, O] -> [M, B, A]``, with parameters ``flat [M, size]``."""
+        feature_weights, value_weights, advantage_weights = flat.split([part.size for part in self.parts], 1)
+        features = self.features(feature_weights, obs)
+        value = self.value(value_weights, features)  # [M, B, 1]
+        advantage = self.advantage(advantage_weights, features)
+        mean = advantage.mean(2, keepdim=True)
+        if self.over_batch:
+            mean = mean.mean(1, keepdim=True)
+        return value + advantage - mean
+
+
+class Agent(EpsilonGreedy, OffPolicyAgent):
     """Double DQN with a plain or a dueling network. E is ``config.num_envs``.
 
     The TD target is ``r + discount * Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped
@@ -60,7 +104,6 @@ class Agent(OffPolicyAgent):
                 (Streams.uniform, {"replay": (config.updates_per_step, first_config.batch_size)}),
             ],
         )
-        self._epsilon = Epsilon(config)
 
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs [M,
@@ -69,11 +112,6 @@ class Agent(OffPolicyAgent):
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
         return torch.where(explore, self.random_numbers["action"], self.with_weights(self.flat_parameters).act(obs))
-
-    def epsilon(self) -> Tensor:
-        """Return the probability of a random action in the current step, ``[M]``."""
-        previous_steps = self.steps - 1  # `act` has already counted the current one
-        return self._epsilon.current(self.episodes, previous_steps * self.envs, self.budget)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor

@@ -1,8 +1,8 @@
 """DDQN in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
-``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment. Importing
-this requires Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops, and describes their
+arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment.
+Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from models import compiled as nets
-from models.agents.ddqn.agent import Agent, Greedy
-from models.agents.ddqn.networks import DuelingQNetwork
+from models.agents.ddqn.agent import Agent, DuelingQNetwork, Greedy
 from models.compiled import Layers, Learner, Net, Replay
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
@@ -23,24 +22,33 @@ Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
 
 
+class QNetwork(NamedTuple):
+    """Q-networks of M members. Also their greedy policy, for `decide`."""
+
+    dueling: bool
+    over_batch: bool  # dueling: subtract the mean advantage of the minibatch, not of each observation
+    trunk: Net  # the network; if dueling, the part that computes features
+    value: Net  # this and the next one are placeholders if not dueling
+    advantage: Net
+    flat_parameters: Array  # [M, D]
+    num_actions: int
+    widest: int  # the largest width of a layer
+    action_size: int  # length of a continuous action: 0
+
+
 class Members(NamedTuple):
     """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
 
-    dueling: bool
-    mean_over_batch: bool  # dueling: subtract the mean advantage of the minibatch, not of each observation
-    trunk: Net  # the network; if dueling, the part that computes features
-    value: Net
-    advantage: Net
+    network: QNetwork
     q_learner: Learner
     episodes: Array  # [M], finished
     loss: Array  # [M]
     replay: Replay  # a row: obs, next_obs, action, reward, discount
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
-    random_action: Array  # [M, T, E]
+    action: Array  # [M, T, E], random actions
     by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
     by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
     obs_size: int
-    num_actions: int
     discount: np.float32
     tau: np.float32
 
@@ -63,78 +71,59 @@ class Work(NamedTuple):
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
     ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
-    network, config, envs = agent.network, agent.config, agent.envs
-    trunk, value, advantage = _nets(network)
-    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, envs, agent.budget)
-    return Members(
-        dueling=isinstance(network, DuelingQNetwork),
-        mean_over_batch=isinstance(network, DuelingQNetwork) and network.over_batch,
-        trunk=trunk,
-        value=value,
-        advantage=advantage,
+    by_episode, by_step = agent.upcoming_epsilon(steps)
+    return nets.make_record(  # type: ignore[no-any-return]
+        Members,
+        agent,
+        random_numbers,
+        network=_make_network(agent.network, agent.flat_parameters),
         q_learner=nets.make_learner(agent.flat_parameters, agent.target_parameters, agent.optimizer),
-        episodes=agent.episodes.numpy(),
         loss=loss.numpy(),
         replay=nets.make_replay(agent, random_numbers["replay"], steps),
-        explore=random_numbers["explore"].numpy(),
-        random_action=random_numbers["action"].numpy(),
         by_episode=by_episode,
         by_step=by_step,
-        obs_size=agent.obs_size,
-        num_actions=agent.num_actions,
-        discount=np.float32(config.discount),
-        tau=np.float32(config.tau),
     )
 
 
-def _nets(network: MLP | DuelingQNetwork) -> tuple[Net, Net, Net]:
-    """Return the fields ``trunk, value, advantage`` of `Members`. If not dueling, the last two are placeholders."""
+def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor) -> QNetwork:
+    """Return ``network`` with the parameters ``flat_parameters [M, D]``, whose memory it shares, for compiled code."""
+    dueling, over_batch = isinstance(network, DuelingQNetwork), False
+    value = advantage = nets.NO_NET
     if isinstance(network, DuelingQNetwork):
-        value_begin, advantage_begin = network.features.size, network.features.size + network.value.size
-        value, advantage = nets.make_net(network.value, value_begin), nets.make_net(network.advantage, advantage_begin)
-        return nets.make_net(network.features), value, advantage
-    return nets.make_net(network), nets.NO_NET, nets.NO_NET
+        over_batch, value_begin = network.over_batch, network.features.size
+        trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)
+        advantage = nets.make_net(network.advantage, value_begin + network.value.size)
+    else:
+        trunk = nets.make_net(network)
+    num_actions = int((advantage if dueling else trunk).sizes[-1])
+    widest = max(trunk.widest, value.widest, advantage.widest)
+    weights = nets.as_argument(flat_parameters)
+    return QNetwork(dueling, over_batch, trunk, value, advantage, weights, num_actions, widest, action_size=0)
 
 
-class Player(NamedTuple):
-    """Greedy policy of M members, for `decide`."""
-
-    dueling: bool
-    trunk: Net
-    value: Net
-    advantage: Net
-    flat_parameters: Array  # [M, D]
-    num_actions: int
-    widest: int  # width of the scratch memory of `decide`
-    action_size: int  # length of a continuous action: 0
+Player = QNetwork
 
 
 def make_player(policy: Greedy) -> Player:
     """Return the record of a greedy policy for compiled code. Its weights share the policy's memory."""
-    dueling = isinstance(policy.network, DuelingQNetwork)
-    trunk, value, advantage = _nets(policy.network)
-    num_actions = int((advantage if dueling else trunk).sizes[-1])
-    widest = max(trunk.widest, value.widest, advantage.widest)
-    flat_parameters = policy.flat_parameters.detach().numpy()
-    return Player(dueling, trunk, value, advantage, flat_parameters, num_actions, widest, action_size=0)
+    return _make_network(policy.network, policy.flat_parameters)
 
 
 def make_work(agent: Members) -> Work:
     """Allocate the memory in which one thread computes the updates of a member. Unused columns contain zeros."""
-    batch_size = agent.replay.uniform.shape[3]
-    widest = max(agent.trunk.widest, agent.value.widest, agent.advantage.widest)
-    layers = [nets.make_layers(net, batch_size) for net in (agent.trunk, agent.value, agent.advantage)]
+    batch_size, network = agent.replay.uniform.shape[3], agent.network
+    layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
     sample = np.zeros((2 * agent.obs_size + 4, num_columns), np.float32)
     sample[-1, :batch_size] = 1 / batch_size  # weights in the loss
     return Work(
-        scratch=np.empty((4, widest), np.float32),
+        scratch=np.empty((4, network.widest), np.float32),
         continuous_action=np.empty(0, np.float32),
         trunk=layers[0],
         value=layers[1],
         advantage=layers[2],
-        q=np.zeros((agent.num_actions, num_columns), np.float32),
-        online_q=np.zeros((agent.num_actions, num_columns), np.float32),
+        q=np.zeros((network.num_actions, num_columns), np.float32),
+        online_q=np.zeros((network.num_actions, num_columns), np.float32),
         td_target=np.zeros((1, num_columns), np.float32),
         sample=sample,
         grad=np.zeros(agent.q_learner.flat_parameters.shape[1], np.float32),
@@ -142,38 +131,37 @@ def make_work(agent: Members) -> Work:
 
 
 @exact_inlined
-def _greedy_action(networks, params, obs, scratch):
-    """Return the action with the largest value for ``obs [O]``, the first one if several are equal (`Greedy.act`).
-    ``networks`` is `Members` or `Player`, with a member's parameters ``params [D]``. The networks run in the rows of
-    ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and 1."""
+def _greedy_action(network, m, obs, scratch):
+    """Return the action of member ``m`` with the largest value for ``obs [O]``, the first one if several are equal
+    (`Greedy.act`). The parts of ``network`` (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network
+    in rows 2 and 3, the others in rows 0 and 1."""
+    params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
-    row = nets.outputs_row(networks.trunk, params, obs, scratch)
-    if networks.dueling:  # replace ``scratch[row]`` by the action values, value + advantage - mean advantage
-        for i in range(networks.value.sizes[0]):
+    row = nets.outputs_row(network.trunk, params, obs, scratch)
+    if network.dueling:  # replace ``scratch[row]`` by the action values, value + advantage - mean advantage
+        for i in range(network.value.sizes[0]):
             scratch[2, i] = scratch[row, i]
-        value_row = nets.single(networks.value, params, scratch, 2)
+        value_row = nets.single(network.value, params, scratch, 2)
         value = scratch[value_row, 0]
-        row = nets.single(networks.advantage, params, scratch, row)
+        row = nets.single(network.advantage, params, scratch, row)
         mean = np.float32(0)
-        for action in range(networks.num_actions):
+        for action in range(network.num_actions):
             mean += scratch[row, action]
-        mean = mean / np.float32(networks.num_actions)
-        for action in range(networks.num_actions):
+        mean = mean / np.float32(network.num_actions)
+        for action in range(network.num_actions):
             scratch[row, action] = value + scratch[row, action] - mean
-    return nets.argmax(scratch[row], networks.num_actions)
+    return nets.argmax(scratch[row], network.num_actions)
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs
-    [O]``: the compiled form of `Agent.act`. ``state`` is for other agents."""
+    """Return the epsilon-greedy action for ``obs [O]`` (`Agent.act`)."""
     if agent.explore[m, t, e] < nets.epsilon(agent, m, t):
-        return agent.random_action[m, t, e]
-    return _greedy_action(agent, agent.q_learner.flat_parameters[m], obs, work.scratch)
+        return agent.action[m, t, e]
+    return _greedy_action(agent.network, m, obs, work.scratch)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of the block of member ``m`` in environment ``e`` into the replay buffer: the compiled form of
-    `Agent.observe`. A row is ``obs, next_obs, action, reward, discount``. The other arguments are for other agents."""
+    """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, next_obs, action, reward, discount``."""
     table, obs_size, row = agent.replay.table, agent.obs_size, nets.new_row(agent.replay, t, e)
     for i in range(obs_size):
         table[row, m, i] = obs[i]
@@ -188,33 +176,32 @@ def _write_q_values(agent, work, params):
     """Compute the action values of a minibatch with a member's parameters ``params [D]``, from the observations in
     ``work.trunk.acts[0]``, which has one column for each of them. Write the action values to ``work.q [A, columns]``,
     and the activations of all networks to ``work`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
-    nets.forward(agent.trunk, params, work.trunk)
-    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay.uniform.shape[3]
+    network = agent.network
+    nets.forward(network.trunk, params, work.trunk)
+    depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
     trunk_outputs = work.trunk.acts[depth]  # action values or, if dueling, features
-    if not agent.dueling:
-        copy(trunk_outputs, 0, work.q, 0, agent.num_actions)
+    if not network.dueling:
+        copy(trunk_outputs, 0, work.q, 0, network.num_actions)
         return
-    for i in range(agent.value.sizes[0]):
-        for column in range(batch_size):
-            work.value.acts[0, i, column] = trunk_outputs[i, column]
-            work.advantage.acts[0, i, column] = trunk_outputs[i, column]
-    nets.forward(agent.value, params, work.value)
-    nets.forward(agent.advantage, params, work.advantage)
+    copy(trunk_outputs, 0, work.value.acts[0], 0, network.value.sizes[0])
+    copy(trunk_outputs, 0, work.advantage.acts[0], 0, network.value.sizes[0])
+    nets.forward(network.value, params, work.value)
+    nets.forward(network.advantage, params, work.advantage)
     # Value and advantage have two layers, so their outputs are ``acts[2]``.
-    num_actions, mean_sum = np.float32(agent.num_actions), np.float32(0)
+    num_actions, mean_sum = np.float32(network.num_actions), np.float32(0)
     for column in range(batch_size):
         mean = np.float32(0)
-        for action in range(agent.num_actions):
+        for action in range(network.num_actions):
             mean += work.advantage.acts[2, action, column]
         mean = mean / num_actions
         mean_sum += mean
-        for action in range(agent.num_actions):
+        for action in range(network.num_actions):
             value, advantage = work.value.acts[2, 0, column], work.advantage.acts[2, action, column]
             # The mean over the batch is not known yet; the next loop subtracts it.
-            work.q[action, column] = value + advantage - (np.float32(0) if agent.mean_over_batch else mean)
-    if agent.mean_over_batch:
+            work.q[action, column] = value + advantage - (np.float32(0) if network.over_batch else mean)
+    if network.over_batch:
         for column in range(batch_size):
-            for action in range(agent.num_actions):
+            for action in range(network.num_actions):
                 work.q[action, column] -= mean_sum / np.float32(batch_size)
 
 
@@ -222,35 +209,36 @@ def _write_q_values(agent, work, params):
 def _q_backward(agent, work, params):
     """Write the gradient of a member's parameters ``params [D]`` to ``work.grad [D]``, by backpropagation from d loss /
     d action values in ``work.q [A, columns]``. `_write_q_values` has written the activations to ``work``."""
-    depth, batch_size = len(agent.trunk.sizes) - 1, agent.replay.uniform.shape[3]
-    if not agent.dueling:
-        copy(work.q, 0, work.trunk.grads[depth], 0, agent.num_actions)
-        nets.backward(agent.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
+    network = agent.network
+    depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
+    if not network.dueling:
+        copy(work.q, 0, work.trunk.grads[depth], 0, network.num_actions)
+        nets.backward(network.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
         return
     value_grads, advantage_grads = work.value.grads, work.advantage.grads
     # Value and advantage have two layers, so the gradients of their outputs are ``grads[2]``. With q = value +
     # advantage - mean advantage, the gradient of the value is the sum of the gradients of all q, and the gradient of an
     # advantage is the gradient of its q minus the mean of these gradients.
-    mean_gradient_sum, num_actions = np.float32(0), np.float32(agent.num_actions)
+    mean_gradient_sum, num_actions = np.float32(0), np.float32(network.num_actions)
     for column in range(batch_size):
         column_sum = np.float32(0)
-        for action in range(agent.num_actions):
+        for action in range(network.num_actions):
             column_sum += work.q[action, column]
         value_grads[2, 0, column] = column_sum
         mean_gradient_sum += column_sum / num_actions
     for column in range(batch_size):
-        if agent.mean_over_batch:
+        if network.over_batch:
             mean_gradient = mean_gradient_sum / np.float32(batch_size)
         else:
             mean_gradient = value_grads[2, 0, column] / num_actions
-        for action in range(agent.num_actions):
+        for action in range(network.num_actions):
             advantage_grads[2, action, column] = work.q[action, column] - mean_gradient
-    nets.backward(agent.value, params, work.value, work.grad, need_grad=True, need_input_grad=True)
-    nets.backward(agent.advantage, params, work.advantage, work.grad, need_grad=True, need_input_grad=True)
-    for i in range(agent.value.sizes[0]):
+    nets.backward(network.value, params, work.value, work.grad, need_grad=True, need_input_grad=True)
+    nets.backward(network.advantage, params, work.advantage, work.grad, need_grad=True, need_input_grad=True)
+    for i in range(network.value.sizes[0]):
         for column in range(batch_size):
             work.trunk.grads[depth, i, column] = value_grads[0, i, column] + advantage_grads[0, i, column]
-    nets.backward(agent.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
+    nets.backward(network.trunk, params, work.trunk, work.grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
@@ -262,13 +250,13 @@ def _write_td_targets(agent, work, m):
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
     copy(work.sample, obs_size, work.trunk.acts[0], 0, obs_size)  # next_obs
     _write_q_values(agent, work, params)
-    copy(work.q, 0, work.online_q, 0, agent.num_actions)
+    copy(work.q, 0, work.online_q, 0, agent.network.num_actions)
     _write_q_values(agent, work, target_params)
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         # Values of the best action so far: ``max_q`` of the online network, ``next_q`` of the target network.
         max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
-        for action in range(1, agent.num_actions):
+        for action in range(1, agent.network.num_actions):
             online_q = load(work.online_q, action, column)
             next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
             max_q = where_better(online_q, max_q, online_q, max_q)
@@ -286,20 +274,20 @@ def _replace_q_by_gradient(agent, work):
         taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)
         # ``where_less(x, y, a, b)`` is a if x < y, else b. Actions are stored as float32, so they are compared with
         # the number between two actions.
-        for action in range(1, agent.num_actions):
+        for action in range(1, agent.network.num_actions):
             taken_q = where_less(taken_action, np.float32(action - 0.5), taken_q, load(work.q, action, column))
         error = taken_q - load(work.td_target, 0, column)
         weighted_error = error * load(work.sample, weight_row, column)
         loss += weighted_error * error
-        for action in range(agent.num_actions):  # the gradient is 0 for all actions except the taken one
+        for action in range(agent.network.num_actions):  # the gradient is 0 for all actions except the taken one
             gradient = where_less(taken_action, np.float32(action + 0.5), np.float32(2) * weighted_error, ZERO)
             store(where_less(taken_action, np.float32(action - 0.5), ZERO, gradient), work.q, action, column)
     return total(loss)
 
 
 def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience (`Agent.learn`).
-    Update weights, target weights and Adam's state in ``agent.q_learner``. Write the last loss to ``agent.loss[m]``."""
+    """Make the updates after step ``t``, if the member has enough experience (`Agent.learn`). Update weights, target
+    weights and Adam's state in ``agent.q_learner``. Write the last loss to ``agent.loss[m]``."""
     replay, num_rows = agent.replay, nets.count_rows(agent.replay, t + 1)
     if not nets.is_learning(replay, agent.episodes[m], num_rows):
         return
@@ -320,6 +308,5 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player` for ``obs [O]`` (`Greedy.act`). Overwrites ``scratch [4,
-    widest]``. ``state`` and ``continuous_action`` are for other agents."""
-    return _greedy_action(player, player.flat_parameters[m], obs, scratch)
+    """Return the greedy action for ``obs [O]`` (`Greedy.act`). Overwrites ``scratch [4, widest]``."""
+    return _greedy_action(player, m, obs, scratch)

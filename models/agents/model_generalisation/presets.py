@@ -3,6 +3,7 @@
 Source: the public code of [Y] (see config.py), for figure 4 of the paper. config.py builds its defaults from them.
 """
 
+import itertools
 from typing import Any
 
 # Settings of an environment, for all agents.
@@ -29,10 +30,10 @@ _TUNED_VALUES: dict[str, tuple[tuple[float, float], ...]] = {
 }
 
 # Preset -> agent -> settings.
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    f"{game}_{regime}": {
-        agent: GAMES[game] | REGIMES[regime] | dict(zip(("lr", "softmax_temp"), values[column], strict=True))
-        for agent, values in _TUNED_VALUES.items()
-    }
-    for column, (game, regime) in enumerate((game, regime) for game in GAMES for regime in REGIMES)
-}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {}
+for _column, (_game, _regime) in enumerate(itertools.product(GAMES, REGIMES)):
+    PRESETS[f"{_game}_{_regime}"] = {}
+    for _agent, _values in _TUNED_VALUES.items():
+        _lr, _softmax_temp = _values[_column]
+        _tuned = {"lr": _lr, "softmax_temp": _softmax_temp}
+        PRESETS[f"{_game}_{_regime}"][_agent] = GAMES[_game] | REGIMES[_regime] | _tuned

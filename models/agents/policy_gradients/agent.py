@@ -11,24 +11,25 @@ an observation, A the number of actions.
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from models.agents.policy_gradients.batch import Batch, pack, table, unpack
 from models.agents.policy_gradients.config import Config
 from models.contract import Command, EpisodeAgent, GreedyNetwork, Policy
 from models.layers import trunk
 from models.losses import entropy_loss, explained_variance, policy_gradient, value_loss
 from models.mlp import MlpNetwork
-from models.optim import Adam, clip_gradients, gradients, norms
+from models.optim import Adam, clip_gradients
 from models.spaces import Discrete, Spaces
 from models.state import check_like
 from models.streams import NoiseBlocks, Streams
-from models.trajectory import Trajectory, discounted_returns, lambda_returns
+from models.trajectory import Trajectory, discounted_returns, lambda_returns, stack_padded
 
+CHUNK = 256  # experiences; large enough for matrix products, small enough to waste little on padding
 _COLLAPSE_THRESHOLD = 1e-6  # a policy has collapsed if its entropy is below this fraction of the largest entropy
 
 
@@ -151,11 +152,11 @@ class Agent(EpisodeAgent):
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        if self.config.anneal_lr and "taken" in state:  # older runs did not count steps
+        if self.config.anneal_lr:
             self.member_steps = check_like(self.member_steps, state["taken"], "taken")
             self.budget = state["budget"]
 
-    def _accumulate_gradient(self, chunk: Batch) -> dict[str, Tensor]:
+    def _accumulate_gradient(self, chunk: "Batch") -> dict[str, Tensor]:
         """Add the gradient of a chunk to the ``grad`` of the parameters. Return the contribution of the chunk to the
         mean losses in `learn`, ``{name: [M]}``. Contributions add up to means, because ``chunk.mean_weight`` is 1 / the
         number of experiences of a member in all chunks."""
@@ -176,8 +177,7 @@ class Agent(EpisodeAgent):
     def _step(self, optimizer: Adam) -> Tensor:
         """Clip and apply the gradients, then reset them. Return their norm ``[M]`` before clipping."""
         (group,) = optimizer.param_groups
-        params, max_norm = group["params"], self.config.max_grad_norm
-        norm = norms(gradients(params)) if max_norm is None else clip_gradients(params, max_norm)
+        norm = clip_gradients(group["params"], self.config.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
         return norm
@@ -256,3 +256,65 @@ class ActorCritic(nn.Module):
             return self.policy(features)[..., -1]
         assert self.critic is not None
         return self.critic(features.detach()).squeeze(-1)  # without gradient, so its loss does not train the trunk
+
+
+@dataclass
+class Batch:
+    """N experiences of each member: one episode after another, then zeros up to a whole number of chunks. Members play
+    different numbers of steps, and the rounding of a product or a sum depends on its number of rows. With chunks of one
+    shape, a member's results do not depend on the other members' numbers of steps.
+
+    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``advantages [M, N]`` (factors on
+    the log-probabilities of actions), ``mean_weight [M, N]`` (1 / the member's number of experiences, 0 for padding).
+    ``counts`` are the members' numbers of experiences.
+    """
+
+    obs: Tensor
+    action: Tensor
+    returns: Tensor
+    advantages: Tensor
+    mean_weight: Tensor
+    counts: list[int]
+
+    def chunks(self) -> Iterator["Batch"]:
+        """Yield parts of `CHUNK` experiences per member, with ``counts`` and ``mean_weight`` of the whole batch."""
+        fields = (self.obs, self.action, self.returns, self.advantages, self.mean_weight)
+        split_fields = [field.split(CHUNK, dim=1) for field in fields]
+        for obs, action, returns, advantages, mean_weight in zip(*split_fields, strict=True):
+            yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
+
+    def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """Apply ``function`` to the n numbers of each member in ``values [M, N]`` that are no padding. If it returns n
+        numbers, the result is ``[M, N]``, padded with zeros. If it returns a single number, the result is ``[M]``."""
+        results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
+        returns_number = results[0].dim() == 0
+        return torch.stack(results) if returns_number else stack_padded(results, values.shape[1])
+
+
+def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
+    """Return ``values [T, M, E, ...]`` of the steps that are ``valid [T, M, E]`` as a table ``[M, rows, ...]``: one
+    episode after another, then zeros."""
+    # Transposed from [T, E, ...] to [E, T, ...], so that the mask selects one episode after another.
+    member_values = [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
+    return stack_padded(member_values, rows)
+
+
+def pack(trajectory: Trajectory) -> Batch:
+    """Return the valid steps of a trajectory as a batch. The caller must set returns and advantages, which are 0."""
+    counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
+    num_chunks = -(-max(counts) // CHUNK)  # rounded up
+    rows = num_chunks * CHUNK
+    obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
+    mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
+    return Batch(obs, action, torch.zeros_like(mean_weight), torch.zeros_like(mean_weight), mean_weight, counts)
+
+
+def unpack(values: Tensor, valid: Tensor) -> Tensor:
+    """Return ``values [M, N]`` of experiences, in the order of `table`, as numbers of steps ``[T, M, E]``: at the
+    ``valid [T, M, E]`` steps, and zeros elsewhere."""
+    out = values.new_zeros(valid.shape)
+    for m, row in enumerate(values):
+        member_valid = valid[:, m].T  # [E, T], so that the mask selects one episode after another
+        member_out = out[:, m].T  # a view of ``out``
+        member_out[member_valid] = row[: int(member_valid.sum())]
+    return out

@@ -26,17 +26,15 @@ from models.agents.ppo.actions import noise_of
 from models.agents.ppo.config import Config
 from models.agents.ppo.networks import ActorCritic, Play
 from models.contract import Command, GreedyNetwork, InnerAgent
-from models.curiosity import build_curiosity
 from models.layers import exp
 from models.losses import approximate_kl, clipped_surrogate, clipped_value_loss, explained_variance, standardized
 from models.moments import Moments
 from models.optim import LockstepAdam, clip_gradients
 from models.replay import ReplayBuffer
-from models.replaying import rates
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from models.trajectory import gae
-from models.varied import groups, sample_member_configs
+from models.varied import groups
 from understudy.policy import CLIP_LIMIT
 
 _INITIAL_COUNT = 1e-4  # of moments, as in the wrappers of Gymnasium and stable-baselines3
@@ -73,15 +71,13 @@ class Agent(InnerAgent):
     takes_images = True
     main_loss = "total_loss"
     learns_from_rollouts = True
-    per_member = ("seeds", "member_configs", *_STATE, "_skipped_updates")
+    per_member = (*InnerAgent.per_member, *_STATE, "_skipped_updates")
     saved = (*_STATE, "steps")
     groups = staticmethod(groups)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
-        super().__init__()
-        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        self.member_configs = sample_member_configs(config, seeds)
-        members, self.envs = len(seeds), config.num_envs
+        super().__init__(config, spaces, seeds)
+        members = len(seeds)
         self.network = ActorCritic(config, self.member_configs[0], spaces)
         initial_weights = self.network.initial(Streams.from_name(seeds, "weights"))
         self.flat_parameters = nn.Parameter(initial_weights, requires_grad=False)
@@ -92,7 +88,6 @@ class Agent(InnerAgent):
         self.rollout_steps = config.rollout_steps
         self.rollout_size = self.rollout_steps * self.envs  # steps of a member in a rollout, over all environments
         self.rollout = ReplayBuffer(rollout_columns(spaces), self.rollout_size, members)
-        self.curiosity = build_curiosity(config, spaces, seeds)
         self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _INITIAL_COUNT) if config.normalize_obs else None
@@ -103,8 +98,6 @@ class Agent(InnerAgent):
             self.logged["grad_norm"] = torch.full((members,), torch.nan)
         self._skipped_updates = torch.zeros(members, dtype=torch.int64)  # since the last call of `updates`
         self.loss = torch.full((members,), torch.nan)
-        self.episodes = torch.zeros(members, dtype=torch.int64)  # number of finished episodes
-        self.steps = 0  # in each environment
         self._raw_action = torch.empty(0)  # actions of the current step, before clipping
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -297,9 +290,6 @@ class Agent(InnerAgent):
         NaN if all targets are equal."""
         return {f"train/{name}": values for name, values in self.logged.items()}
 
-    def status(self) -> dict[str, Tensor]:
-        return {"train/learning_rate": self.lr_factor * rates(self.member_configs)}
-
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of the policy in units of reward, ``obs [M, B, O] -> [M, B, 1]``."""
         normalized = self.network.parts(self.flat_parameters).normalised(obs)
@@ -329,7 +319,7 @@ class Agent(InnerAgent):
 
     def count_steps(self, steps: int) -> None:
         """Count ``steps`` steps in each environment, and their updates, after compiled code has made them."""
-        self.steps += steps
+        super().count_steps(steps)
         self.rollout.advance(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)
 

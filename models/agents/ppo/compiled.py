@@ -1,8 +1,8 @@
 """PPO in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. Only some settings are
-supported (`can_compile`). In compiled functions, ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a
-step of the block, ``e`` an environment. Importing this requires Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops, and describes their
+arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment.
+Only some settings are supported (`can_compile`). Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -55,31 +55,32 @@ class Members(NamedTuple):
     square: Array  # [M, D], of `LockstepAdam`
     update_count: int  # number of updates so far, equal for all members
     lr: Array  # [M]
-    eps: float
     episodes: Array  # [M], finished
     loss: Array  # [M]
     statistics: Array  # [M, 7], of the latest rollout; see `POLICY_LOSS`
     table: Array  # [N, M, 2 O + W + 3], the rollout: obs, next_obs, action, reward, discount, done
     steps: int  # before the block
     rollout_steps: int  # of a rollout
-    noise: Array  # [M, T, E, A], Gumbel or normal
+    action: Array  # [M, T, E, A], Gumbel or normal noise
     raw_action: Array  # [M, E, A], continuous actions of the current step before clipping
     orders: Array  # [M, R, passes, N], permutations for R rollouts that end in the block; N is 0 if unshuffled
     lr_factors: Array  # [R], factors on the learning rate
-    passes: int
     batch_size: int
     obs_size: int
     num_actions: int  # A
     action_size: int  # A for continuous actions, else 0
     bounds: Bounds
-    discount: np.float32
     discount_lambda: np.float32  # discount * gae_lambda
-    clip: np.float32
-    clip_value: np.float32  # negative for none
+    # Settings; -1 takes the place of None.
+    discount: np.float32
+    adam_eps: np.float32
+    ppo_epochs: int
+    clip_range: np.float32
+    clip_range_vf: np.float32
     vf_coef: np.float32
     ent_coef: np.float32
-    max_norm: np.float32  # negative for none
-    normalize: bool  # advantages
+    max_grad_norm: np.float32
+    normalize_advantage: bool
 
 
 class Work(NamedTuple):
@@ -123,43 +124,28 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         agent.logged[name] = statistics[:, position]  # shares memory, for the compiled code
     bounds, adam = make_bounds(agent.spaces.actions), agent.optimizer
     action_size = len(bounds.low)
-    no_limit = -1.0
-    clip_value = no_limit if config.clip_range_vf is None else config.clip_range_vf
-    max_norm = no_limit if config.max_grad_norm is None else config.max_grad_norm
-    return Members(
+    return nets.make_record(  # type: ignore[no-any-return]
+        Members,
+        agent,
+        random_numbers,
         actor=make_net(network.actor),
         critic=make_net(network.critic, begin=network.actor.size),
         scales_at=network.actor.size + network.critic.size,
-        flat_parameters=agent.flat_parameters.detach().numpy(),
         mean=adam.mean.numpy(),
         square=adam.square.numpy(),
         update_count=adam.count,
         lr=np.array(adam.lr, np.float64),
-        eps=float(adam.eps),
-        episodes=agent.episodes.numpy(),
-        loss=loss.numpy(),
         statistics=statistics.numpy(),
         table=table.numpy(),
-        steps=agent.steps,
-        rollout_steps=agent.rollout_steps,
-        noise=random_numbers["action"].numpy(),
         raw_action=np.empty((agent.members, agent.envs, action_size), np.float32),
         orders=_sample_orders(agent, num_rollouts),
         lr_factors=np.array(lr_factors, np.float64),
-        passes=config.ppo_epochs,
         batch_size=agent._batch_size(),
         obs_size=agent.spaces.obs_shape[0],
         num_actions=network.actions.num_outputs,
         action_size=action_size,
         bounds=bounds,
-        discount=np.float32(config.discount),
         discount_lambda=np.float32(config.discount * config.gae_lambda),
-        clip=np.float32(config.clip_range),
-        clip_value=np.float32(clip_value),
-        vf_coef=np.float32(config.vf_coef),
-        ent_coef=np.float32(config.ent_coef),
-        max_norm=np.float32(max_norm),
-        normalize=config.normalize_advantage,
     )
 
 
@@ -197,27 +183,25 @@ def make_player(policy: Play) -> nets.Player | None:
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``: the compiled
-    form of `Agent.act`. Return a discrete action. For a continuous action return 0, and write it to
-    ``work.continuous_action [A]``, and before clipping to ``agent.raw_action[m, e]``. ``state`` is unused."""
+    """Sample the action for ``obs [O]`` (`Agent.act`). Return a discrete action. For a continuous action return 0, and
+    write it to ``work.continuous_action [A]``, and before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     row = outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
-            agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.noise[m, t, e, i]
+            agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.action[m, t, e, i]
             work.continuous_action[i] = clip_action(agent.bounds, nan_to_zero(agent.raw_action[m, e, i]), i)
         return 0
     for action in range(agent.num_actions):  # the argmax of logits plus Gumbel noise is a sample of their softmax
-        work.scratch[row, action] += agent.noise[m, t, e, action]
+        work.scratch[row, action] += agent.action[m, t, e, action]
     return argmax(work.scratch[row], agent.num_actions)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write step ``t`` of the block of member ``m`` in environment ``e`` into the rollout: the compiled form of
-    `Agent.observe`. Its row is ``obs, next_obs``, the action, ``reward, discount, done``. A continuous action is not
-    ``action``, but the numbers before clipping in ``agent.raw_action[m, e]``. ``work`` and ``state`` are unused."""
-    envs, obs_size, action_at = agent.noise.shape[2], agent.obs_size, 2 * agent.obs_size
+    """Write the step into the rollout (`Agent.observe`). Its row is ``obs, next_obs``, the action, ``reward, discount,
+    done``. A continuous action is not ``action``, but the numbers before clipping in ``agent.raw_action[m, e]``."""
+    envs, obs_size, action_at = agent.action.shape[2], agent.obs_size, 2 * agent.obs_size
     row = ((agent.steps + t) % agent.rollout_steps) * envs + e
     for i in range(obs_size):
         agent.table[row, m, i] = obs[i]
@@ -233,15 +217,16 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 @compiled
-def _gather_obs(agent, acts, m, minibatch, count, obs_at):
-    """Write observations of member ``m`` to the inputs ``acts[0] [inputs, columns]`` of a network, one in a column: the
-    observations in the rows ``minibatch[:count]`` of the rollout, and 0 in the remaining columns. ``obs_at`` is the
-    first column of the observation in a row of the table: 0, or O for the next observation."""
+def _run(agent, net, layers, m, minibatch, count, obs_at):
+    """Run the network ``net`` of member ``m`` on the observations in the rows ``minibatch[:count]`` of the rollout, one
+    in each column of ``layers``, and on 0 in the remaining columns. ``obs_at`` is the first column of the observation
+    in a row of the table: 0, or O for the next observation."""
     for i in range(agent.obs_size):
         for column in range(count):
-            acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
-        for column in range(count, acts.shape[2]):
-            acts[0, i, column] = np.float32(0)
+            layers.acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
+        for column in range(count, layers.acts.shape[2]):
+            layers.acts[0, i, column] = np.float32(0)
+    forward(net, agent.flat_parameters[m], layers)
 
 
 @compiled
@@ -278,16 +263,12 @@ def _evaluate_rollout(agent, work, m):
         count = min(agent.batch_size, num_rows - first)
         for column in range(count):
             work.minibatch[column] = first + column
-        _gather_obs(agent, work.actor.acts, m, work.minibatch, count, 0)
-        forward(agent.actor, params, work.actor)
+        _run(agent, agent.actor, work.actor, m, work.minibatch, count, 0)
+        _run(agent, agent.critic, work.critic, m, work.minibatch, count, 0)
         for column in range(count):
             work.log_prob[first + column] = _log_prob(agent, work, params, first + column, m, column)
-        _gather_obs(agent, work.critic.acts, m, work.minibatch, count, 0)
-        forward(agent.critic, params, work.critic)
-        for column in range(count):
             work.value[first + column] = work.critic.acts[value_layer, 0, column]
-        _gather_obs(agent, work.critic.acts, m, work.minibatch, count, agent.obs_size)
-        forward(agent.critic, params, work.critic)
+        _run(agent, agent.critic, work.critic, m, work.minibatch, count, agent.obs_size)
         for column in range(count):
             work.next_value[first + column] = work.critic.acts[value_layer, 0, column]
 
@@ -296,7 +277,7 @@ def _evaluate_rollout(agent, work, m):
 def _write_advantages(agent, work, m):
     """Compute advantages and returns of all rows of the rollout of member ``m`` from the values in ``work`` (`gae`).
     Write them to ``work.advantage`` and ``work.returns``."""
-    num_rows, envs = len(work.value), agent.noise.shape[2]
+    num_rows, envs = len(work.value), agent.action.shape[2]
     reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
     for row in range(num_rows - 1, -1, -1):  # backwards; the next step of an environment is ``envs`` rows later
         reward, discount = agent.table[row, m, reward_at], agent.table[row, m, reward_at + 1]
@@ -332,7 +313,7 @@ def _write_minibatch_advantages(agent, work, count):
     for column in range(count):
         work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
         mean += work.minibatch_advantage[column]
-    if not agent.normalize or count == 1:
+    if not agent.normalize_advantage or count == 1:
         return
     mean /= np.float32(count)
     for column in range(count):
@@ -368,9 +349,10 @@ def _policy_loss(agent, work, m, count, row_weight):
     params, last = agent.flat_parameters[m], len(agent.actor.sizes) - 1
     action_at = 2 * agent.obs_size  # a row of the rollout: obs, next_obs, action, ...
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
-    low, high = _ONE - agent.clip, _ONE + agent.clip  # of the ratio
+    low, high = _ONE - agent.clip_range, _ONE + agent.clip_range  # of the ratio
     entropy_sum, kl_sum, num_clipped = np.float32(0), np.float32(0), np.float32(0)
     entropy_grad = -agent.ent_coef * row_weight  # d loss / d entropy
+    gradient[:] = np.float32(0)
     for i in range(agent.action_size):  # the entropy of continuous actions is equal in all columns
         work.grad[agent.scales_at + i] = entropy_grad * np.float32(count)
         entropy += np.float32(0.5) + _HALF_LOG_2PI + params[agent.scales_at + i]
@@ -379,7 +361,7 @@ def _policy_loss(agent, work, m, count, row_weight):
         log_ratio = _log_prob(agent, work, params, row, m, column) - work.log_prob[row]
         ratio = np.exp(log_ratio)
         kl_sum += ratio - _ONE - log_ratio  # `approximate_kl`
-        num_clipped += np.float32(abs(ratio - _ONE) > agent.clip)
+        num_clipped += np.float32(abs(ratio - _ONE) > agent.clip_range)
         surrogate = ratio * work.minibatch_advantage[column]
         clipped_surrogate = clip(ratio, low, high) * work.minibatch_advantage[column]
         is_unclipped = surrogate <= clipped_surrogate
@@ -394,9 +376,6 @@ def _policy_loss(agent, work, m, count, row_weight):
             taken = int(agent.table[row, m, action_at])
             entropy = _categorical_gradient(agent, outputs, gradient, column, taken, log_prob_grad, entropy_grad)
         entropy_sum += entropy
-    for output in range(agent.num_actions):
-        for column in range(count, gradient.shape[1]):
-            gradient[output, column] = np.float32(0)
     work.statistics[POLICY_LOSS] += loss * row_weight
     work.statistics[ENTROPY] += entropy_sum * row_weight
     work.statistics[APPROX_KL] += kl_sum * row_weight
@@ -411,12 +390,13 @@ def _value_loss(agent, work, count, row_weight):
     layer of ``work.critic.grads``, 0 in the other columns. Add the mean squared error to ``work.statistics``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
+    gradient[:] = np.float32(0)
     for column in range(count):
         row, value = work.minibatch[column], work.critic.acts[last, 0, column]
         error, is_unclipped = value - work.returns[row], True
         squared_error = error * error
-        if agent.clip_value >= 0:
-            change, limit = value - work.value[row], agent.clip_value
+        if agent.clip_range_vf >= 0:
+            change, limit = value - work.value[row], agent.clip_range_vf
             clipped_change = clip(change, -limit, limit)
             clipped_error = work.value[row] + clipped_change - work.returns[row]
             # The larger error counts. The error of the clipped value has no gradient.
@@ -424,8 +404,6 @@ def _value_loss(agent, work, count, row_weight):
             squared_error = squared_error if is_unclipped else clipped_error * clipped_error
         loss += squared_error
         gradient[0, column] = np.float32(2) * error * (agent.vf_coef * row_weight) if is_unclipped else np.float32(0)
-    for column in range(count, gradient.shape[1]):
-        gradient[0, column] = np.float32(0)
     work.statistics[VALUE_LOSS] += loss * row_weight
     return loss * row_weight * agent.vf_coef
 
@@ -435,19 +413,19 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
     """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_gradients`). Then make step ``update_number``
     (from 1) of `LockstepAdam` on weights and moments of member ``m``, with the learning rate times ``lr_factor``."""
     grad = work.grad
-    if agent.max_norm >= 0:
+    if agent.max_grad_norm >= 0:
         square_sum = np.float32(0)
         for i in range(len(grad)):
             square_sum += grad[i] * grad[i]
         norm = np.sqrt(square_sum)
         work.statistics[GRAD_NORM] += norm
-        scale = agent.max_norm / (norm + np.float32(1e-6))
+        scale = agent.max_grad_norm / (norm + np.float32(1e-6))
         scale = _ONE if scale > _ONE else scale
         for i in range(len(grad)):
             grad[i] *= scale
     params, mean, square = agent.flat_parameters[m], agent.mean[m], agent.square[m]
     size = np.float32(lr_factor * agent.lr[m] / (1 - 0.9**update_number))
-    root, eps = np.float32((1 - 0.999**update_number) ** 0.5), np.float32(agent.eps)
+    root, eps = np.float32((1 - 0.999**update_number) ** 0.5), agent.adam_eps
     mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient
     for i in range(len(grad)):
         mean[i] += mean_weight * (grad[i] - mean[i])
@@ -456,9 +434,9 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 
 def improve(agent, work, m, t):
-    """Make all passes over the rollout of member ``m`` if step ``t`` of the block completes it: the compiled form of
-    `Agent.learn`. Update the member's weights and Adam's moments in ``agent``. Write the mean loss of the last pass to
-    ``agent.loss[m]``, and its other statistics and the explained variance to ``agent.statistics[m]``."""
+    """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`). Update the member's weights and
+    Adam's moments in ``agent``. Write the mean loss of the last pass to ``agent.loss[m]``, and its other statistics and
+    the explained variance to ``agent.statistics[m]``."""
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
     # Index of this rollout among those that end in this block.
@@ -467,9 +445,9 @@ def improve(agent, work, m, t):
     num_minibatches = (num_rows + agent.batch_size - 1) // agent.batch_size  # rounded up
     _evaluate_rollout(agent, work, m)
     _write_advantages(agent, work, m)
-    params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.passes * num_minibatches
+    params, updates = agent.flat_parameters[m], agent.update_count + rollout * agent.ppo_epochs * num_minibatches
     explained_variance = _explained_variance(work)
-    for epoch in range(agent.passes):
+    for epoch in range(agent.ppo_epochs):
         loss = np.float32(0)
         work.statistics[:] = np.float32(0)
         for minibatch in range(num_minibatches):
@@ -480,10 +458,8 @@ def improve(agent, work, m, t):
                 row = agent.orders[m, rollout, epoch, first + column] if agent.orders.shape[3] else column
                 work.minibatch[column] = row
             row_weight = _ONE / np.float32(count)
-            _gather_obs(agent, work.actor.acts, m, work.minibatch, count, 0)
-            _gather_obs(agent, work.critic.acts, m, work.minibatch, count, 0)
-            forward(agent.actor, params, work.actor)
-            forward(agent.critic, params, work.critic)
+            _run(agent, agent.actor, work.actor, m, work.minibatch, count, 0)
+            _run(agent, agent.critic, work.critic, m, work.minibatch, count, 0)
             _write_minibatch_advantages(agent, work, count)
             loss += _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
             backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)

@@ -2,18 +2,19 @@
 other letters in shapes."""
 
 from collections.abc import Sequence
+from math import log
 
 import torch
 from torch import Tensor
 
 from models.agents.sac.config import Config
-from models.agents.sac.gaussian import sample
-from models.critics import min_values
-from models.layers import exp
-from models.losses import temperature_loss
-from models.off_policy import TwinCriticAgent
+from models.layers import exp, softplus
+from models.losses import gaussian_nll, temperature_loss
+from models.off_policy import TwinCriticAgent, min_values
 from models.spaces import Spaces
 from models.streams import Draw, Streams
+
+LOG_STD_BOUNDS = (-20.0, 2.0)  # as in the authors' code
 
 
 class Agent(TwinCriticAgent):
@@ -52,9 +53,9 @@ class Agent(TwinCriticAgent):
         """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""
         return exp(self.flat_parameters[:, -1:])
 
-    def _explore(self, outputs: Tensor) -> Tensor:
+    def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Sample action vectors ``[M, E, A]`` from the actor's ``outputs [M, E, 2 A]``."""
-        action, _ = sample(outputs, self.random_numbers["explore"])
+        action, _ = sample(outputs, random_numbers["explore"])
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
@@ -63,8 +64,7 @@ class Agent(TwinCriticAgent):
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]
-        action, _ = sample(outputs, noise.transpose(1, 2))
-        return action
+        return self._explore(outputs, {"explore": noise.transpose(1, 2)})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``min Q_target(s', a') - alpha log pi(a'|s')`` for sampled a', ``next_obs [M, B, O] -> [M, B]``."""
@@ -97,3 +97,21 @@ class Agent(TwinCriticAgent):
         """Return the actor's loss, the entropy of its actions in nats, and the temperature: ``{name: [M]}``."""
         loss, log_prob = self.actor_loss(obs, random_numbers)
         return {"policy_loss": loss, "entropy": -log_prob.mean(1), "entropy_temperature": self.alpha()[:, 0]}
+
+
+def sample(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Sample actions ``tanh(mean + std * noise)`` by standard normal ``noise [M, B, A]``. ``outputs [M, B, 2 A]`` of a
+    network are A means, then A logarithms of standard deviations. Return the actions ``[M, B, A]`` and their
+    log-probabilities ``[M, B]`` (Haarnoja et al. 2018, arXiv 1812.05905, appendix C)."""
+    mean, log_std = outputs.chunk(2, 2)
+    log_std = log_std.clamp(*LOG_STD_BOUNDS)
+    x = mean + exp(log_std) * noise
+    # Change of variables: the density of tanh(x) is the density of x, divided by the derivative of tanh.
+    log_density = -gaussian_nll(noise, torch.zeros_like(noise)) - log_std
+    log_prob = (log_density - log_tanh_derivative(x)).sum(2)
+    return x.tanh(), log_prob
+
+
+def log_tanh_derivative(x: Tensor) -> Tensor:
+    """Return ``log(1 - tanh(x)^2)``, computed as ``2 (log 2 - x - log(1 + e^(-2 x)))``: no x overflows."""
+    return 2 * (log(2) - x - softplus(-2 * x))

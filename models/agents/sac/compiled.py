@@ -1,24 +1,22 @@
 """SAC in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
-``agent`` is `Members`, ``ac`` its `ActorCritic`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e``
-an environment. Importing this requires Numba.
+`models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
 """
 
+from functools import partial
 from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from models import compiled as nets
 from models import compiled_critics as critics
-from models.agents.sac.agent import Agent
-from models.agents.sac.gaussian import LOG_STD_BOUNDS
-from models.compiled import adam, clip, follow, forward, nan_to_zero, outputs_row, scale_action
+from models.agents.sac.agent import LOG_STD_BOUNDS
+from models.agents.sac.agent import Agent as Agent
+from models.compiled import adam, backward, clip, follow, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
-from models.machine import FAST, compiled
+from models.machine import FAST, compiled, exact_inlined
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
@@ -35,47 +33,26 @@ class Members(NamedTuple):
     ac: ActorCritic
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    now_noise: Array  # [M, T, U, A, B], normal numbers that sample actions in the minibatch's states
+    now: Array  # [M, T, U, A, B], normal numbers that sample actions in the minibatch's states
     target_entropy: np.float32
     learn_temperature: bool
 
 
-def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
-    return Members(
-        ac=critics.make_actor_critic(agent, random_numbers, steps),
-        episodes=agent.episodes.numpy(),
-        loss=loss.numpy(),
-        now_noise=random_numbers["now"].numpy(),
-        target_entropy=np.float32(agent.target_entropy),
-        learn_temperature=agent.config.learn_temperature,
-    )
+make_members = partial(critics.make_members, Members)
 
 
-def choose(agent, work, m, t, e, obs, state):
-    """Sample the action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``
-    (`TwinCriticAgent.act`). It is uniformly random until the member learns. Write it to ``work.continuous_action [A]``
-    in the environment's units, and to ``ac.action_vector[m, e]`` in [-1, 1]. Return 0 in place of a discrete action."""
-    ac = agent.ac
-    learning = nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t))
-    row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
-    for i in range(ac.action_size):
-        if learning:
-            std = np.exp(clip(work.scratch[row, ac.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
-            scaled = np.tanh(work.scratch[row, i] + std * ac.action_noise[m, t, e, i])
-        else:
-            scaled = _TWO * ac.random_uniform[m, t, e, i] - ONE
-        ac.action_vector[m, e, i] = nan_to_zero(scaled)
-        work.continuous_action[i] = scale_action(ac.bounds, ac.action_vector[m, e, i], i)
-    return 0
+@exact_inlined
+def _exploring_action(agent, outputs, m, t, e, i):
+    """Sample coordinate ``i`` of the action from ``outputs`` of the actor (`Agent._explore`)."""
+    std = np.exp(clip(outputs[agent.ac.action_size + i], _MIN_LOG_STD, _MAX_LOG_STD))
+    return np.tanh(outputs[i] + std * agent.ac.explore[m, t, e, i])
 
 
 @compiled
 def _sample_actions(ac, work, noise):
-    """Sample actions by standard normal ``noise [A, B]`` (`gaussian.sample`) from the actor's outputs in the last layer
-    of ``work.actor.acts``. Write them to the inputs of both critics, after the place of the observations. Write
-    standard deviations to ``work.std [A, B]``, and log-probabilities to ``work.log_prob [B]``."""
+    """Sample actions by standard normal ``noise [A, B]`` (`agent.sample`) from the actor's outputs in the last layer of
+    ``work.actor.acts``. Write them to the inputs of both critics, after the place of the observations. Write standard
+    deviations to ``work.std [A, B]``, and log-probabilities to ``work.log_prob [B]``."""
     outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
@@ -96,6 +73,24 @@ def _sample_actions(ac, work, noise):
 
 
 @compiled
+def _min_q_gradient(ac, work, m):
+    """Compute the mean over the batch of the smaller of both critics' values, and its gradient with respect to the
+    critics' inputs, pairs of observation and action that are the same for both. The gradient is the sum of
+    ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
+    depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
+    batch_size = len(work.td_target)
+    forward(ac.critic1, params, work.critic1)
+    forward(ac.critic2, params, work.critic2)
+    share = np.float32(1 / batch_size)
+    for column in range(batch_size):
+        is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
+        work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
+        work.critic2.grads[depth, 0, column] = np.float32(0) if is_first else share
+    backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+    backward(ac.critic2, params, work.critic2, work.grad, need_grad=False, need_input_grad=True)
+
+
+@compiled
 def _write_actor_gradient(agent, work, m, noise):
     """Write the gradient of the losses of actor and temperature of member ``m`` to ``work.actor_grad [D]``
     (`Agent.update_actor`, `Agent.actor_loss`). The actor's loss is the mean of ``alpha log pi(a|s) - min Q(s, a)``. Its
@@ -104,7 +99,7 @@ def _write_actor_gradient(agent, work, m, noise):
     obs_size, action_size, batch_size = ac.obs_size, ac.action_size, len(work.log_prob)
     critics.run_actor(ac, work, m)
     _sample_actions(ac, work, noise)
-    critics.min_q_gradient(ac, work, m)
+    _min_q_gradient(ac, work, m)
     log_alpha_at = len(params) - 1  # after the network's weights
     log_prob_grad = np.exp(params[log_alpha_at]) / np.float32(batch_size)
     for i in range(action_size):
@@ -127,23 +122,26 @@ def _write_actor_gradient(agent, work, m, noise):
     work.actor_grad[log_alpha_at] = entropy - agent.target_entropy if agent.learn_temperature else np.float32(0)
 
 
-def improve(agent, work, m, t):
-    """Make the updates of member ``m`` after step ``t`` of the block, if it has enough experience
-    (`TwinCriticAgent.learn`). Update critics, their targets and Adam's state in ``ac.learner``, and actor and
-    temperature in ``ac.actor_learner``. Write the critics' loss to ``agent.loss[m]``."""
-    ac, num_rows = agent.ac, nets.count_rows(agent.ac.replay, t + 1)
-    if not nets.is_learning(ac.replay, agent.episodes[m], num_rows):
-        return
-    params = ac.actor_learner.flat_parameters[m]
-    for update in range(ac.replay.uniform.shape[2]):
-        critics.sample_next_obs(ac, work, m, t, update, num_rows)
-        forward(ac.actor, params, work.actor)
-        _sample_actions(ac, work, ac.next_noise[m, t, update])
-        critics.write_next_values(ac, work, m)  # to ``work.td_target``
-        alpha = np.exp(params[len(params) - 1])
-        for column in range(len(work.log_prob)):  # the value of the next state includes its entropy
-            work.td_target[column] -= alpha * work.log_prob[column]
-        agent.loss[m] = critics.update_critics(ac, work, m)  # replaces the values in ``work.td_target`` by TD targets
-        _write_actor_gradient(agent, work, m, agent.now_noise[m, t, update])
-        adam(ac.actor_learner, m, work.actor_grad)
-        follow(ac.learner, m, ac.tau)
+@compiled
+def _write_next_values(agent, work, m, t, update):
+    """Write the values of the next states, which include their entropy, to ``work.td_target`` (`Agent.next_q`). The
+    next observations are in ``work.actor.acts[0]``."""
+    ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
+    forward(ac.actor, params, work.actor)
+    _sample_actions(ac, work, ac.next[m, t, update])
+    critics.write_next_values(ac, work, m)
+    alpha = np.exp(params[len(params) - 1])
+    for column in range(len(work.log_prob)):
+        work.td_target[column] -= alpha * work.log_prob[column]
+
+
+@compiled
+def _update_actor(agent, work, m, t, update):
+    """Update actor, temperature and the critics' target weights of member ``m`` (`Agent.update_actor`)."""
+    _write_actor_gradient(agent, work, m, agent.now[m, t, update])
+    adam(agent.ac.actor_learner, m, work.actor_grad)
+    follow(agent.ac.learner, m, agent.ac.tau)
+
+
+choose = critics.make_choose(_exploring_action)
+improve = critics.make_improve(_write_next_values, _update_actor)

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from models.agents.tabular.config import Config
 from models.contract import Command, GreedyNetwork, InnerAgent, Policy
-from models.curiosity import build_curiosity
-from models.epsilon import Epsilon
-from models.replaying import rates
+from models.epsilon import EpsilonGreedy
 from models.spaces import Discrete, Spaces
 from models.state import require
 from models.streams import Draw, NoiseBlocks, Streams, integers_below, lockstep_streams
@@ -48,7 +46,7 @@ def best_actions(values: Tensor, tie_breakers: Tensor | None = None) -> Tensor:
     return torch.where(is_best, tie_breakers, -1.0).argmax(-1)
 
 
-class Agent(InnerAgent):
+class Agent(EpsilonGreedy, InnerAgent):
     """Tabular Q-learning or SARSA. E is ``config.num_envs``.
 
     Every step updates one value: ``Q(s, a) += lr * (r + discount * next - Q(s, a))``. ``next`` is the best value of the
@@ -64,25 +62,21 @@ class Agent(InnerAgent):
     action_kinds = (Discrete,)
     takes_cells_only = True
     saved = ("visits", "planned", "episodes", "steps", "curiosity", "noise")
-    per_member = ("seeds", "member_configs", "flat_parameters", "lr", "discount", *saved)
+    per_member = (*InnerAgent.per_member, "flat_parameters", "lr", "discount", *saved)
+    sample_config = staticmethod(sample_config)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
-        super().__init__()
+        super().__init__(config, spaces, seeds)
         assert isinstance(spaces.actions, Discrete)
-        self.config, self.spaces, self.seeds = config, spaces, list(seeds)
-        configs_by_seed = {seed: sample_config(config, seed) for seed in set(seeds)}
-        self.member_configs = [configs_by_seed[seed] for seed in seeds]
         self.lr = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.discount = torch.tensor([member_config.discount for member_config in self.member_configs])
         self.num_states, self.num_actions = spaces.obs_shape[0], spaces.actions.n
-        self.envs = self.updates_per_step = config.num_envs
+        self.updates_per_step = config.num_envs
         shape = (len(seeds), self.num_states * self.num_actions)
         self.flat_parameters = nn.Parameter(torch.zeros(shape), requires_grad=False)
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
-        self.curiosity = build_curiosity(config, spaces, seeds)
         # Next actions [M, E] that the latest update has chosen; A, the number of actions, if none is chosen.
         self.planned = torch.full((len(seeds), self.envs), self.num_actions) if config.backup == "executed" else None
-        self._epsilon = Epsilon(config)
         # SARSA also needs random numbers for the next action.
         prefixes = ("", "next ") if config.backup != "max" else ("",)
         draws: list[Draw] = [
@@ -92,16 +86,8 @@ class Agent(InnerAgent):
         if config.random_ties:
             draws.append((Streams.uniform, {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}))
         self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration"), draws, steps=_BLOCK)
-        self.random_numbers: dict[str, Tensor] = {}  # of the current step
-        self.episodes = torch.zeros(len(seeds), dtype=torch.int64)  # number of finished episodes
-        self.steps = 0  # in each environment
         # The current step: indices of Q(s, a) in the table, next obs, rewards, discounts, done; [M, E, ...] each.
         self._transition: tuple[Tensor, ...] = ()
-
-    def epsilon(self) -> Tensor:
-        """Return the probability of a random action in the current step, ``[M]``."""
-        previous_steps = self.steps - 1  # `act` has already counted the current one
-        return self._epsilon.current(self.episodes, previous_steps * self.envs, self.budget)
 
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``. They
@@ -167,10 +153,6 @@ class Agent(InnerAgent):
         self.flat_parameters.scatter_(1, entry, new_q)
         return td_error.square().masked_fill(~learning, torch.nan).squeeze(1)
 
-    def count_steps(self, steps: int) -> None:
-        """Count ``steps`` steps in each environment, after compiled code has made them."""
-        self.steps += steps
-
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, S] -> [M, B, A]``."""
         return table_rows(self.flat_parameters, obs)
@@ -180,9 +162,6 @@ class Agent(InnerAgent):
 
     def metrics(self) -> dict[str, Tensor]:
         return {"train/epsilon": self.epsilon(), "train/q_mean": self.flat_parameters.detach().mean(1)}
-
-    def status(self) -> dict[str, Tensor]:
-        return {"train/learning_rate": rates(self.member_configs)}
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
         """Return the table of a member as a linear network without bias, for an exported file."""

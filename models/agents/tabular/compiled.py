@@ -1,9 +1,9 @@
 """Tabular agents in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`, and greedy
 play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
-``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment. Importing
-this requires Numba.
+`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops, and describes their
+arguments: ``agent`` is `Members`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e`` an environment.
+Importing this requires Numba.
 """
 
 from typing import Any, NamedTuple
@@ -12,13 +12,11 @@ import numpy as np
 import torch
 
 from models.agents.tabular.agent import Agent, Greedy
-from models.compiled import epsilon
+from models.compiled import argmax, epsilon, make_record
 from models.machine import EXACT, INLINE, compiled, exact
-from models.vectors import entry
 
 Array = np.ndarray[Any, Any]
-BACKUPS = {"max": 0, "redrawn": 1, "executed": 2}
-MAX, EXECUTED = BACKUPS["max"], BACKUPS["executed"]
+MAX, REDRAWN, EXECUTED = range(3)  # in the order of the choices of the setting ``backup``
 IMPROVES = EXACT | INLINE  # how `improve` is compiled
 
 
@@ -31,21 +29,21 @@ class Members(NamedTuple):
     planned: Array  # [M, E], the next actions; A if none is chosen yet
     cell: Array  # [M, E], cells before the current step
     lr: Array  # [M]
-    discounts: Array  # [M]
+    discount: Array  # [M]
     episodes: Array  # [M], finished
     loss: Array  # [M]
     explore: Array  # [M, T, E], uniform numbers, compared with epsilon
-    random_action: Array  # [M, T, E]
+    action: Array  # [M, T, E], random actions
     ties: Array  # [M, T, E, A], uniform numbers that break ties
     next_explore: Array  # this and the next two: the same for the action of the update
-    next_random_action: Array
+    next_action: Array
     next_ties: Array
     by_episode: Array  # epsilon by number of finished episodes; empty if ``by_step`` is not
     by_step: Array  # epsilon at each step of the block; empty if the schedule counts episodes
-    num_cells: int  # S
+    num_states: int  # S, number of cells
     num_actions: int  # A
-    backup: int  # a value of BACKUPS
-    bonus: float  # weight of the count bonus
+    backup: int  # `MAX`, `REDRAWN` or `EXECUTED`
+    count_bonus: float
     truncation_ends: bool
     init_episodes: int  # finished episodes before the first update
 
@@ -65,42 +63,29 @@ class Work(NamedTuple):
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
     ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``."""
-    config, no_array = agent.config, np.empty((0, 0), np.int64)
-    no_ties = torch.empty(0, 0, 0, 0)
+    unused_array, unused_ties = np.empty((0, 0), np.int64), torch.empty(0, 0, 0, 0)
+    by_episode, by_step = agent.upcoming_epsilon(steps)
     # Q-learning samples no next action, so its fields are placeholders of the same type.
-    next_explore = random_numbers.get("next explore", random_numbers["explore"])
-    next_random_action = random_numbers.get("next action", random_numbers["action"])
-    by_episode, by_step = agent._epsilon.upcoming(agent.episodes, agent.steps, steps, agent.envs, agent.budget)
-    return Members(
-        flat_parameters=agent.flat_parameters.numpy(),
-        visits=no_array if agent.visits is None else agent.visits.numpy(),
-        planned=no_array if agent.planned is None else agent.planned.numpy(),
+    numbers = {"next explore": random_numbers["explore"], "next action": random_numbers["action"]}
+    numbers |= {"ties": unused_ties, "next ties": unused_ties} | random_numbers
+    return make_record(  # type: ignore[no-any-return]
+        Members,
+        agent,
+        {name.replace(" ", "_"): values for name, values in numbers.items()},
+        visits=unused_array if agent.visits is None else agent.visits.numpy(),
+        planned=unused_array if agent.planned is None else agent.planned.numpy(),
         cell=np.zeros((agent.members, agent.envs), np.int64),
-        lr=agent.lr.numpy(),
-        discounts=agent.discount.numpy(),
-        episodes=agent.episodes.numpy(),
         loss=loss.numpy(),
-        explore=random_numbers["explore"].numpy(),
-        random_action=random_numbers["action"].numpy(),
-        ties=random_numbers.get("ties", no_ties).numpy(),
-        next_explore=next_explore.numpy(),
-        next_random_action=next_random_action.numpy(),
-        next_ties=random_numbers.get("next ties", no_ties).numpy(),
         by_episode=by_episode,
         by_step=by_step,
-        num_cells=agent.num_states,
-        num_actions=agent.num_actions,
-        backup=BACKUPS[config.backup],
-        bonus=float(config.count_bonus),
-        truncation_ends=config.truncation_ends,
-        init_episodes=config.init_episodes,
+        count_bonus=float(agent.config.count_bonus),  # in float64, as in torch
     )
 
 
 def make_work(agent: Members) -> Work:
     """Allocate memory for one thread."""
     envs = agent.explore.shape[2]
-    no_action, cell_indices = np.empty(0, np.float32), np.arange(agent.num_cells, dtype=np.float32)
+    no_action, cell_indices = np.empty(0, np.float32), np.arange(agent.num_states, dtype=np.float32)
     entries, next_cells = (np.zeros(envs, np.int64) for _ in range(2))
     reward, discount = (np.zeros(envs, np.float32) for _ in range(2))
     done = np.zeros(envs, np.bool_)
@@ -139,54 +124,32 @@ def _cell(state, obs, cell_indices):
 
 
 @exact
-def _argmax(values, row, first_column, num_actions):
-    """Return the index of the largest of ``num_actions`` numbers in a row of ``values``, from ``first_column`` on, and
-    of the first one if several are equal. NaN counts as the largest number (`better`)."""
-    # The loop has no branches, because processors predict them badly here. It is right only without NaN.
-    best, best_value = 0, entry(values, row, first_column)
-    no_nan = best_value == best_value
-    for action in range(1, num_actions):
-        value = entry(values, row, first_column + action)
-        no_nan = no_nan & (value == value)
-        is_greater = value > best_value
-        best = action if is_greater else best
-        best_value = value if is_greater else best_value
-    if not no_nan:  # find the first NaN: only NaN differs from itself
-        best = 0
-        while entry(values, row, first_column + best) == entry(values, row, first_column + best):
-            best += 1
-    return best
-
-
-@exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
     """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]``
     (`tabular.agent.best_actions`). If several are equal, it is the one with the largest of ``ties[m, t, e]``, or the
     first one if ``ties [M, T, E, A]`` is empty."""
-    first_column = cell * num_actions
-    best = _argmax(values, m, first_column, num_actions)
+    cell_values = values[m, cell * num_actions : (cell + 1) * num_actions]
+    best = argmax(cell_values, num_actions)
     for action in range(ties.shape[3]):
-        is_equal = values[m, first_column + action] == values[m, first_column + best]
-        if is_equal and ties[m, t, e, action] > ties[m, t, e, best]:
+        if cell_values[action] == cell_values[best] and ties[m, t, e, action] > ties[m, t, e, best]:
             best = action
     return best
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action of member ``m`` at step ``t`` of the block in environment ``e`` (`Agent.act`).
-    With backup ``executed``, it is the planned action if there is one. Write the cell to ``agent.cell[m, e]``."""
+    """Return the epsilon-greedy action (`Agent.act`). With backup ``executed``, it is the planned action if there is
+    one. Write the cell to ``agent.cell[m, e]``."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
     if agent.explore[m, t, e] < epsilon(agent, m, t):
-        return agent.random_action[m, t, e]
+        return agent.action[m, t, e]
     return _greedy_action(agent.flat_parameters, agent.num_actions, agent.ties, m, t, e, agent.cell[m, e])
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step in environment ``e`` at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``agent.cell[m,
-    e]`` is the cell before the step. Store a discount of 0 after termination and, with ``truncation_ends``, after
-    truncation. ``t`` and ``obs`` are for other agents."""
+    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``agent.cell[m, e]`` is the cell
+    before the step. Store a discount of 0 after termination and, with ``truncation_ends``, after truncation."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
@@ -195,17 +158,16 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 def improve(agent, work, m, t):
-    """Update one action value of member ``m`` for each environment after step ``t`` of the block, from the step in
-    ``work`` (`Agent.learn`). Write to ``agent.flat_parameters[m]``; with a count bonus, also to ``agent.visits[m]``;
-    with backup ``executed``, also the next actions to ``agent.planned[m]``. Until the member has finished
-    ``init_episodes`` episodes, no value changes. ``agent.loss[m]`` is the squared error in the last environment, or NaN
-    if no value changed."""
+    """Update one action value for each environment, from the step in ``work`` (`Agent.learn`). Write to
+    ``agent.flat_parameters[m]``; with a count bonus, also to ``agent.visits[m]``; with backup ``executed``, also the
+    next actions to ``agent.planned[m]``. Until the member has finished ``init_episodes`` episodes, no value changes.
+    ``agent.loss[m]`` is the squared error in the last environment, or NaN if no value changed."""
     envs = len(work.entries)
     if len(agent.visits):
         for e in range(envs):
             agent.visits[m, work.entries[e]] += 1
         for e in range(envs):
-            work.reward[e] += np.float32(agent.bonus / (np.sqrt(agent.visits[m, work.entries[e]]) + 1e-9))
+            work.reward[e] += np.float32(agent.count_bonus / (np.sqrt(agent.visits[m, work.entries[e]]) + 1e-9))
     values, num_actions = agent.flat_parameters, agent.num_actions
     for e in range(envs):
         cell = work.next_cells[e]
@@ -213,13 +175,13 @@ def improve(agent, work, m, t):
             action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
         else:
             if agent.next_explore[m, t, e] < epsilon(agent, m, t):
-                action = agent.next_random_action[m, t, e]
+                action = agent.next_action[m, t, e]
             else:
                 action = _greedy_action(values, num_actions, agent.next_ties, m, t, e, cell)
             if agent.backup == EXECUTED:  # ``num_actions``: none is planned
                 agent.planned[m, e] = num_actions if work.done[e] else action
         old_value = values[m, work.entries[e]]
-        discounted_q = work.discount[e] * agent.discounts[m] * values[m, cell * num_actions + action]
+        discounted_q = work.discount[e] * agent.discount[m] * values[m, cell * num_actions + action]
         error = discounted_q + work.reward[e] - old_value
         if agent.episodes[m] >= agent.init_episodes:
             agent.loss[m] = error * error
@@ -229,7 +191,7 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action of member ``m`` of a `Player`, the first one if several are equal (`Greedy.act`). In a
-    grid world the cell is in ``state``, otherwise in the one-hot ``obs``. The other arguments are for other agents."""
+    """Return the greedy action, the first one if several are equal (`Greedy.act`). In a grid world the cell is in
+    ``state``, otherwise in the one-hot ``obs``."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
-    return _argmax(player.rows, row, 0, player.rows.shape[1])
+    return argmax(player.rows[row], player.rows.shape[1])

@@ -25,19 +25,16 @@ class Agent(TwinCriticAgent):
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 
-    def _explore(self, outputs: Tensor) -> Tensor:
+    def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return action vectors ``[M, E, A]`` with noise, in [-1, 1], for the actor's ``outputs [M, E, A]``."""
-        noise = self.random_numbers["explore"]
-        return torch.add(outputs.tanh(), noise, alpha=self.config.action_std).clamp(-1, 1)
+        return torch.add(outputs.tanh(), random_numbers["explore"], alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
         """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, A]``: with noise from the random
         generators ``streams`` or, if it is None, greedy."""
-        vectors = outputs.tanh()
         if streams is None:
-            return vectors
-        noise = streams.normal(*vectors.shape[1:])
-        return torch.add(vectors, noise, alpha=self.config.action_std).clamp(-1, 1)
+            return outputs.tanh()
+        return self._explore(outputs, {"explore": streams.normal(*outputs.shape[1:])})
 
     def next_q(self, next_obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``min Q_target(s', a')`` for the target action a', ``next_obs [M, B, O] -> [M, B]``."""

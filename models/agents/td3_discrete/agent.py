@@ -56,10 +56,10 @@ class Agent(td3.Agent):
         progress = (self.critics.optimizer.count.float() / ANNEALING_UPDATES).clamp(max=1).view(-1, 1, 1)
         return initial * (1 - (1 - FINAL_SHARE) * progress)
 
-    def _explore(self, outputs: Tensor) -> Tensor:
+    def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return sampled action vectors with normal noise ``[M, E, A]``, from logits ``outputs [M, E, A]``."""
-        vectors = self._sample_vectors(outputs, self.random_numbers["act_gumbel"], self.flat_parameters)
-        return torch.add(vectors, self.random_numbers["explore"], alpha=self.config.action_std)
+        vectors = self._sample_vectors(outputs, random_numbers["act_gumbel"], self.flat_parameters)
+        return torch.add(vectors, random_numbers["explore"], alpha=self.config.action_std)
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, weights: Tensor) -> Tensor:
         """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]`` by Gumbel noise ``gumbel
@@ -84,8 +84,7 @@ class Agent(td3.Agent):
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])
-        vectors = self._sample_vectors(outputs, gumbel, self.flat_parameters)
-        return torch.add(vectors, streams.normal(*vectors.shape[1:]), alpha=self.config.action_std)
+        return self._explore(outputs, {"act_gumbel": gumbel, "explore": streams.normal(*outputs.shape[1:])})
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the target actor's action vectors with clipped noise, ``[M, B, A]``, from its logits ``outputs``."""

@@ -1,20 +1,19 @@
 """TD3 for discrete actions in machine code, one member after another: ``act``, ``observe`` and ``learn`` of `Agent`,
 and greedy play.
 
-`control.loops.compiled` compiles `choose`, `remember`, `improve` and `decide` into its loops. In compiled functions,
-``agent`` is `Members`, ``ac`` its `ActorCritic`, ``work`` is `Work`, ``m`` a member, ``t`` a step of the block, ``e``
-an environment. Importing this requires Numba.
+`models.compiled_critics` explains the arguments of compiled functions. Importing this requires Numba.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from models import compiled as nets
 from models import compiled_critics as critics
-from models.agents.td3.compiled import make_improve
-from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE, Agent
+from models.agents.td3.compiled import make_update_actor
+from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
+from models.agents.td3_discrete.agent import Agent as Agent
 from models.compiled import better, clip, forward, nan_to_zero, outputs_row
 from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled
@@ -23,8 +22,7 @@ Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
 remember, make_work, make_player = critics.remember, critics.make_work, critics.make_player
 Player, decide = nets.Player, nets.decide
-_FIXED, _ANNEALED, _LEARNED = range(3)
-_TEMPERATURES = {"fixed": _FIXED, "annealed": _ANNEALED, "learned": _LEARNED}
+_FIXED, _ANNEALED, _LEARNED = range(3)  # in the order of the choices of the setting ``gumbel_temperature``
 _ANNEALED_SHARE, _ANNEALING_UPDATES = np.float32(1 - FINAL_SHARE), np.float32(ANNEALING_UPDATES)
 
 
@@ -35,48 +33,30 @@ class Members(NamedTuple):
     ac: ActorCritic
     episodes: Array  # [M], finished
     loss: Array  # [M]
-    action_gumbel: Array  # [M, T, A, E], Gumbel noise on logits
-    target_gumbel: Array  # [M, T, U, A, B], Gumbel noise on the target actor's logits
-    actor_gumbel: Array  # [M, T, U, A, B], Gumbel noise on the actor's logits in its update
+    act_gumbel: Array  # [M, T, A, E], Gumbel noise on logits
+    next_gumbel: Array  # [M, T, U, A, B], Gumbel noise on the target actor's logits
+    gumbel: Array  # [M, T, U, A, B], Gumbel noise on the actor's logits in its update
     action_std: np.float32
     policy_std: np.float32
     policy_std_clip: np.float32
     policy_delay: int
-    hard: bool  # whether vectors are one-hot, with the gradient of the softmax
-    temperature_kind: int  # a value of `_TEMPERATURES`
-    first_temperature: np.float32
+    gumbel_softmax_hard: bool  # whether vectors are one-hot, with the gradient of the softmax
+    gumbel_temperature: int  # `_FIXED`, `_ANNEALED` or `_LEARNED`
+    gumbel_softmax_temp: np.float32  # the initial temperature
 
 
-def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
-    config: Any = agent.config
-    return Members(
-        ac=critics.make_actor_critic(agent, random_numbers, steps),
-        episodes=agent.episodes.numpy(),
-        loss=loss.numpy(),
-        action_gumbel=random_numbers["act_gumbel"].numpy(),
-        target_gumbel=random_numbers["next_gumbel"].numpy(),
-        actor_gumbel=random_numbers["gumbel"].numpy(),
-        action_std=np.float32(config.action_std),
-        policy_std=np.float32(config.policy_std),
-        policy_std_clip=np.float32(config.policy_std_clip),
-        policy_delay=config.policy_delay,
-        hard=config.gumbel_softmax_hard,
-        temperature_kind=_TEMPERATURES[config.gumbel_temperature],
-        first_temperature=np.float32(config.gumbel_softmax_temp),
-    )
+make_members = partial(critics.make_members, Members)
 
 
 @compiled
 def _temperature(agent, m, params):
     """Return the temperature for parameters ``params [D]`` of actor or target actor of member ``m``."""
-    if agent.temperature_kind == _LEARNED:  # as in `Agent.temperature`
+    if agent.gumbel_temperature == _LEARNED:  # as in `Agent.temperature`
         return np.exp(params[len(params) - 1])
-    if agent.temperature_kind == _FIXED:
-        return agent.first_temperature
+    if agent.gumbel_temperature == _FIXED:
+        return agent.gumbel_softmax_temp
     progress = min(np.float32(agent.ac.learner.counts[m]) / _ANNEALING_UPDATES, ONE)
-    return agent.first_temperature * (ONE - _ANNEALED_SHARE * progress)
+    return agent.gumbel_softmax_temp * (ONE - _ANNEALED_SHARE * progress)
 
 
 @compiled
@@ -101,61 +81,60 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the exploring action of member ``m`` at step ``t`` of the block in environment ``e``, for ``obs [O]``
-    (`TwinCriticAgent.act`): the index of the largest number in a vector, a sample of the Gumbel-softmax plus normal
-    noise, or a random one-hot vector until the member learns. Write the vector to ``ac.action_vector[m, e]``."""
+    """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`). It is the index of the largest number in a
+    vector, which is a sample of the Gumbel-softmax plus normal noise or, until the member learns, a random one-hot
+    vector. Write the vector to ``ac.action_vector[m, e]``."""
     ac = agent.ac
     num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
     vector, best = ac.action_vector[m, e], 0
     if nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t)):
         row = outputs_row(ac.actor, params, obs, work.scratch)
-        gumbel, temperature = agent.action_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
+        gumbel, temperature = agent.act_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
         largest = _gumbel_softmax(work.scratch[row], gumbel, 0, temperature, work.action_probs)
         for i in range(num_actions):
-            sampled = np.float32(i == largest) if agent.hard else work.action_probs[i, 0]
-            vector[i] = nan_to_zero(sampled + ac.action_noise[m, t, e, i] * agent.action_std)
+            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.action_probs[i, 0]
+            vector[i] = nan_to_zero(sampled + ac.explore[m, t, e, i] * agent.action_std)
             best = i if vector[i] > vector[best] else best
         return best
     for i in range(num_actions):
-        best = i if ac.random_uniform[m, t, e, i] > ac.random_uniform[m, t, e, best] else best
+        best = i if ac.random[m, t, e, i] > ac.random[m, t, e, best] else best
     for i in range(num_actions):
         vector[i] = np.float32(i == best)
     return best
 
 
 @compiled
-def _write_target_actions(agent, work, m, t, update):
-    """Write the target actor's action vectors with clipped noise to the inputs of both critics
-    (`Agent._target_action`), for the observations in ``work.actor.acts[0]``. ``update`` is the index of the update
-    after step ``t`` of the block."""
+def _write_next_values(agent, work, m, t, update):
+    """Write the values of the next states to ``work.td_target`` (`Agent.next_q`): the smaller value of both target
+    critics for the target actor's vectors with clipped noise. The next observations are in ``work.actor.acts[0]``."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
     forward(ac.actor, params, work.actor)
-    logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.target_gumbel[m, t, update]
+    logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.next_gumbel[m, t, update]
     temperature, max_noise = _temperature(agent, m, params), agent.policy_std_clip
     for column in range(len(work.td_target)):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(ac.action_size):
-            sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
-            noise = clip(ac.next_noise[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
+            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
+            noise = clip(ac.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
             work.critic1.acts[0, ac.obs_size + i, column] = sampled + noise
             work.critic2.acts[0, ac.obs_size + i, column] = sampled + noise
+    critics.write_next_values(ac, work, m)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]``, for its weights and the
     logarithm of the temperature (`Agent.actor_loss`). The loss is minus the mean value of sampled vectors according to
-    the first critic. They overwrite the actions in the critic's inputs. ``update`` is the index of the update after
-    step ``t`` of the block."""
+    the first critic. They overwrite the actions in the critic's inputs."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
-    gumbel = agent.actor_gumbel[m, t, update]
+    gumbel = agent.gumbel[m, t, update]
     critics.run_actor(ac, work, m)
     for column in range(batch_size):
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(num_actions):
-            sampled = np.float32(i == largest) if agent.hard else work.probs[i, column]
+            sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
             work.critic1.acts[0, obs_size + i, column] = sampled
     critics.q1_gradient(ac, work, m)
     log_temperature_grad = np.float32(0)
@@ -170,8 +149,8 @@ def _write_actor_gradient(agent, work, m, t, update):
             log_temperature_grad -= logit_grad * (logits[i, column] + gumbel[i, column])
             work.actor.grads[depth, i, column] = logit_grad
     critics.actor_backward(ac, work, m)
-    is_learned = agent.temperature_kind == _LEARNED
+    is_learned = agent.gumbel_temperature == _LEARNED
     work.actor_grad[len(params) - 1] = log_temperature_grad if is_learned else np.float32(0)
 
 
-improve = make_improve(_write_target_actions, _write_actor_gradient)
+improve = critics.make_improve(_write_next_values, make_update_actor(_write_actor_gradient))
