@@ -141,7 +141,7 @@ def test_actions_equal_the_agents(case: str, ending: str, count: int, tmp_path: 
     else:
         difference = torch.from_numpy(np.float32(actions)) - expected
         print(f"{case}, {ending}: largest difference of {count:,} actions {difference.abs().max():.1e}")
-        assert_near(torch.from_numpy(np.float32(actions)), expected, 1e-5 * (1 + expected.abs()))
+        assert_near(actions, expected)
 
 
 def test_forms_of_calls(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from proxies import written as write_synthetic
 from rewards import CLIFF, SCALED, SMALL, Learners, phi_of, random_networks, telling, written
-from rounding import assert_near, gamma
+from rounding import assert_near
 from understudy import ProxyError, RewardVectorWrapper, RewardWrapper
 from understudy.kinds import MODES
 
@@ -80,21 +80,19 @@ def test_step_pays_the_reward_of_plain_layers(mode: int, terminal: str, telling:
             actions = torch.randint(2, (3, 2), generator=generator)
             shaped_step, real_step = shaped_env.step(actions), real.step(actions)
             assert real_step.info is not None
-            error = torch.zeros(3, 2).double()
             for m, e in itertools.product(range(3), range(2)):
-                x, y, step_info = previous_obs[m, e][None], real_step.obs[m, e][None], real_step.info[m, e][None]
-                phi, of_phi = phi_of(stages.parameters, flat[m], torch.cat([x, y]), torch.cat([step_info, step_info]))
-                next_phi = 0.0 if terminal == "zero" and real_step.terminated[m, e] else float(phi[1])
-                native = float(real_step.reward[m, e])
-                expected = PAID[mode](native, float(phi[0]), next_phi if mode else 0.0, gammas[m])
-                error[m, e] = of_phi.sum() + gamma(3) * (abs(native) + phi.abs().sum())
-                assert_near(float(shaped_step.reward[m, e]), expected, error[m, e])
+                states, info = torch.stack([previous_obs[m, e], real_step.obs[m, e]]), real_step.info[m, e]
+                phi, next_phi = phi_of(stages.parameters, flat[m], states, info.expand(2, -1)).tolist()
+                if terminal == "zero" and real_step.terminated[m, e]:
+                    next_phi = 0.0
+                expected = PAID[mode](float(real_step.reward[m, e]), phi, next_phi, gammas[m])
+                assert_near(shaped_step.reward[m, e], expected)
             if mode == 0:
                 assert torch.equal(shaped_step.reward, real_step.reward)
             for name in ("obs", "terminated", "truncated", "info"):
                 assert torch.equal(getattr(shaped_step, name), getattr(real_step, name)), name
             _, reward, terminated, truncated, info = wrapped.step(int(actions[1, 0]))
-            assert_near(reward, float(shaped_step.reward[1, 0]), error[1, 0])
+            assert_near(reward, shaped_step.reward[1, 0])
             assert info["native_reward"] == pytest.approx(float(real_step.reward[1, 0])) and info["unused"] == 7.0
             assert (terminated, truncated) == (bool(real_step.terminated[1, 0]), bool(real_step.truncated[1, 0]))
             fresh, where = torch.arange(6).view(3, 2) + 10 * step, real_step.done
@@ -127,43 +125,12 @@ def test_table_of_a_map_equals_the_network() -> None:
     phi, cells = stages.parameters.with_weights(flat), torch.eye(48).expand(3, -1, -1)
     assert phi.table is not None
     for m in range(3):
-        assert_near(phi(cells)[m], *phi_of(stages.parameters, flat[m], torch.eye(48)))
+        assert_near(phi(cells)[m], phi_of(stages.parameters, flat[m], torch.eye(48)))
     few_cells = cells[:, [5, 47, 5]]
     assert torch.equal(phi(few_cells), phi.table[:, [5, 47, 5]])
 
 
 # -- potentials --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("terminal", ["free", "zero"])
-@pytest.mark.parametrize("game, mode", [("cliff", 2), ("cliff", 1), ("cartpole-200", 2), ("telling", 2)])
-def test_discounted_bonuses_telescope(game: str, mode: int, terminal: str, telling: str) -> None:
-    """Discounted: g^T phi(x_T) - phi(x_0); with no potential at a termination, minus phi(x_0)."""
-    stages, flat = random_networks(game, 8, mode=mode, rn_terminal=terminal, **CLIFF)
-    gammas = torch.linspace(0.3, 1.0, 8)
-    shaped_env, real = stages.stage(flat, Learners(gammas.tolist())), make_environment(game, 8, 1)
-    phi, generator = stages.parameters.with_weights(flat), torch.Generator().manual_seed(1)
-    seeds = torch.arange(8).view(8, 1)
-    obs = shaped_env.reset(seeds)
-    real.reset(seeds)
-    first, total, factor = phi(obs)[:, 0], torch.zeros(8), torch.ones(8)
-    size, length = first.abs(), 0
-    running, terminated = torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.bool)
-    while running.any():
-        actions = torch.randint(2, (8, 1), generator=generator)  # on a map: right or left
-        step, native = shaped_env.step(actions, running), real.step(actions, running)
-        bonus = step.reward - native.reward if mode == 2 else step.reward
-        total += factor * bonus[:, 0]
-        now, length = phi(step.obs)[:, 0], length + 1
-        size += factor * (2 * now.abs() + 2 * native.reward[:, 0].abs())
-        factor = torch.where(running[:, 0], factor * gammas, factor)
-        terminated |= (native.terminated & running)[:, 0]
-        obs = torch.where(running.unsqueeze(-1), step.obs, obs)
-        running &= ~native.done
-    assert terminated.any()
-    last = phi(obs)[:, 0].masked_fill(terminated & (terminal == "zero"), 0.0)
-    # Each potential is in two bonuses, with a few roundings each, and powers of the discount add theirs.
-    assert_near(total, factor * last - first, gamma(2 * length + 6) * size)
 
 
 def cliff() -> CellTable:
@@ -313,11 +280,10 @@ def test_cells_are_one_hot_for_the_network(path: Path) -> None:
         obs, _ = env.reset(seed=1)
         for action in (0, 1, 1, 0):
             next_obs, reward, _, _, info = env.step(action)
-            (x, y), of_phi = phi_of(stages.parameters, flat[0], torch.eye(48)[[obs, next_obs]])
+            x, y = phi_of(stages.parameters, flat[0], torch.eye(48)[[obs, next_obs]])
             native = info["native_reward"]
             assert native in (-1, -100)
-            error = of_phi.sum() + gamma(3) * (abs(native) + abs(x) + abs(y))
-            assert_near(reward, native + 0.8 * y - x, error)
+            assert_near(reward, native + 0.8 * y - x)
             obs = next_obs
 
 
