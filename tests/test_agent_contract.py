@@ -196,11 +196,6 @@ def test_select_does_not_change_remaining_members(case: str) -> None:
         assert torch.equal(part.agent.state_dict()[name], values[members]), name
 
 
-def test_incomplete_agent_is_an_error() -> None:
-    with pytest.raises(TypeError, match="abstract methods act, learn, learning, observe, with_weights"):
-        InnerAgent()  # type: ignore[abstract]
-
-
 @pytest.mark.parametrize(
     ("case", "kind"), [(case, kind) for case in CASES for kind, spaces in SPACES.items() if takes(case, spaces)]
 )

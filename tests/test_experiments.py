@@ -7,26 +7,20 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from scipy import stats
 
 import fake_runs
 from conftest import ROOT
 from control.cli.parse import parse
-from control.evolution.inner_loop import Outcome
 from control.reports.runs import read_runs
 from control.reports.sheets import WIDTH
-from envs.base import Step
-from experiments.plotting import density
 from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
-from models.proxies.search import SearchConfig
 from models.settings import SettingError
 
 SYNTHETIC = "synthetic_environments"
@@ -91,59 +85,6 @@ def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
         assert rewards.main(argv) == 0
     rows = json.loads(file.read_text())["cliff, QLearning, gamma=0.9"]
     assert [rows[name]["late"]["from"] for name in ("native", "optimal")] == [0, 0]
-
-
-def test_row_of_a_reward_by_hand() -> None:
-    curve = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [-9.0, 1.0, 4.0, -5.0]])
-    zeros = torch.zeros(2)
-    outcome = Outcome(curve, torch.zeros_like(curve), curve, zeros, zeros, 0, 0.0, 0.0)
-    row = rewards.row_of(outcome, SearchConfig(test_every=25, solved_reward=1.0), 75)
-    assert row["peak"] == {"mean": 3.0, "step": 75} and row["average"] == -1.5 and row["late"]["mean"] == 0.5
-    assert row["first"][1] == 50 and row["mean_reaches"] == 50 and row["mean_stays"] is None and row["staying"] == 0.5
-
-
-def test_density_equals_scipy() -> None:
-    values, at = np.random.default_rng(0).normal(3, 2, 200), np.linspace(-10, 16, 800)
-    # scipy's bandwidth is of the unbiased deviation.
-    expected = stats.gaussian_kde(values, 200**-0.2 * values.std() / values.std(ddof=1))(at)
-    assert density(values, at, 1e-9) == pytest.approx(expected, rel=1e-9)
-    same = density(np.full(50, 200.0), np.linspace(0, 400, 4001), 3.0)
-    assert same.max() == pytest.approx(1 / (3 * np.sqrt(2 * np.pi))) and same.sum() * 0.1 == pytest.approx(1)
-
-
-def test_correlations_equal_scipy() -> None:
-    x, y = np.random.default_rng(1).integers(0, 6, (2, 40)).astype(float)  # with ties
-    assert choices.kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
-    assert choices.pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
-    assert choices.kendall(x, np.ones(40)) == choices.pearson(np.ones(40), y) == 0
-
-
-class ConstantEnvironment:
-    """Two members and three environments with only ones."""
-
-    spaces = SimpleNamespace(obs_shape=(4,))
-
-    def step(self, actions: Any, active: Any = None) -> Step:
-        return Step(torch.ones(2, 3, 4), torch.ones(2, 3), torch.zeros(2, 3).bool(), torch.zeros(2, 3).bool())
-
-
-@pytest.mark.parametrize("column", [0, 3, 4])
-def test_noise_is_on_one_column(column: int) -> None:
-    noisy: Any = noise.Noisy(ConstantEnvironment(), column, 0.5)
-    steps = [noisy.step(None) for _ in range(2000)]
-    answers = torch.stack([torch.cat([step.obs, step.reward[..., None]], -1) for step in steps])
-    off = (answers - 1).flatten(0, -2)
-    assert float(off[:, column].std()) == pytest.approx(0.5, rel=0.03)  # 12,000 draws: a standard error of 0.65 %
-    assert not off[:, [i for i in range(5) if i != column]].any()
-    assert torch.cat(noisy.answers).unique().tolist() == [1], "recorded without noise"
-
-
-def test_visits_are_counted() -> None:
-    counter: Any = visits.Counter(ConstantEnvironment())
-    counter.step(None), counter.step(None)
-    assert counter.entered.tolist() == [12] * 4  # two steps of six environments, ones everywhere
-    shares = {name: row["share"] for name, row in json.loads((RESULTS / "visits.json").read_text()).items()}
-    assert all(sum(share) == pytest.approx(1, abs=1e-3) and len(share) == 48 for share in shares.values())
 
 
 # -- published figures -------------------------------------------------------------------------------------------------

@@ -11,14 +11,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from pytorch_lightning import Trainer
 
 import trainer
 import understudy
 from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
-from control.lightning.callbacks import StopWhenFlat
 from envs.make import make_environment, stages_of
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
@@ -306,14 +304,3 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
     printed = capsys.readouterr().out
     assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
-
-
-def test_progress_of_a_teacher_that_cannot_improve() -> None:
-    """After the highest possible return in epoch 10, a training ends in epoch 30, not 50."""
-    shown: list[float] = []
-    callback = StopWhenFlat(20, lambda fraction, text: shown.append(fraction), 500.0)
-    module: Any = SimpleNamespace(gradient_steps=0, epoch=15, finished_fraction=lambda: 0.3)
-    for best in (499.0, 500.0):
-        callback.best_score, callback.wait_count = torch.tensor(best), 5
-        callback.on_train_epoch_end(Trainer(logger=False), module)
-    assert shown == [0.3, 0.5]

@@ -100,17 +100,6 @@ def test_incompatible_settings(settings: dict[str, Any], line: str) -> None:
     assert message is not None and line in message and "\n" not in message
 
 
-@pytest.mark.parametrize("settings", [
-    {"objective": "average", "test_every": 25, "average_from": 50, "inner_steps": 75},
-    {"objective": "average", "test_every": 25, "average_from": 50, "second_phase": None, "second_steps": 70},
-    *(GROWS | {"quit_when_solved": quits, "generations": count} for quits, count in ((True, 9), (False, 8))),
-    {"objective": "threshold", "solved_reward": 5.0}, {"rank_apart": True, "strategy": "nes", "score_transform": 3},
-    {"choose_by": "stays", "solved_reward": 5.0, "test_every": 100, "deploy_steps": 100},
-])  # fmt: skip
-def test_compatible_settings(settings: dict[str, Any]) -> None:
-    assert validate(Config(**settings)) is None
-
-
 def test_settings_of_a_phase() -> None:
     config = SearchConfig(second_phase=3, second_noise_std=0.5, second_agents=7, second_steps=11)
     changed = {"noise_std": 0.5, "agents_per_proxy": 7, "inner_steps": 11}

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -298,16 +297,6 @@ def test_lightnings_callbacks_and_loggers_work_with_every_family(
         (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
         content = record.read_bytes()
         assert all(tag.encode() in content for tag in tags)
-
-
-@pytest.mark.parametrize("name", ["UDRL", "DDQN", "SE"])
-def test_max_time_ends_the_training(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.lightning.evolution_strategy.FLAT_LIMIT", 10**9)  # fast machines make many generations
-    module = module_of(name)
-    fitting = lightning(tmp_path, 10**6, *strategy_of(name), max_time=timedelta(seconds=0.3))
-    fitting.fit(module)
-    assert fitting.should_stop and fitting.global_step == module.epoch < 10**6
-    module.close()
 
 
 # -- the page and its notebook -----------------------------------------------------------------------------------------

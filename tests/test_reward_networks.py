@@ -206,14 +206,6 @@ def test_transitions_for_first_networks() -> None:
         assert states.shape[1:] == real.spaces.obs_shape and hand.potential(states).shape == states.shape[:1]
 
 
-@pytest.mark.parametrize("mode", [2, 6])
-def test_sizes_as_published(mode: int) -> None:
-    assert Networks(Config(mode=mode, proxy_hidden_size=32), Spaces((48,), Discrete(4))).size == 1601
-    assert Networks(Config(mode=mode, proxy_hidden_size=64), Spaces((4,), Discrete(2))).size == 385
-    cheetah = Spaces((17,), Discrete(2), info=("a", "b", "c", "d"))
-    assert [Networks(Config(mode=m), cheetah).size for m in (mode, mode + 2, 101)] == [2433, 2945, 4]
-
-
 # -- wrappers ----------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, run_folder, trained
+from helpers import flags, trained
 from test_envs import Scripted
 
 
@@ -137,13 +137,3 @@ def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.Mon
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["CPG", "AAC"])
-def test_learns_cartpole(name: str, logdir: Path) -> None:
-    """Three seeds; past runs reached 280 to 480."""
-    argv = ["--implementation", name, "--gamename", "cartpole", "--num_seeds", "3", "--logdir", str(logdir),
-            "--max_episodes", "800", "--eval_every", "1000"]  # fmt: skip
-    assert trainer.main(argv) == 0
-    assert min(read_metrics(run_folder(logdir) / "metrics.csv")["rollout/return_running_best"][-3:]) > 150

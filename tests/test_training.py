@@ -1,6 +1,5 @@
 """Whole runs through the command: their files, stopping, reloading, warnings and signals."""
 
-import functools
 import math
 import re
 import signal
@@ -21,7 +20,6 @@ from conftest import Finished
 from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
-from control.lightning.proxy_module import ProxyModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
@@ -161,19 +159,6 @@ def test_rows_of_a_short_run_are_at_equal_distances(logdir: Path) -> None:
         epoch for epoch, score in zip(metrics["epoch"], metrics["eval/return_greedy"], strict=True) if score > 0
     ]
     assert evaluated == [5, 9, 10, 14, 18, 20, 22] and rows == [1, 5, 9, 14, 18, 22]
-
-
-@pytest.mark.parametrize(("epochs", "eval_every", "count"), [(60, 5, 13), (30, 10, 16), (200, 1, 21), (12, 5, 12)])
-def test_rows_of_a_search(epochs: int, eval_every: int, count: int) -> None:
-    """About ten to twenty, some of which have a test of the mean."""
-    config = SimpleNamespace(at=lambda epoch: SimpleNamespace(eval_every=eval_every))
-    rows = []
-    for epoch in range(1, epochs + 1):
-        search: Any = SimpleNamespace(epochs_before=0, epochs=epochs, epoch=epoch, config=config)
-        search.is_over = functools.partial(int.__eq__, epoch, epochs)
-        rows += [epoch] * ProxyModule.is_reported(search)
-    tested = {*range(1, epochs, eval_every), epochs}
-    assert len(rows) == count and len(set(np.diff(rows)[:-1])) == 1 and (tested <= {*rows} or {*rows} <= tested)
 
 
 def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,10 +422,3 @@ def test_compiling_is_announced_once_and_before_the_first_epoch(
         assert len(announced) == times
     metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
     assert metrics["time/train"][0] < 3, "compiling takes ten seconds"
-
-
-def test_machine_code_that_does_not_exist_is_refused(logdir: Path, capsys: Shown) -> None:
-    pytest.importorskip("numba")
-    argv = flags(logdir, "--compiled", implementation="DDQN", intrinsic="icm")
-    message = "compiled is true, but DDQN with these settings has no machine code; allowed: false"
-    refused(trainer.main, argv, message, capsys)
