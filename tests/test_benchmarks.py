@@ -125,18 +125,6 @@ both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])
 
 
 @both_presets
-def test_plain_ddqn_settings(preset: str) -> None:
-    plain, (agent, config) = plain_ddqn.PRESETS[preset], settings_of(preset)
-    assert plain.activation.__name__ == {"tanh": "Tanh", "relu": "ReLU"}[agent.activation]
-    agent_settings = (agent.hidden_sizes[0], agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init,
-            agent.eps_min, agent.eps_decay, config.proxy_hidden_size, config.raw_done, agent.buffer_size,
-            agent.init_episodes)  # fmt: skip
-    hidden, _, *rest = dataclasses.astuple(plain)
-    assert (hidden, *rest) == agent_settings and plain_ddqn.EPISODE_STEPS == config.max_steps
-    assert (config.proxy_hidden_layer, config.proxy_activation_fn, len(agent.hidden_sizes)) == (1, "leakyrelu", 1)
-
-
-@both_presets
 def test_plain_ddqn_update(preset: str) -> None:
     torch.manual_seed(0)
     our_agent, _ = ddqn_and_proxies(preset)
@@ -160,23 +148,6 @@ def test_plain_ddqn_update(preset: str) -> None:
         actual = [parameter.flatten() for parameter in plain_network.parameters()]
         torch.testing.assert_close(torch.cat(actual), torch.cat(expected), atol=1e-5, rtol=0)
     assert (flat_of(plain.online) - old_weights).abs().max() > 1e-3
-
-
-@both_presets
-def test_plain_synthetic_environment(preset: str) -> None:
-    _, program = ddqn_and_proxies(preset)
-    stage = plain_ddqn.SyntheticEnvironment(plain_ddqn.PRESETS[preset])
-    for name in ("state", "reward", "done"):
-        plain_ddqn.take_weights(getattr(stage, f"{name}_net"), program.layers[name], 1)
-    stage.reset()
-    for action in (0, 1, 1, 0):
-        obs = stage.state
-        expected = program.step(obs.expand(2, 1, 4), torch.full((2, 1), action))
-        next_obs, reward, done, _ = stage.step(action)
-        torch.testing.assert_close(next_obs, expected.next_state[1, 0])
-        torch.testing.assert_close(reward, expected.reward[1])
-        expected_done = expected.done[1] if stage.raw_done else (expected.done[1] > 0.5).float()
-        torch.testing.assert_close(torch.as_tensor(done).float().view(1), expected_done)
 
 
 @pytest.mark.parametrize("implementation", ["CPG", "AAC"])

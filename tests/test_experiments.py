@@ -18,7 +18,6 @@ import fake_runs
 from conftest import ROOT
 from control.cli.parse import parse
 from control.reports.runs import read_runs
-from control.reports.sheets import WIDTH
 from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
 from models.settings import SettingError
@@ -106,31 +105,6 @@ def test_no_published_figure_is_older_than_its_numbers() -> None:
     for figure, numbers in sources.items():
         with Image.open(figure) as image:
             assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {figure} again"
-
-
-def titles(figure: Any) -> list[str]:
-    return [axis.get_title("left").replace("\n", " ") for axis in figure.axes]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_of_scripts(theme: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
-    out = ["--plot_theme", theme, "--out"]
-    assert gradients.main([str(RESULTS / "policy_gradients.json"), *out, str(tmp_path / "a.png")]) == 0
-    assert cells.main([str(RESULTS / "model_generalisation.json"), *out, str(tmp_path / "b.svg")]) == 0
-    numbers = ["--numbers", str(RESULTS / "synthetic_environments.json")]
-    assert proxies.main([*numbers, *out, str(tmp_path / "c.png")]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.svg", "c.png"]
-    policy, models, searches = figures
-    assert titles(policy) == ["Score of each seed", "Seeds that score more", "Probability that AAC, tuned is better"]
-    dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
-    assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
-    note = " ".join(text.get_text() for text in policy.texts)
-    assert "; lines of probabilities: 95 %" in note.replace("\n", " "), "profiles of six have no bands"
-    assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
-    rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
-    assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 16
-    assert all(figure.get_size_inches()[0] == WIDTH for figure in figures)
-    assert len({figure.get_facecolor() for figure in figures}) == 1
 
 
 # -- runs of policy gradients and model generalisation -----------------------------------------------------------------

@@ -201,13 +201,10 @@ def test_a_search_solves_cartpole(script: Path) -> None:
     assert solved and reports[-1]["score"] >= 475
 
 
-def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
+def test_the_controls_of_the_page_exist_and_are_accessible() -> None:
     controls = (ROOT / "docs/live/controls.html").read_text()
-    assert len(script.read_bytes()) + len(controls.encode()) <= 40_000
-    paths = ("docs/live/learning.js", "docs/live/page.js", "docs/search.js", "control/commands/policy.js")
-    sources = [(ROOT / path).read_text() for path in paths]
-    assert sum(source.count("\n") for source in sources) <= 900
-    used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', sources[1])) | {"learned", "real"}
+    page = (ROOT / "docs/live/page.js").read_text()
+    used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', page)) | {"learned", "real"}
     names = re.findall(r'id="live-([\w-]+)"', controls)
     assert used <= set(names) and len(names) == len(set(names))
     # Each canvas has a text alternative, each control a label, and what changes is announced.
@@ -215,7 +212,3 @@ def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
         assert re.search(r'aria-label(ledby)?="', canvas), canvas
     assert len(re.findall(r"<label>", controls)) == len(re.findall(r"<(select|input|progress)\b", controls))
     assert controls.count('role="status"') == 2
-    text = (ROOT / "docs/live.md").read_text()
-    prose = re.sub(r"<!-- repository -->.*?<!-- /repository -->|```.*?```|\(\S+\.md\)", "", text, flags=re.DOTALL)
-    assert 100 < len(prose.split()) <= 150 and "(synthetic_environments.md)" in text
-    assert "live.md" in (ROOT / "docs/index.md").read_text()

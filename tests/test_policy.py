@@ -283,55 +283,67 @@ def test_push_and_load_a_proxy(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, ca
             understudy.load(name)
 
 
-def test_wrong_files_and_observations(tmp_path: Path) -> None:
-    file = tmp_path / "agent.safetensors"
-    agent = build("DDQN", spaces_of("cartpole"), [3])
-    policy = understudy.Policy(exported(agent, file))
-    for obs in (np.zeros(5), np.zeros((1, 1, 4)), 3):
-        with pytest.raises(understudy.PolicyError, match=r"allowed: \[4\] or \[N, 4\]"):
-            policy(obs)
-    for obs, problem in (
-        ([1e300, 0, 0, 0], "is .1e[+]300, 0.0, 0.0, 0.0.; allowed: finite"),
-        (["a"] * 4, "no array of numbers"),
-        ([[1, 2], [3]], "no array of numbers"),
-    ):
-        with pytest.raises(understudy.PolicyError, match=problem):
-            policy(obs)
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """An exported agent of CartPole."""
+    return exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "agent.safetensors")
+
+
+@pytest.mark.parametrize(("obs", "message"), [
+    *((obs, r"allowed: \[4\] or \[N, 4\]") for obs in (np.zeros(5), np.zeros((1, 1, 4)), 3)),
+    ([1e300, 0, 0, 0], r"is .1e\+300, 0.0, 0.0, 0.0.; allowed: finite"),
+    (["a"] * 4, "no array of numbers"), ([[1, 2], [3]], "no array of numbers"),
+])  # fmt: skip
+def test_wrong_observations_are_refused(obs: Any, message: str, file: Path) -> None:
+    with pytest.raises(understudy.PolicyError, match=message):
+        understudy.Policy(file)(obs)
+
+
+def test_policies_can_be_pickled(file: Path) -> None:
+    policy = understudy.Policy(file)
     assert pickle.loads(pickle.dumps(policy))(np.ones(4)) == policy(np.ones(4))
+
+
+def test_files_that_cannot_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match="which cannot be written"):
-        exported(agent, tmp_path / "file" / "a.safetensors")
-    tensors = safetensors_numpy.load_file(file)
-    header = {"format": 1, "game": "cartpole", "implementation": "DDQN", "actions": {"n": 2}, "cells": False}
-    header |= {"activations": ["tanh"], "head": "argmax"}
-
-    def fault(changes: dict[str, Any], **changed: np.ndarray) -> str:
-        text = json.dumps(header | changes)
-        safetensors_numpy.save_file(tensors | changed, tmp_path / "other", {"understudy_policy": text})
-        with pytest.raises(understudy.PolicyError) as caught:
-            understudy.Policy(tmp_path / "other")
-        return str(caught.value)
-
-    assert "is missing" in fault({"activations": ["tanh"] * 9})
-    assert "an activation is 'sine'" in fault({"activations": ["sine"]})
-    assert "2 outputs for 3 actions" in fault({"actions": {"n": 3}})
-    assert "of format 1 or 2" in fault({"format": 3})
-    assert "its command is ['return'] with the shape (7, 0)" in fault({"format": 2, "command": ["return"]})
-    layers = {"activations": header["activations"], "command": ["return"]}
-    assert "its command is ['return'] with the shape (2, 1)" in fault(layers, command=np.zeros((2, 1), np.float32))
-    command = {"command": np.ones((7, 1), np.float32)}
-    gate = {"gates.0.bias": tensors["layers.0.bias"], "gates.0.weight": np.ones((2, 1), np.float32)}
-    assert "layer 0 has shapes" in fault(layers, **command, **gate)
-    assert "layer 0 has shapes" in fault({"activations": ["one_hot/7"]})
-    assert "an activation is 'one_hot/0'" in fault({"activations": ["one_hot/0"]})
-    for bounds, text in (
-        ({"low": [1, -1], "high": [-1, 1]}, "low [1.0, -1.0], high [-1.0, 1.0]"),
-        ({"low": [-1, -1], "high": [1]}, "low [-1.0, -1.0], high [1.0]"),
-        ({"low": -1, "high": 1}, "low -1.0, high 1.0"),
-        ({"low": [-1, -1], "high": [1, float("inf")]}, "low [-1.0, -1.0], high [1.0, inf]"),
-    ):
-        assert f"its bounds of actions are {text}" in fault({"head": "clip", "actions": bounds})
-    nan = {"layers.0.bias": np.full_like(tensors["layers.0.bias"], np.nan)}
-    assert "finite float32" in fault({"activations": header["activations"]}, **nan)
+        exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "file" / "a.safetensors")
     with pytest.raises(understudy.PolicyError, match="allowed: a file of --eval_agent RUN --export FILE"):
         understudy.Policy(tmp_path / "absent")
+
+
+HEADER: dict[str, Any] = {
+    "format": 1, "game": "cartpole", "implementation": "DDQN", "actions": {"n": 2}, "cells": False, "head": "argmax",
+    "activations": ["tanh"],
+}  # fmt: skip
+ONE_COMMAND = {"command": np.ones((7, 1), np.float32)}
+# Changes of the header and of the tensors, and the message.
+FAULTS: list[tuple[dict[str, Any], dict[str, np.ndarray], str]] = [
+    ({"activations": ["tanh"] * 9}, {}, "is missing"),
+    ({"activations": ["sine"]}, {}, "an activation is 'sine'"),
+    ({"activations": ["one_hot/7"]}, {}, "layer 0 has shapes"),
+    ({"activations": ["one_hot/0"]}, {}, "an activation is 'one_hot/0'"),
+    ({"actions": {"n": 3}}, {}, "2 outputs for 3 actions"),
+    ({"format": 3}, {}, "of format 1 or 2"),
+    ({"format": 2, "command": ["return"]}, {}, "its command is ['return'] with the shape (7, 0)"),
+    ({"command": ["return"]}, {"command": np.zeros((2, 1), np.float32)}, "['return'] with the shape (2, 1)"),
+    ({"command": ["return"]}, ONE_COMMAND | {
+        "gates.0.bias": np.ones(32, np.float32), "gates.0.weight": np.ones((2, 1), np.float32)}, "layer 0 has shapes"),
+    *(({"head": "clip", "actions": {"low": low, "high": high}}, {}, f"its bounds of actions are {text}")
+      for low, high, text in (
+        ([1, -1], [-1, 1], "low [1.0, -1.0], high [-1.0, 1.0]"), ([-1, -1], [1], "low [-1.0, -1.0], high [1.0]"),
+        (-1, 1, "low -1.0, high 1.0"), ([-1, -1], [1, float("inf")], "low [-1.0, -1.0], high [1.0, inf]"),
+    )),
+    ({}, {"layers.1.bias": np.full(2, np.nan, np.float32)}, "finite float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "tensors", "message"), FAULTS)
+def test_damaged_files_are_refused(
+    changes: dict[str, Any], tensors: dict[str, np.ndarray], message: str, file: Path
+) -> None:
+    layers = safetensors_numpy.load_file(file)
+    safetensors_numpy.save_file(layers | tensors, file, {"understudy_policy": json.dumps(HEADER | changes)})
+    with pytest.raises(understudy.PolicyError) as caught:
+        understudy.Policy(file)
+    assert message in str(caught.value)

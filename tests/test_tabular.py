@@ -160,16 +160,6 @@ def test_ties() -> None:
     assert (policy.act(one_hot_obs(*[0] * 30)) == 0).all()  # a test takes the first
 
 
-@pytest.mark.parametrize("decay", [0.5, 1.0])
-def test_epsilon_greedy_frequencies(decay: float) -> None:
-    """Members with 0 and 3 episodes; epsilon halves from 0.8 down to 0.2."""
-    agent = make_agent(dataclasses.replace(GREEDY, eps_init=0.8, eps_min=0.8 if decay == 1 else 0.2, eps_decay=decay))
-    agent.episodes = torch.tensor([0, 3])
-    action_means = torch.stack([agent.act(one_hot_obs(0, 0))[:, 0] for _ in range(2000)]).float().mean(0)
-    assert action_means.tolist() == pytest.approx([0.4, 0.4 if decay == 1 else 0.1], abs=0.04)
-    assert agent.metrics()["train/epsilon"].tolist() == pytest.approx([0.8, 0.8 if decay == 1 else 0.2])
-
-
 def test_varied_hyperparameters() -> None:
     config = Config(vary_hp=True)
     configs = [sample_config(config, seed) for seed in range(300)]
