@@ -206,9 +206,3 @@ def test_ids_that_no_new_dataset_can_have(name: str) -> None:
     (get_dataset_path("taken/random-v0") / "data").mkdir(parents=True, exist_ok=True)
     with pytest.raises(SettingError, match="^save_dataset is "):
         recordings.check_new(name)
-
-
-def test_the_folder_of_datasets_can_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data"))  # a dataset has a folder of this name
-    get_dataset_path()
-    recordings.check_new("lander/ppo-v0")

@@ -16,13 +16,12 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import understudy
 from control.reports.reward import _map, invariance
 from control.reports.sheets import PLAIN
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
-from envs.reward import collect_transitions
+from envs.reward import Stages, collect_transitions
 from models.proxies import files
 from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
@@ -46,6 +45,11 @@ WITH_INFO = (3, 4, 7, 8, 101, 102)
 POTENTIALS = (1, 2, 3, 4)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "proxy.safetensors"
+
+
 def settings_of(mode: int, **overrides: Any) -> dict[str, Any]:
     return {"mode": mode} | SMALL | SCALED | overrides
 
@@ -57,51 +61,63 @@ def test_published_modes() -> None:
     assert [n for n, mode in MODES.items() if not mode.state] == [0, 101, 102]
 
 
-@pytest.mark.parametrize("terminal", ["free", "zero"])
-@pytest.mark.parametrize("mode", MODES)
-def test_step_pays_the_reward_of_plain_layers(mode: int, terminal: str, telling: str, tmp_path: Path) -> None:
-    """Three agents with different discounts and two environments each; one of them also with the wrapper."""
-    gammas, layers = [0.9, 0.5, 1.0], mode % 3
+def networks_of(mode: int, terminal: str, game: str, members: int) -> tuple[Stages, torch.Tensor]:
+    """Random networks with up to two layers, and with bent outputs in some modes."""
     bent = {"rn_output": "symexp" if mode % 3 == 2 else "linear"}
-    stages, flat = random_networks(
-        telling, 3, **settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=layers, **bent)
-    )
-    shaped_env = stages.stage(flat, Learners(gammas, envs=2))
-    real = make_environment(telling, 3, 2)
+    settings = settings_of(mode, rn_terminal=terminal, proxy_hidden_layer=mode % 3, **bent)
+    return random_networks(game, members, **settings)
+
+
+every_mode = pytest.mark.parametrize(
+    ("mode", "terminal"), [(mode, terminal) for mode in MODES for terminal in ("free", "zero")]
+)
+
+
+@every_mode
+def test_step_pays_the_reward_of_plain_layers(mode: int, terminal: str, telling: str) -> None:
+    """Three agents with different discounts and two environments each."""
+    gammas = [0.9, 0.5, 1.0]
+    stages, flat = networks_of(mode, terminal, telling, 3)
+    shaped_env, real = stages.stage(flat, Learners(gammas, envs=2)), make_environment(telling, 3, 2)
     seeds, generator = torch.arange(6).view(3, 2), torch.Generator().manual_seed(3)
-    previous_obs = shaped_env.reset(seeds)
-    assert torch.equal(previous_obs, real.reset(seeds))
-    path = written(tmp_path / "proxy.safetensors", stages, flat[1])
-    with gym.make("Telling-v0", disable_env_checker=True) as inner:
-        wrapped = understudy.RewardWrapper(inner, path, discount=gammas[1])
-        wrapped.reset(seed=2)  # agent 1, its first episode
-        ends = 0
-        for step in range(12):
-            actions = torch.randint(2, (3, 2), generator=generator)
-            shaped_step, real_step = shaped_env.step(actions), real.step(actions)
-            assert real_step.info is not None
-            for m, e in itertools.product(range(3), range(2)):
-                states, info = torch.stack([previous_obs[m, e], real_step.obs[m, e]]), real_step.info[m, e]
-                phi, next_phi = phi_of(stages.parameters, flat[m], states, info.expand(2, -1)).tolist()
-                if terminal == "zero" and real_step.terminated[m, e]:
-                    next_phi = 0.0
-                expected = PAID[mode](float(real_step.reward[m, e]), phi, next_phi, gammas[m])
-                assert_near(shaped_step.reward[m, e], expected)
-            if mode == 0:
-                assert torch.equal(shaped_step.reward, real_step.reward)
-            for name in ("obs", "terminated", "truncated", "info"):
-                assert torch.equal(getattr(shaped_step, name), getattr(real_step, name)), name
-            _, reward, terminated, truncated, info = wrapped.step(int(actions[1, 0]))
-            assert_near(reward, shaped_step.reward[1, 0])
-            assert info["native_reward"] == pytest.approx(float(real_step.reward[1, 0])) and info["unused"] == 7.0
-            assert (terminated, truncated) == (bool(real_step.terminated[1, 0]), bool(real_step.truncated[1, 0]))
-            fresh, where = torch.arange(6).view(3, 2) + 10 * step, real_step.done
-            ends += int(real_step.terminated.any()) + int(real_step.truncated.any())
-            previous_obs = shaped_env.reset(fresh, where)
-            assert torch.equal(previous_obs, real.reset(fresh, where))
-            if terminated or truncated:
-                wrapped.reset(seed=int(fresh[1, 0]))
-    assert ends > 2
+    obs, real_obs = shaped_env.reset(seeds), real.reset(seeds)
+    num_ends = 0
+    for _ in range(12):
+        assert torch.equal(obs, real_obs)
+        actions = torch.randint(2, (3, 2), generator=generator)
+        shaped_step, step = shaped_env.step(actions), real.step(actions)
+        for m, e in itertools.product(range(3), range(2)):
+            states = torch.stack([obs[m, e], step.obs[m, e]])
+            phi, next_phi = phi_of(stages.parameters, flat[m], states, step.info[m, e].expand(2, -1)).tolist()
+            if terminal == "zero" and step.terminated[m, e]:
+                next_phi = 0.0
+            assert_near(shaped_step.reward[m, e], PAID[mode](float(step.reward[m, e]), phi, next_phi, gammas[m]))
+        if mode == 0:
+            assert torch.equal(shaped_step.reward, step.reward)
+        for name in ("obs", "terminated", "truncated", "info"):
+            assert torch.equal(getattr(shaped_step, name), getattr(step, name)), name
+        num_ends += int(step.done.sum())
+        seeds = seeds + 10
+        obs, real_obs = shaped_env.reset(seeds, step.done), real.reset(seeds, step.done)
+    assert num_ends > 2
+
+
+@every_mode
+def test_wrapper_pays_the_reward_of_the_tensor_program(mode: int, terminal: str, telling: str, path: Path) -> None:
+    stages, flat = networks_of(mode, terminal, telling, 1)
+    env = RewardWrapper(gym.make("Telling-v0"), written(path, stages, flat[0]), discount=0.9)
+    program, seed = stages.stage(flat, Learners([0.9])), 0
+    env.reset(seed=seed), program.reset(torch.tensor([[seed]]))
+    for action in np.random.default_rng(0).integers(2, size=20).tolist():
+        obs, reward, terminated, truncated, info = env.step(action)
+        step = program.step(torch.tensor([[action]]))
+        assert_near(reward, step.reward[0, 0])
+        assert (terminated, truncated) == (step.terminated.item(), step.truncated.item())
+        assert info["native_reward"] == pytest.approx(float(obs[1])) and info["unused"] == 7.0
+        if terminated or truncated:
+            seed += 1
+            env.reset(seed=seed), program.reset(torch.tensor([[seed]]))
+    assert seed > 2
 
 
 def test_inactive_rows_pay_nothing_and_snapshots_restore(telling: str) -> None:
@@ -207,11 +223,6 @@ def test_transitions_for_first_networks() -> None:
 
 
 # -- wrappers ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "proxy.safetensors"
 
 
 def one_by_one(path: Path, seeds: list[int], actions: np.ndarray, discount: float) -> list[list[tuple]]:
