@@ -19,10 +19,8 @@ from torch import nn
 from benchmarks.common import Result, interleave, median_ratio, ratio_interval, verdict
 from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import policy_gradients as plain_pg
-from benchmarks.plain.udrl import BehaviorPolicy
 from conftest import ROOT
 from fake_runs import Shown
-from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.networks import Networks, Program
@@ -96,15 +94,6 @@ def flat_of(network: nn.Module) -> torch.Tensor:
     """The inverse of `load_flat`."""
     linear = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
     return torch.cat([part.detach().flatten() for layer in linear for part in (layer.weight.T, layer.bias)])
-
-
-def test_plain_behavior_policy() -> None:
-    network, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1]), "relu"), BehaviorPolicy()
-    plain.take_weights(network.named_weights())
-    obs, command = torch.randn(5, 8), torch.rand(5, 2) * 100
-    expected = network(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)
-    assert sum(p.numel() for p in plain.parameters()) == network.flat.shape[1] == 38_148
-    torch.testing.assert_close(plain(obs, command), expected)
 
 
 def settings_of(preset: str) -> tuple[Any, Any]:

@@ -209,7 +209,7 @@ def test_machine_code_equals_torch(kind: str, case: str) -> None:
     ("plateau", {"early_out_num": 2, "early_out_virtual_diff": 0.2}),
     ("tests", {"solved_reward": 10.0, "test_limit": 10, "early_out_num": 1}), ("budget", {"train_episodes": 4}),
 ])  # fmt: skip
-def test_training_stops_at_same_step(rule: str, changes: dict[str, Any]) -> None:
+def test_training_stops_at_the_same_step_as_in_torch(rule: str, changes: dict[str, Any]) -> None:
     argv = "SE --gamename cartpole --max_steps 25"
     old, new, first, second = train_both(argv, 400, inner_rule=rule, **changes)
     assert first.steps.unique().numel() > 1 or int(first.steps[0]) < 400
@@ -286,7 +286,7 @@ def test_play_equals_rollout(game: str, kind: str) -> None:
 @pytest.mark.parametrize("argv", [
     DDQNS["bandit, ten environments"], TD3S["relu"], SACS["relu"], DISCRETE_TD3S["soft"], TABLES["count bonus, drawn"],
 ])  # fmt: skip
-def test_tests_during_training(argv: str) -> None:
+def test_tests_inside_compiled_training_equal_tests_between_blocks(argv: str) -> None:
     """Inside the compiled loop, and by `play` between its blocks."""
     inner = loop_of(argv, inner_steps=310, test_every=40, test_episodes=2, test_limit=30, inner_rule="budget")
     inner.agent_config, seeds = dataclasses.replace(inner.agent_config, vary_hp=False), [3, 1, 4]

@@ -250,23 +250,6 @@ def test_unsuitable_run_is_an_error(
 # -- against the original ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("fixture", "agent"), [(f, a) for f in parity.FIXTURES for a in parity.FIXTURES[f]["agents"]])
-def test_parity_runs_have_the_settings_of_the_original(fixture: str, agent: str) -> None:
-    settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
-    run, config = settings.run, settings.agent
-    assert (run.seed, run.num_threads, config.faithful_to_paper) == (5, 2, True)
-    assert config.discount == 0.9 and config.training_start_time == 1000
-    if fixture == "untrained":
-        assert (run.num_seeds, config.total_steps, config.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
-        return
-    step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
-    assert (run.num_seeds, config.hidden_sizes) == (10, (64, 64))
-    assert (config.lr, config.buffer_size, config.target_update_frequency) == (step, buffer, 50)
-    assert config.batch_size == (80 if agent == "ER" else 8) and config.episodic_env == (fixture == "A")
-    assert config.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
-    assert config.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
-
-
 def made_up_curve(mean: float, error: float) -> Any:
     return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
 

@@ -33,7 +33,7 @@ def walk(world: GridMap | CliffWalking, actions: list[int], first: int | None = 
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_spaces(name: str) -> None:
+def test_spaces_equal_gymnasium(name: str) -> None:
     dynamics, cells = make_dynamics(name), sum(map(len, MAPS[name]))
     assert dynamics is not None
     bound = GAMES[name].max_return
@@ -64,7 +64,7 @@ def test_optimal_returns(name: str) -> None:
     assert max(final_returns) <= GAMES[name].max_return  # type: ignore[operator]
 
 
-def test_room_moves() -> None:
+def test_walls_stop_and_holes_end() -> None:
     walls, holes = GridMap("wallroom"), GridMap("holeroom")
     right_twice = [RIGHT, RIGHT]
     assert walk(walls, right_twice) == [(1, -0.01, False), (1, -0.01, False)]
@@ -111,7 +111,7 @@ def test_cliff_equals_cliffwalking_except_ends() -> None:
                 assert cliff_move == walking_move and not cliff_move[2]
 
 
-def test_gymnasium_environments() -> None:
+def test_maps_are_gymnasium_environments() -> None:
     env = gym.make("understudy/Cliff-v0", render_mode="ansi")
     assert env.spec is not None and env.spec.max_episode_steps == 50
     assert env.reset(seed=0)[0] == 36

@@ -23,7 +23,6 @@ from helpers import ALL, MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
 from models.agents.model_generalisation.experience import Transitions
 from models.agents.model_generalisation.latents import sample_classes
-from models.streams import Streams
 
 NAMES = MODELS[:5]
 MAZE, FLUTE = "procmaze,grid_size=3", "panflute,num_pipes=3"
@@ -61,18 +60,6 @@ def test_metrics_are_means_since_last_call(name: str, expected: str) -> None:
     assert all(torch.equal(means.pop(tag), single[-1][tag]) for tag in LATEST)
     for tag, mean in means.items():
         torch.testing.assert_close(mean, torch.stack([logged[tag] for logged in single[1:]]).mean(0))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_policy_takes_best_action(name: str) -> None:
-    agent = step_loop(name, MAZE, seeds=3).agent
-    obs, policy = torch.rand(3, 6, agent.obs_size).round(), agent.begin(6, Streams([0, 1, 2]))
-    with torch.no_grad():
-        if "Latent" not in name:
-            assert torch.equal(policy.act(obs), agent.values(obs).argmax(2))
-        for part in agent.values.parameters():
-            part.zero_()
-    assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # the first of equal values
 
 
 @pytest.mark.parametrize(("probability", "table"), [

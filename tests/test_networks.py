@@ -94,7 +94,7 @@ def test_published_weights() -> None:
 
 
 @pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
-def test_behavior_network_activations(name: str, activation: Callable[[Tensor], Tensor]) -> None:
+def test_behavior_network_equals_plain_layers(name: str, activation: Callable[[Tensor], Tensor]) -> None:
     network = BehaviorNetwork(8, 2, 4, (6, 10, 5), Streams([0]), name).double()
     obs, command = random_inputs(1, 2)
     weights = plain(network, 0)
@@ -131,7 +131,7 @@ def test_hypernetwork_initial_outputs_are_small() -> None:
 
 
 @pytest.mark.parametrize(("name", "activation"), ACTIVATIONS.items())
-def test_gated_network(name: str, activation: Callable[[Tensor], Tensor]) -> None:
+def test_gated_network_multiplies_layers_by_gates(name: str, activation: Callable[[Tensor], Tensor]) -> None:
     network = GatedNetwork(8, 1, 4, (64, 64), Streams([0, 1]), name).double()
     assert network.flat.shape[1] == 5_252
     obs, command = random_inputs(2, 1)
@@ -143,7 +143,7 @@ def test_gated_network(name: str, activation: Callable[[Tensor], Tensor]) -> Non
         torch.testing.assert_close(network(obs, command)[m], affine(weights, "output_fc", x))
 
 
-def test_convolutional_trunk() -> None:
+def test_convolutional_trunk_equals_torch() -> None:
     spaces = Spaces((8, 32, 32), Discrete(3), torch.uint8)
     trunk = ConvolutionalTrunk(spaces, (32, 48, 96, 128), Streams([0, 1]))
     assert trunk.features == 128 * 2 * 2

@@ -189,7 +189,7 @@ def test_gradients_equal_autograd(case: str) -> None:
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
-def test_policy_delay_per_member(config: Any) -> None:
+def test_actor_is_updated_after_every_delay_of_its_member(config: Any) -> None:
     """Member m starts to learn at step 2 m and counts its updates."""
     agent: Any = make_agent(dataclasses.replace(config, policy_delay=3, init_episodes=1))
     perturb_targets(agent)
@@ -248,7 +248,7 @@ def test_discrete_action_is_argmax_of_stored_vector() -> None:
     assert sorted(first[0].tolist()) == [0, 0, 1]
 
 
-def test_annealed_gumbel_temperature() -> None:
+def test_gumbel_temperature_is_annealed_per_member() -> None:
     """Linear from 2 to 0.1 over 2,000 updates of each member."""
     agent: Any = make_agent(dataclasses.replace(DISCRETE, gumbel_softmax_temp=2.0, gumbel_temperature="annealed"))
     for counts, expected in (([0, 1000, 2000], [2.0, 1.05, 0.1]), ([500, 9000, 1], [1.525, 0.1, 1.99905])):

@@ -66,7 +66,7 @@ def test_adam_equals_torch(kind: type, rates: list[float] | float) -> None:
 
 
 @pytest.mark.parametrize("rates", [[1e-2] * 3, RATES])
-def test_lockstep_adam(rates: list[float]) -> None:
+def test_lockstep_adam_equals_torch_and_the_member_alone(rates: list[float]) -> None:
     """Equals torch with the rate of each member, and bit for bit the member alone, resumed or selected."""
     start, grads = torch.randn(3, 192), gradients(50, 3, 192)
     optimizer = LockstepAdam(start.clone(), rates, BETAS, EPS)
@@ -121,7 +121,7 @@ def test_clipping_is_per_member(huge: float) -> None:
         assert param.grad[1].norm() == pytest.approx(1.0, rel=1e-4)
 
 
-def test_members_with_different_starts() -> None:
+def test_member_with_a_later_start_equals_the_member_alone() -> None:
     """Each equals the member alone bit for bit, although gradients are NaN before its start."""
     start, grads = torch.randn(3, 37), gradients(60, 3, 37)
     optimizer = make_optimizer(MemberAdam, start, RATES)

@@ -146,7 +146,7 @@ def test_actions_equal_the_agents(case: str, ending: str, count: int, tmp_path: 
         assert_near(actions, expected)
 
 
-def test_forms_of_calls(tmp_path: Path) -> None:
+def test_policies_take_one_or_many_observations_cells_and_commands(tmp_path: Path) -> None:
     """One observation, cells, commands for one and many, and stable-baselines3's `predict`."""
     cells = understudy.Policy(exported(exportable("QLearning", CELLS), tmp_path / "a.safetensors", "QLearning", CELLS))
     one_hot = np.eye(cells.obs_size, dtype=np.int64)
@@ -167,7 +167,7 @@ def test_forms_of_calls(tmp_path: Path) -> None:
     assert constant.advance(None, 7.0).tolist() == [20] and constant.predict(obs[0])[0] == constant(obs[0], [20])
 
 
-def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_that_no_network_describes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = build("UDRL-ranks", spaces_of("cartpole"), [3])
     images = build("UDRL", Spaces((3, 8, 8), Discrete(2), torch.uint8), [3])
     for agent, command, ending, problem in (

@@ -154,7 +154,7 @@ def test_rollout_stores_unclipped_actions() -> None:
     assert not torch.equal(action, raw_actions)
 
 
-def test_learning_rate_annealing() -> None:
+def test_annealed_learning_rate_falls_linearly() -> None:
     lr_factors = []
     for steps in (12, 24, 36):
         agent = run_agent(dataclasses.replace(SMALL, anneal_lr=True, lr=0.3), "discrete", steps)
@@ -164,13 +164,13 @@ def test_learning_rate_annealing() -> None:
     assert lr_factors == [1.0, 0.75, 0.5]
 
 
-def test_gradient_steps_metric() -> None:
+def test_gradient_steps_count_minibatches() -> None:
     loop = loop_of("PPO", "cartpole", 1, 2, dataclasses.replace(SMALL, ppo_epochs=3), steps_per_epoch=32)
     counts = [loop.epoch()["train/gradient_steps"].tolist() for _ in range(3)]  # rollouts end every 12 steps
     assert counts == [[12, 12], [24, 24], [48, 48]]
 
 
-def test_noise_in_evaluation() -> None:
+def test_evaluation_is_noisy_only_with_test_noise() -> None:
     obs = torch.randn(2, 5, 4)
     for noisy in (False, True):
         agent = run_agent(dataclasses.replace(SMALL, test_noise=noisy), "continuous", 1)
@@ -232,7 +232,7 @@ def test_warning_if_annealed_run_continues(anneal: bool, epochs: int, capsys: py
     assert warned == (anneal and epochs == 2)
 
 
-def test_images() -> None:
+def test_policy_and_values_share_convolutions() -> None:
     """Policy and values share convolutions. A member learns the same alone as beside another, to the bit."""
     spaces = Spaces((2, 11, 9), Discrete(3), torch.uint8, max_episode_steps=10)
     config = dataclasses.replace(SMALL, conv_channels=(4, 8), rollout_steps=6)

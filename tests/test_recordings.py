@@ -79,25 +79,6 @@ def test_the_dataset_names_its_environment() -> None:
     assert minari.load_dataset("named/random-v0").recover_environment().spec.id == "CartPole-v1"
 
 
-@pytest.mark.parametrize(
-    "case", ["UDRL", "RCP-A", *(pytest.param(case, marks=pytest.mark.slow) for case in ("UDRL-ranks", "RCP-R"))]
-)
-def test_members_learn_alone_as_in_company(case: str) -> None:
-    """From recorded episodes alone."""
-    record(f"{case}/random-v0", "cartpole")
-    config = tiny(case, dataset=f"minari:{case}/random-v0")
-
-    def weights(first: int, seeds: int) -> list[Tensor]:
-        loop = loop_of(case, "cartpole", first, seeds, config)
-        for _ in range(2):
-            loop.epoch()
-        assert loop.env_steps.tolist() == [2 * config.schedule.minibatch_steps] * seeds
-        return [parameter[-1] for parameter in loop.agent.policy.parameters()]
-
-    for alone, beside in zip(weights(3, 1), weights(1, 3), strict=True):
-        assert alone.equal(beside)
-
-
 def test_the_command_of_rcp_comes_from_all_episodes() -> None:
     """Not only from the last part of those that are read at a time."""
     written = record("command/random-v0", "cartpole")

@@ -31,7 +31,7 @@ def dynamics_of(settings: Config, members: int = 3) -> SyntheticDynamics:
 
 
 @pytest.mark.parametrize("init", ["torch", "normal"])
-def test_initial_parameters(init: str) -> None:
+def test_initial_parameters_have_their_distribution(init: str) -> None:
     networks = Networks(config(proxy_init=init, proxy_hidden_size=50), CARTPOLE)
     split = networks.split(networks.initial(Streams(range(100))))
     for name, part in networks.parts.items():

@@ -95,7 +95,7 @@ def test_solved_search_ends_and_other_agents_score_it(tmp_path: Path) -> None:
     assert reports[2]["epoch"] == 3 and 8 <= reports[2][METRIC] <= 20
 
 
-def test_defaults_of_trials() -> None:
+def test_trials_of_searches_have_their_defaults() -> None:
     default, run = settings(), settings().run
     assert (run.num_seeds, default.subcommand.tune_algorithm) == (3, "optuna_asha")
     assert default.subcommand.tune_objective == "generations"

@@ -82,14 +82,14 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentences(case: str) -> None:
+def test_verdict_and_its_sentence(case: str) -> None:
     details, passed, sentence = CASES[case]
     fields = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"} | details
     result = Verdict(**fields)
     assert (result.passed, result.sentence) == (passed, sentence)
 
 
-def test_kinds_of_agents() -> None:
+def test_joint_verdict_passes_if_most_kinds_pass() -> None:
     """Two of three kinds must pass, and the sentences name every kind."""
     fields: dict[str, Any] = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"}
     fields |= {"teacher": score(220.0, 4.0), "advice": "more"}
@@ -115,7 +115,7 @@ def test_kinds_of_agents() -> None:
     assert f"; {doubt}. Mean returns: PPO -139.0" in joint_verdict({"PPO": like_constant})["sentence"]
 
 
-def test_scores() -> None:
+def test_score_is_of_finite_returns() -> None:
     numbers = Score.of([1.0, 2.0, np.nan, 3.0, 6.0])
     # The squared deviations from 3 are 4, 1, 0 and 9: their sum by 3 is 14/3, and the error the root of 14/12.
     assert (numbers.mean, numbers.iqm, numbers.count) == (3.0, 2.5, 4)
@@ -125,7 +125,7 @@ def test_scores() -> None:
     assert not Score.of([1e6 + 1]).exceeds(Score.of([1e6]))  # a difference by rounding
 
 
-def test_constant_actions() -> None:
+def test_constant_actions_cover_the_space() -> None:
     assert list(constant_actions(Discrete(3))) == ["0", "1", "2"]
     assert list(constant_actions(Discrete(500)))[:: verdict.MOST_CONSTANTS - 1] == ["0", "499"]
     assert list(constant_actions(Continuous((-2.0,), (2.0,)))) == ["-2", "0", "2"]
@@ -150,7 +150,7 @@ def test_baselines_of_a_map() -> None:
     assert result.passed and json.loads(json.dumps(result.as_dict()))["passed"]
 
 
-def test_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_play_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "MOST_STEPS", 4000)
     baselines = Baselines.measure("mountaincar", 1)
     assert baselines.real_steps <= 4000 + 4 * 200 and 2 <= baselines.random.count < 32
@@ -218,7 +218,7 @@ def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("short_fits")
-def test_a_teacher(tmp_path: Path) -> None:
+def test_clone_is_compared_with_its_policy(tmp_path: Path) -> None:
     """A clone is compared with its policy."""
     changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_teachers:balance", "table_size": 50}
     status = trainer.main(flags(tmp_path, implementation="SE", **changes))
@@ -228,7 +228,7 @@ def test_a_teacher(tmp_path: Path) -> None:
     assert status == 1 - result["passed"]
 
 
-def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_bandit_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main("--eval_agent cartpole-bandit --num_agents 3 --no_real_baseline --num_threads 1".split()) == 0
     assert "returns: agents 500.0, random play" in capsys.readouterr().out
 
@@ -269,7 +269,7 @@ def test_each_implementation_is_evaluated_as_if_alone(capsys: pytest.CaptureFixt
     ("--gamename cartpole", ("mdp", "recipe", "DDQN")),
     ("--gamename acrobot --proxy bandit", ("bandit", "recipe", "DDQN")),
 ])  # fmt: skip
-def test_default_presets(words: str, expected: tuple[str, str, str]) -> None:
+def test_default_preset_of_each_game(words: str, expected: tuple[str, str, str]) -> None:
     """The preset that works on a game is the default, and is in config.yaml."""
     settings = parse(["--implementation", "SE", *words.split()])
     written = yaml.safe_load(to_yaml(settings))
