@@ -20,9 +20,6 @@ from helpers import load_events
 ROOT = Path(__file__).parents[1]
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
-
 def test_page_lists_all_tags() -> None:
     text = (ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8")
     for tag in TAGS.values():
@@ -30,9 +27,6 @@ def test_page_lists_all_tags() -> None:
         assert re.search(row, text), f"docs/tensorboard.md lacks {tag.name}"
     tag_names = set(re.findall(r"^\| `([a-z]+/[a-z_]+)` \|", text, re.MULTILINE))
     assert tag_names == set(TAGS)
-
-
-# -- pages -------------------------------------------------------------------------------------------------------------
 
 
 def logged_hyperparameters(folder: Path) -> dict[str, Any]:

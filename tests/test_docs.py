@@ -7,7 +7,6 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import trainer
 from conftest import ROOT
 from control.cli.parse import parse
 from envs.synthetic import starts_of
-from helpers import SEARCHED, on_policy
+from helpers import SEARCHED, completed, on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
 from models.registry import canonical_names, family
@@ -67,8 +66,8 @@ RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 # The quick suite only parses the commands of these pages: reference pages, with commands of other pages, and long ones.
 SLOW_PAGES = (
-    "docs/command_conditioned.md", "docs/model_generalisation.md", "docs/originals.md", "docs/paper.md", "docs/results/",
-    "docs/synthetic_environments", "docs/what_is_it_worth.md", "experiments/", "understudy/",
+    "docs/command_conditioned.md", "docs/model_generalisation.md", "docs/originals.md", "docs/paper.md",
+    "docs/results/", "docs/synthetic_environments", "docs/what_is_it_worth.md", "experiments/", "understudy/",
 )  # fmt: skip
 
 
@@ -211,10 +210,7 @@ def run(command: str, folder: Path) -> None:
         return
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": tools, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode in statuses, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    completed(["bash", "-c", command], folder, statuses, env=environment)
 
 
 @pytest.fixture

@@ -79,9 +79,6 @@ def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
     assert [rows[name]["late"]["from"] for name in ("native", "optimal")] == [0, 0]
 
 
-# -- published figures -------------------------------------------------------------------------------------------------
-
-
 def test_no_published_figure_is_older_than_its_numbers() -> None:
     """The commands of the page on the paper name the source of each of its figures."""
     page = (ROOT / "docs/paper.md").read_text()
@@ -98,9 +95,6 @@ def test_no_published_figure_is_older_than_its_numbers() -> None:
     for figure, numbers in sources.items():
         with Image.open(figure) as image:
             assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {figure} again"
-
-
-# -- runs of policy gradients and model generalisation -----------------------------------------------------------------
 
 
 def write_gradients(
@@ -140,9 +134,6 @@ def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: A
     return write_cell(logdir, implementation, "--gamename", "procmaze", *flags, **place)
 
 
-# -- policy gradients --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
 def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
@@ -165,9 +156,6 @@ def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -
     figure = logdir / "more" / "one.svg"
     assert gradients.main([str(logdir / "more"), "--x", "env_steps", "--out", str(figure)]) == 0
     assert list(json.loads(figure.with_suffix(".json").read_text())["arms"]) == ["AAC, tuned"] and figure.exists()
-
-
-# -- model generalisation ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.draws
@@ -216,9 +204,6 @@ def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
         cells.curves(runs, "eval/return_greedy", 21, 1)
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
-
 def write_twice(logdir: Path) -> None:
     folder = write_maze(logdir, "ER").parents[2]
     shutil.copytree(folder, folder.with_name("again"))
@@ -238,9 +223,6 @@ def test_unsuitable_run_is_an_error(
     write(logdir)
     refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], message, capsys)
     assert not (tmp_path / "x.png").exists()
-
-
-# -- against the original ----------------------------------------------------------------------------------------------
 
 
 def made_up_curve(mean: float, error: float) -> Any:

@@ -19,7 +19,6 @@ from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from models.trajectory import Trajectory
 
 
 def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironment:
@@ -144,9 +143,6 @@ def test_snapshot_keeps_actions_of_current_episode() -> None:
     assert environment.snapshot()["actions"].shape == (5, 2, 1)
 
 
-# -- episodes ----------------------------------------------------------------------------------------------------------
-
-
 TERMINATES, TRUNCATES = 10_000, 20_000
 
 
@@ -197,15 +193,9 @@ LENGTHS = [[3, 1, 5], [2, 4, 1]]
 SEEDS = torch.tensor(LENGTHS) + torch.tensor([TERMINATES, TERMINATES, TRUNCATES])
 
 
-def scripted_rollout() -> tuple[Trajectory, Scripted, Watching]:
+def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
     environment, actor = Scripted(2, 4), Watching()
     trajectory = rollout(actor, environment, SEEDS)
-    assert isinstance(trajectory, Trajectory)
-    return trajectory, environment, actor
-
-
-def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
-    trajectory, environment, actor = scripted_rollout()
     assert torch.equal(trajectory.valid, torch.arange(5)[:, None, None] < torch.tensor(LENGTHS))
     assert trajectory.lengths.tolist() == LENGTHS
     assert environment.steps_taken[:, :3].tolist() == LENGTHS and environment.steps_taken[:, 3].sum() == 0

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import understudy
 from conftest import ROOT
 from control.evolution.fitness_shaping import shared_utilities
+from helpers import completed
 from test_site import conf  # noqa: F401  # a fixture
 from understudy.program import Program
 
@@ -39,11 +39,7 @@ def run(script: Path, function: str, argument: Any = None, timeout: int = 120) -
         f"const argument = JSON.parse(require('fs').readFileSync(0)); const u = require({json.dumps(str(script))});"
     )
     program += f"console.log(JSON.stringify(({function})(u, argument)))"
-    done = subprocess.run(
-        [str(NODE), "-e", program], input=json.dumps(argument), capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(completed([NODE, "-e", program], ROOT, input=json.dumps(argument), timeout=timeout))
 
 
 def test_agents_of_the_learned_cartpole_solve_the_real_one(script: Path) -> None:

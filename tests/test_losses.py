@@ -220,21 +220,15 @@ def ragged(seed: int, steps: int = 6, episodes: int = 5) -> tuple[Tensor, Tensor
 
 
 def test_discounted_returns_by_hand() -> None:
-    table = torch.tensor([[1 + 0.5 * (2 + 0.5 * 4), 5 + 0.5 * 7], [2 + 0.5 * 4, 7.0], [4.0, 0.0]])
-    assert torch.equal(discounted_returns(REWARD, VALID, 0.5), table)
-
-
-def test_bootstrap_by_hand() -> None:
-    out = discounted_returns(REWARD, VALID, 0.5, bootstrap=torch.tensor([16.0, 8.0]))
-    table = torch.tensor([[1 + 0.5 * (2 + 0.5 * (4 + 8)), 5 + 0.5 * (7 + 4)], [2 + 0.5 * 12, 7 + 4.0], [12.0, 0.0]])
-    assert torch.equal(out, table)
-
-
-def test_discount_per_member() -> None:
+    """Of ended episodes, of truncated ones with the values 16 and 8, and of two members with discounts 0.5 and 1."""
+    ended = torch.tensor([[1 + 0.5 * (2 + 0.5 * 4), 5 + 0.5 * 7], [2 + 0.5 * 4, 7.0], [4.0, 0.0]])
+    assert torch.equal(discounted_returns(REWARD, VALID, 0.5), ended)
+    cut = torch.tensor([[1 + 0.5 * (2 + 0.5 * (4 + 8)), 5 + 0.5 * (7 + 4)], [2 + 0.5 * 12, 7 + 4.0], [12.0, 0.0]])
+    assert torch.equal(discounted_returns(REWARD, VALID, 0.5, bootstrap=torch.tensor([16.0, 8.0])), cut)
     reward, valid = REWARD.unsqueeze(1).repeat(1, 2, 1), VALID.unsqueeze(1).repeat(1, 2, 1)
-    out = discounted_returns(reward, valid, torch.tensor([[0.5], [1.0]]))
-    assert torch.equal(out[:, 0], discounted_returns(REWARD, VALID, 0.5))
-    assert torch.equal(out[:, 1], discounted_returns(REWARD, VALID, 1.0))
+    returns = discounted_returns(reward, valid, torch.tensor([[0.5], [1.0]]))
+    assert torch.equal(returns[:, 0], ended)
+    assert returns[:, 1].tolist() == [[7, 12], [6, 7], [4, 0]]
 
 
 def test_lambda_returns_by_hand() -> None:

@@ -14,6 +14,7 @@ import yaml
 
 import understudy
 from conftest import ROOT
+from helpers import completed
 from test_docs import PAGES, commands
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -21,7 +22,6 @@ TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
 CI, RELEASE = WORKFLOWS
-RUNNERS = {"ubuntu-latest", "macos-latest", "windows-latest"}
 
 
 def read(path: Path) -> Any:
@@ -50,8 +50,7 @@ def test_larger_environment_serves_smaller_target(tmp_path: Path) -> None:
 
     def installs(target: str) -> list[str]:
         command = ["make", "-n", "UV=", f"PYTHON={sys.executable}", target]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return re.findall(r"install .*-e '\.\[(.+)\]'", done.stdout)
+        return re.findall(r"install .*-e '\.\[(.+)\]'", completed(command, tmp_path))
 
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
@@ -91,8 +90,8 @@ def test_installed_wheel_is_tried() -> None:
     """The script of the release, with the package of the checkout in a process without torch."""
     command = [sys.executable, str(ROOT / ".github/try_wheel.py")]
     paths = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, understudy.__version__], env=paths, capture_output=True, text=True)
-    assert done.returncode == 0 and f"{len(understudy.IDS)} environments" in done.stdout, done.stderr
+    printed = completed([*command, understudy.__version__], ROOT, env=paths)
+    assert f"{len(understudy.IDS)} environments" in printed
     other = subprocess.run([*command, "9.9.9"], env=paths, capture_output=True, text=True)
     assert other.returncode == 1 and "the tag says 9.9.9" in other.stderr
 
@@ -108,7 +107,5 @@ def test_image_has_what_the_trainer_imports(tmp_path: Path) -> None:
             )
     flags = "--implementation PPO --gamename cartpole --total_steps 60 --eval_episodes 1 --no_compiled".split()
     isolated = [sys.executable, "-P", "trainer.py", *flags]
-    done = subprocess.run(
-        isolated, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
-    )
-    assert done.returncode == 0 and (tmp_path / "exp_dir/cartpole").is_dir(), done.stderr
+    completed(isolated, tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert (tmp_path / "exp_dir/cartpole").is_dir()

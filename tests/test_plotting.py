@@ -51,9 +51,6 @@ def write_policy_gradients(logdir: Path, seeds: Sequence[int] = (25,)) -> Path:
     return fake_runs.write_run(logdir, "AAC", numbers, epochs=EPOCHS, seeds=seeds)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def test_return_tags_of_mixed_runs(logdir: Path) -> None:
     """If all runs have it, a running mean replaces the returns, and the reward rate the return."""
     gradient_runs = read_runs(write_policy_gradients(logdir) / "metrics.csv")
@@ -134,9 +131,6 @@ def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     assert set(json.loads((logdir / "two.json").read_text())["groups"]) == {"version_10", "version_9"}
 
 
-# -- curves ------------------------------------------------------------------------------------------------------------
-
-
 def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     runs = [read_runs(write_run(logdir, seeds=(seed,)) / "metrics.csv")[0] for seed in (25, 26)]
     runs[1].columns = {name: values[:20] for name, values in runs[1].columns.items()}
@@ -168,9 +162,6 @@ def test_outliers_below_are_clipped(values: Sequence[float], floor: float | None
         assert texts == ["not shown: values down to -1936"]
 
 
-# -- the figure of groups ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
 def test_plot_writes_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for seed in (25, 26, 27):
@@ -186,9 +177,6 @@ def test_plot_writes_figure_table_and_numbers(logdir: Path, capsys: Shown) -> No
     assert numbers["RCP-A"]["seeds"]["26"]["rollout/return_mean"]["best"] == pytest.approx(126)
     output = capsys.readouterr().out
     assert "136.0" in output and "IQM" in output and "seed 27" in output and str(figure) in output
-
-
-# -- errors ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -224,9 +212,6 @@ def test_bad_arguments_are_errors(logdir: Path, capsys: Shown) -> None:
     assert other.read_text() == '{"name": "mine"}' and not other.with_suffix(".png").exists()
 
 
-# -- one run -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
 def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> None:
     folder = write_run(logdir, seeds=(30, 31))
@@ -238,9 +223,6 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert texts == ["training", "greedy", "solved: 200", "UDRL, published: 140"]
     assert learning_curve(folder, Look(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
-
-
-# -- figures of several runs -------------------------------------------------------------------------------------------
 
 
 def test_each_environment_has_its_row_of_panels(logdir: Path, figures: list[Any]) -> None:

@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from control.cli.settings import RunConfig, Settings
 from control.commands.run import export_policy
 from control.loops.build import spaces_of
 from fake_runs import Shown, refused
-from helpers import ALL, CELLS, build, default_game, flags, output_of, run_folder, tiny
+from helpers import ALL, CELLS, build, completed, default_game, flags, output_of, run_folder, tiny
 from models.agents.command_conditioned.agent import Agent as CommandConditioned
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -111,9 +110,7 @@ def played(path: Path, obs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray
         pytest.skip("needs node")
     path.with_suffix(".json").write_text(json.dumps([obs.tolist(), rewards.tolist()]))
     words = [NODE, "--input-type=module", "-e", RUN_JS, str(path), str(path.with_suffix(".json"))]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    commands, actions = json.loads(done.stdout)
+    commands, actions = json.loads(completed(words, path.parent))
     return np.array(commands), np.array(actions)
 
 

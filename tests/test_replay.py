@@ -99,9 +99,6 @@ def test_state_round_trip(added: int, kind: str) -> None:
     assert all(torch.equal(rows, previous_rows[name]) for name, rows in state["rows"].items())
 
 
-# -- episodes ----------------------------------------------------------------------------------------------------------
-
-
 class Plain:
     """The memory as lists of (number, length, score)."""
 

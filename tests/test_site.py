@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from conftest import ROOT
+from helpers import completed
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
         pytest.importorskip(package, reason="needs the extra docs")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-n", "-W", "--keep-going", "-q"]
     command += ["-d", str(tmp_path / "read"), "-c", "docs", ".", str(tmp_path / "site")]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed(command, ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"})
     start = (tmp_path / "site/docs/index.html").read_text()
     assert "docs/index.html" in (tmp_path / "site/index.html").read_text()
     assert all(f"how_to/{page.stem}.html" in start for page in ROOT.glob("docs/how_to/*.md"))

@@ -82,9 +82,6 @@ SETUPS = {
 }  # fmt: skip
 
 
-# -- rounds ------------------------------------------------------------------------------------------------------------
-
-
 def recorded(name: str) -> list[dict[str, Any]]:
     lines = FILE.read_text().splitlines() if FILE.exists() else []
     return [line for line in map(json.loads, lines) if line["setup"] == name]

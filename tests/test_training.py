@@ -51,9 +51,6 @@ def load_run_state(folder: Path) -> dict[str, Any]:
     return checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state
 
 
-# -- files of a run ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("curves")
 @pytest.mark.parametrize("name", METRICS)
 def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) -> None:
@@ -189,9 +186,6 @@ def test_no_checkpoint_flag_writes_no_checkpoint(logdir: Path, capsys: Shown) ->
     assert "--eval_agent" not in capsys.readouterr().out
 
 
-# -- stopping, reloading, failing --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "target", "epochs"), [("UDRL", 1.0, 2), ("DDQN", 1.0, 2), ("CPG", 1.0, 2), ("UDRL", 1e6, 3)]
 )
@@ -238,9 +232,6 @@ def test_overflowing_return_is_an_error(
     assert refused(trainer.main, argv, message, capsys, run_started=True).startswith("error: environment Large-v0")
 
 
-# -- warnings ----------------------------------------------------------------------------------------------------------
-
-
 def warnings(capsys: Shown) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
 
@@ -280,9 +271,6 @@ def test_diverged_seed_is_left_out_of_means(logdir: Path, capsys: Shown, monkeyp
     assert load_run_state(run_folder(logdir))["best"] == pytest.approx(returns.mean(1).max())
 
 
-# -- videos and the commands to type next ------------------------------------------------------------------------------
-
-
 def test_printed_commands_are_quoted_for_the_shell(
     tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,9 +287,6 @@ def test_printed_commands_are_quoted_for_the_shell(
     monkeypatch.setattr("shutil.which", lambda name: str(python))
     show_next([], [("-m", "a.b")])
     assert capsys.readouterr().out.endswith("  python -m a.b\n")
-
-
-# -- signals -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -336,8 +321,6 @@ def test_second_ctrl_c_stops_at_once(logdir: Path, capsys: Shown, monkeypatch: p
     stderr = capsys.readouterr().err
     assert "stopping after this epoch" in stderr and stderr.strip().endswith("interrupted")
 
-
-# -- machine code ------------------------------------------------------------------------------------------------------
 
 WITHOUT_NUMBA = """
 import sys
@@ -385,9 +368,6 @@ def test_without_a_cache_agents_train_in_torch(logdir: Path, capsys: Shown, monk
     folder = trained(logdir, implementation="DDQN")
     assert capsys.readouterr().out.count("note: the cache folder for machine code is not writable") == 1
     assert "compiled: false\n" in (folder / "config.yaml").read_text()
-
-
-# -- imports of the commands to type next ------------------------------------------------------------------------------
 
 
 def test_what_to_type_next_imports_what_the_run_needed(

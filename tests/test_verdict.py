@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -159,26 +158,6 @@ def test_baselines_play_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- whole commands ----------------------------------------------------------------------------------------------------
 
 
-class RandomRewards(gym.Env[Any, Any]):
-    """Episodes of ten steps, whose observations and rewards depend on nothing."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(3)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        return self.observe(), float(self.np_random.normal()), self.steps == 10, False, {}
-
-    def observe(self) -> Any:
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
-
-
-gym.register("RandomRewards-v0", RandomRewards)
 CLIFF: dict[str, Any] = {
     "implementation": "RN", "gamename": "cliff", "agent": "QLearning", "preset": "cheap", "population": 20,
     "generations": 8, "second_phase": None, "seed": 0, "retest_agents": 8, "report_agents": 16,
@@ -188,7 +167,7 @@ CLIFF: dict[str, Any] = {
 def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rewards by chance: the command says before and after the search that agents learn nothing, and exits with 1. So
     does an evaluation of its result. From Python the verdict is an attribute."""
-    words = flags(tmp_path, implementation="SE", gamename="RandomRewards-v0", proxy="bandit", report_agents=8)
+    words = flags(tmp_path, implementation="SE", gamename="test_learn:Noise-v0", proxy="bandit", report_agents=8)
     assert trainer.main(words) == 1
     output = capsys.readouterr().out
     assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
