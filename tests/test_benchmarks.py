@@ -69,7 +69,7 @@ def test_faster_is_claimed_only_if_every_round_was() -> None:
     assert verdicts == ["faster", "slower", "no clear difference", "no clear difference"]
 
 
-def test_interleave_and_verdicts() -> None:
+def test_contenders_take_turns_and_targets_have_verdicts() -> None:
     """The first round is a warm-up."""
     calls: list[str] = []
     contenders = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
@@ -114,7 +114,7 @@ both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])
 
 
 @both_presets
-def test_plain_ddqn_update(preset: str) -> None:
+def test_plain_ddqn_updates_as_the_agent_does(preset: str) -> None:
     torch.manual_seed(0)
     our_agent, _ = ddqn_and_proxies(preset)
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)

@@ -159,7 +159,7 @@ def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -
 
 
 @pytest.mark.draws
-def test_model_generalisation_panels(logdir: Path, capsys: Shown) -> None:
+def test_model_generalisation_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for preset in PRESETS:
         for implementation in ("GaussianLatent", "ER"):
             write_cell(logdir, implementation, "--preset", preset, name=preset)
@@ -229,7 +229,7 @@ def made_up_curve(mean: float, error: float) -> Any:
     return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
 
 
-def test_parity_table() -> None:
+def test_parity_table_compares_points_by_their_errors() -> None:
     rows = parity.compare(
         "B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up_curve(0.317, 0.02)
     )

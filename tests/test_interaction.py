@@ -93,7 +93,7 @@ def test_transitions_are_consecutive(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "discount"), [("probe-1", 0.0), ("probe-truncated", 1.0), ("cartpole", 0.0)])
-def test_discount_after_truncation(name: str, discount: float) -> None:
+def test_discount_is_0_after_termination_and_1_after_truncation(name: str, discount: float) -> None:
     recorder, _, _ = recorded(name, 60)
     at_ends = torch.cat([transition[4][transition[5]] for transition in recorder.transitions])
     assert len(at_ends) > 4 and (at_ends == discount).all()

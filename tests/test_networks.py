@@ -77,7 +77,7 @@ def test_initialization_equals_published() -> None:
     assert (last @ last.T - torch.diag((last @ last.T).diag())).abs().max() > 1e-3  # not orthogonal
 
 
-def test_published_weights() -> None:
+def test_published_weights_give_the_published_outputs() -> None:
     """The same names, and the published scales of commands."""
     model, state_dict = published()
     agent = lander(members=3)

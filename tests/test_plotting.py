@@ -79,7 +79,7 @@ def write_foreign(folder: Path, returns: Sequence[float] = (1, 2, 3, 4), env_id:
     return folder
 
 
-def test_runs_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
+def test_runs_of_stable_baselines3_are_plotted_beside_ours(tmp_path: Path, capsys: Shown) -> None:
     """Steps are of both environments, in the order in which episodes end; both libraries are in one figure."""
     for seed in (0, 1, 2):
         write_foreign(tmp_path / "logs" / f"ppo_{seed}")
@@ -194,7 +194,7 @@ def test_broken_metrics_file_is_an_error(tmp_path: Path, content: str | None, me
     assert "\n" not in str(caught.value)
 
 
-def test_bad_arguments_are_errors(logdir: Path, capsys: Shown) -> None:
+def test_paths_that_cannot_be_read_or_written_are_errors(logdir: Path, capsys: Shown) -> None:
     run = write_run(logdir)
     (logdir / "file").write_text("")
     (logdir / "folder.png" / "plot.json").mkdir(parents=True)

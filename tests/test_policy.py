@@ -225,7 +225,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return hub
 
 
-def test_push_and_load_an_agent(hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pushed_agent_is_loaded_with_its_card(hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main(flags(tmp_path, implementation="CPG", num_seeds=2, no_record=True)) == 0
     run = run_folder(tmp_path)
     words = ["--eval_agent", str(run), "--no_record", "--num_eval_episodes", "2", "--evaluation", "greedy"]
@@ -270,7 +270,7 @@ def test_push_that_fails_is_an_error(
     refused(trainer.main, words, problem, capsys, run_started=True)
 
 
-def test_push_and_load_a_proxy(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_pushed_proxy_is_loaded_with_its_card(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     verdict = SimpleNamespace(passed=True, sentence="agents pass", agents=SimpleNamespace(count=3))
     monkeypatch.setattr("control.commands.evaluate.evaluate_proxy", lambda settings, proxy: verdict)
     assert trainer.main(["--eval_agent", "cartpole-bandit", "--push_to_hub", "me/bandit"]) == 0
@@ -308,7 +308,7 @@ def test_policies_can_be_pickled(file: Path) -> None:
     assert pickle.loads(pickle.dumps(policy))(np.ones(4)) == policy(np.ones(4))
 
 
-def test_files_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_written_or_read_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match="which cannot be written"):
         exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "file" / "a.safetensors")

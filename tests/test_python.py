@@ -107,7 +107,9 @@ def test_import_loads_no_torch_and_sets_threads(extra_env: dict[str, str], threa
     output_of(code, env=base_env | extra_env)
 
 
-def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_logger_is_an_error_and_no_logger_is_allowed(
+    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     error = refused(
         trainer.main, flags(logdir, logger="wandb"), "error: the Python module 'wandb' is not installed", capsys

@@ -145,7 +145,7 @@ def test_errors_name_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         list(Recording("minari:wrong/random-v0", "cartpole", spaces).trajectories(1))
 
 
-def test_numbers_that_are_not_finite() -> None:
+def test_numbers_that_are_not_finite_are_refused() -> None:
     trajectory = record("finite/random-v0", "cartpole")
     trajectory.reward[0, 0, 3] = torch.nan
     recordings.save("nan/random-v0", [trajectory], spaces_of("cartpole"), split_name("cartpole")[0], "random")
@@ -168,7 +168,7 @@ CARTPOLE, CLIFF = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(48)
         ("cliff", CLIFF, np.full(3, 48), 1.0, "episode 0 cannot be read"),
     ],
 )
-def test_content_that_differs_from_the_spaces(
+def test_content_that_differs_from_the_spaces_is_refused(
     game: str, space: gym.Space, rows: Any, reward: Any, line: str, request: pytest.FixtureRequest
 ) -> None:
     ends = {"terminations": [False, True], "truncations": [False] * 2}
@@ -183,7 +183,7 @@ def test_content_that_differs_from_the_spaces(
 @pytest.mark.parametrize(
     "name", ["x/a-v0", "lander/ppo", "../../ppo-v0", "taken/random-v0", "taken/random-v0/inside-v0"]
 )
-def test_ids_that_no_new_dataset_can_have(name: str) -> None:
+def test_ids_that_no_new_dataset_can_have_are_refused(name: str) -> None:
     (get_dataset_path("taken/random-v0") / "data").mkdir(parents=True, exist_ok=True)
     with pytest.raises(SettingError, match="^save_dataset is "):
         recordings.check_new(name)

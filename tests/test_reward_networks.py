@@ -54,7 +54,7 @@ def settings_of(mode: int, **overrides: Any) -> dict[str, Any]:
     return {"mode": mode} | SMALL | SCALED | overrides
 
 
-def test_published_modes() -> None:
+def test_modes_are_the_published_ones() -> None:
     assert set(MODES) == set(PAID)
     assert [n for n, mode in MODES.items() if mode.info] == list(WITH_INFO)
     assert [n for n, mode in MODES.items() if mode.potential] == list(POTENTIALS)
@@ -172,7 +172,7 @@ def test_zero_terminal_potential_keeps_optimal_policies(mode: int) -> None:
     assert (invariant_counts["zero"] == 4) == (mode == 2)
 
 
-def test_best_moves_of_the_map_by_hand(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_best_moves_of_the_map_are_those_by_hand(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     stages, flat = random_networks("cliff", mode=2, **CLIFF)
     result = invariance(cliff(), stages.parameters.with_weights(0 * flat), 0.9)
     go_right, go_left, go_down, go_up = range(4)
@@ -211,7 +211,7 @@ def test_first_network_fits_its_target(init: str, scale: float, monkeypatch: pyt
     assert (phi - expected)[:, reached].abs().max() < 0.2 * (expected.max() - expected.min())
 
 
-def test_transitions_for_first_networks() -> None:
+def test_first_networks_are_fitted_to_transitions_of_the_environment() -> None:
     obs, reward, terminated = collect_transitions("cliff")
     assert obs.shape == (192, 48) and terminated.sum() == 4 * 11 and (reward == -100.0).sum() == 40
     obs, reward, terminated = collect_transitions("mountaincar-continuous")
@@ -306,7 +306,7 @@ def test_default_discount_is_from_the_search(path: Path) -> None:
             first_reward(discount=wrong)
 
 
-def test_wrapper_error_messages(path: Path, telling: str) -> None:
+def test_wrong_files_and_environments_are_one_line_errors(path: Path, telling: str) -> None:
     stages, flat = random_networks("cliff", mode=2, **CLIFF)
     written(path, stages, flat[0])
     other = path.with_name("environment.safetensors")

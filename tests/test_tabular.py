@@ -160,7 +160,7 @@ def test_ties_are_broken_at_random_or_by_order() -> None:
     assert (policy.act(one_hot_obs(*[0] * 30)) == 0).all()  # a test takes the first
 
 
-def test_varied_hyperparameters() -> None:
+def test_varied_hyperparameters_are_uniform_and_used() -> None:
     config = Config(vary_hp=True)
     configs = [sample_config(config, seed) for seed in range(300)]
     for name in ("lr", "discount"):

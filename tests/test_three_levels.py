@@ -119,7 +119,7 @@ def test_trials_of_searches_have_their_defaults() -> None:
     ("RN --gamename cartpole-200 --mode 1", "search_rn.yaml", {"eps_decay": (0.01, 0.2), "noise_std": (0.001, 1)}),
     ("RN --gamename mountaincar-continuous --agent TD3", "search_rn-td3.yaml", {"policy_delay": (1, 3)}),
 ])  # fmt: skip
-def test_published_spaces(flags: str, file: str, ranges: dict[str, Any]) -> None:
+def test_both_ends_of_published_spaces_are_valid(flags: str, file: str, ranges: dict[str, Any]) -> None:
     search_settings = with_trial_defaults(parse(f"--use_tune --implementation {flags}".split()))
     space = search_space(search_settings)
     assert Path(space.source).name == file

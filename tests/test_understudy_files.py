@@ -237,7 +237,7 @@ def test_ranges_equal_those_of_the_flags(kind: str) -> None:
     assert set(family("RN").config.__dataclass_fields__["mode"].metadata["choices"]) == set(MODES)
 
 
-def test_load_by_name_path_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_are_loaded_by_name_path_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(understudy.files, "SHIPPED", tmp_path / "pretrained")
     with pytest.raises(ProxyError, match="proxy is 'cartpole-mdp'; allowed: a .safetensors file$"):

@@ -133,7 +133,7 @@ def test_constant_actions_cover_the_space() -> None:
     assert list(constant_actions(Continuous((-1.0,) * 3, (1.0,) * 3))) == ["-1", "0", "1"]
 
 
-def test_baselines_of_a_map() -> None:
+def test_baselines_of_a_map_are_those_by_hand() -> None:
     """On the cliff, action 1 runs into a wall until the time limit of 50 steps, and others fall."""
 
     def teacher(obs: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ CLIFF: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_cannot_succeed_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rewards by chance: the command says before and after the search that agents learn nothing, and exits with 1. So
     does an evaluation of its result. From Python the verdict is an attribute."""
     words = flags(tmp_path, implementation="SE", gamename="test_learn:Noise-v0", proxy="bandit", report_agents=8)
@@ -182,7 +182,7 @@ def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert output.splitlines()[-1].startswith("Failed, so the exit status is 1. Agents are") and "on each" not in output
 
 
-def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_succeeds_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for name, value in CLIFF.items() for word in (f"--{name}", str(value))]
     assert trainer.main([*words, "--logdir", str(tmp_path)]) == 0
     output = capsys.readouterr().out
