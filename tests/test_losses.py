@@ -25,6 +25,7 @@ from models.losses import (
     pinball_loss,
     policy_gradient,
     squared_error,
+    standardized,
     td_loss,
     td_target,
     temperature_loss,
@@ -51,6 +52,9 @@ BY_HAND: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[Any]]] = [
     (exponential_weights, (torch.tensor([[1.0, 2.0, 3.0], [-10.0, 0.0, 10.0], [5.0, 5.0, 5.0]]), 0.5, 5.0),
      [[math.exp(-2), 1.0, 5.0]] * 2 + [[1.0] * 3]),
     (exponential_weights, (torch.tensor([[-250.0]]), 1.0, 20.0), [[1.0]]),
+    # Mean 2, deviations -1, -1 and 2 with the sample variance 6 / 2 = 3; a single number keeps its value.
+    (standardized, (torch.tensor([[1.0, 1.0, 4.0]]),), [[-1 / 3**0.5, -1 / 3**0.5, 2 / 3**0.5]]),
+    (standardized, (torch.tensor([[5.0]]),), [[5.0]]),
     (value_loss, (torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]]), 0.5),
      [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from helpers import loop_of, tiny
 from models.agents.ppo.agent import Agent, Batch
 from models.agents.ppo.config import Config
 from models.layers import ConvolutionalTrunk
-from models.losses import clipped_surrogate, clipped_value_loss, standardized
+from models.losses import clipped_surrogate, clipped_value_loss
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
@@ -87,13 +87,6 @@ def test_clipped_value_loss_by_hand() -> None:
         loss = clipped_value_loss(values, returns, old_values, clip)
         (gradient,) = torch.autograd.grad(loss.sum(), values)
         assert loss.tolist() == losses and gradient.view(-1).tolist() == gradients
-
-
-def test_standardized_by_hand() -> None:
-    """Mean 2, deviations -1, -1 and 2 with the sample variance 6 / 2 = 3; a single number keeps its value."""
-    expected = torch.tensor([[-1.0, -1.0, 2.0]]) / 3**0.5
-    torch.testing.assert_close(standardized(torch.tensor([[1.0, 1.0, 4.0]])), expected)
-    assert standardized(torch.tensor([[5.0]])).item() == 5
 
 
 def test_max_grad_norm_applies_per_member() -> None:
