@@ -114,6 +114,9 @@ def test_sparse_reward_is_the_return_at_the_end():
         environment.reset(seeds_of(1, 1, first_seed))
         rewards = [environment.step(no_ops()).reward.item() for _ in range(3)]
         assert rewards == [0.0, 0.0, 7.0]
+    truncated = wrappers.SparseReward(gym.make("Scripted-v0", max_episode_steps=2))
+    truncated.reset()
+    assert [truncated.step(5)[1] for _ in range(2)] == [0.0, 3.0]
 
 
 BOX = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))
@@ -134,7 +137,7 @@ def test_actions_are_unflattened(space, flat, flat_action, env_action):
 
 
 @pytest.mark.parametrize(("space", "sample", "expected"), [
-    (Discrete(4), 2, [0, 0, 1, 0]),
+    (Discrete(4, start=5), 7, [0, 0, 1, 0]),
     (Tuple([Discrete(2), Box(-1, 1, (1,))]), (1, np.float32([0.5])), [0, 1, 0.5]),
     (Dict(a=Discrete(2), b=Box(0, 1, (2, 1))), {"a": 0, "b": np.float32([[0.25], [1]])}, [1, 0, 0.25, 1]),
     (Box(0, 255, (3,), np.uint8), np.uint8([1, 2, 255]), [1, 2, 255]),

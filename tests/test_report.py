@@ -14,6 +14,7 @@ from PIL import Image
 
 import trainer
 from control.films.encoding import mp4
+from control.reports.tables import number_text
 from control.storage import checkpoints
 from control.storage.versions import FILE, read_versions, versions, write_versions
 from fake_runs import Shown, write_run
@@ -213,6 +214,11 @@ def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Pa
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
+
+
+def test_numbers_of_tables_have_three_digits_below_1() -> None:
+    texts = [number_text(value) for value in (None, 0.0, -1936.04, 475.0, 0.01234, -0.5)]
+    assert texts == ["-", "0.0", "-1,936.0", "475.0", "0.0123", "-0.500"]
 
 
 def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
