@@ -296,7 +296,7 @@ FILES = [
 PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
     ({"lr": None}, "lr is 'null'; allowed: number, greater than 0"),
-    ({"lr": True}, "lr is 'true'; allowed: number, greater than 0"),
+    ({"epochs": True}, "epochs is 'true'; allowed: integer, at least 1; or null"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
