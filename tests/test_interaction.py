@@ -164,6 +164,7 @@ class Scripted:
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         assert active is not None and actions.shape == (self.members, self.envs)
+        assert (self.age < self.seeds % 10_000)[active].all(), "a step after the end of an episode"
         self.steps_taken += active
         reward = torch.where(active, 100.0 * (self.seeds % 10_000) + self.age, 0.0)
         self.age = self.age + active
