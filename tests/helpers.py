@@ -13,6 +13,7 @@ from typing import Any
 
 import gymnasium.envs.classic_control  # noqa: F401  # names below begin with it
 import numpy as np
+import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
@@ -20,9 +21,11 @@ from torch import Tensor, nn
 import trainer
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
+from control.lightning.callbacks import RunLog
 from control.loops.build import build_loop, spaces_of
 from control.loops.episodes import EpisodeLoop
 from control.loops.steps import StepLoop
+from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from envs.make import make_dynamics
 from models.contract import StepAgent
@@ -352,12 +355,45 @@ def forged(source: Path, path: Path, change: Callable[[dict[str, Any]], Any]) ->
     return path
 
 
+def stopped(argv: list[str], logdir: Path, epoch: int) -> dict[str, Any]:
+    """A run of the command that dies after ``epoch`` was logged. Returns what its last checkpoint holds beside weights
+    and optimisers, which is of an earlier epoch."""
+    log = RunLog.on_train_epoch_end
+
+    def dies(self: Any, lightning: Any, module: Any) -> None:
+        log(self, lightning, module)
+        if module.epoch == epoch:
+            self.boards[0].writer.flush()
+            raise ArithmeticError
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(ArithmeticError):
+        patched.setattr(RunLog, "on_train_epoch_end", dies)
+        trainer.main(argv)
+    state = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt", resume=True).run_state
+    assert state["epoch"] == epoch - 1
+    return state
+
+
+def epochs_of(logdir: Path) -> int:
+    """Rows of the only table below a folder, as many as epochs and seeds."""
+    files = list(logdir.rglob("metrics.csv"))
+    return len(files[-1].read_text().splitlines()) - 1 if files else 0
+
+
 def start(argv: Sequence[str], code: str = "", **kwargs: Any) -> "subprocess.Popen[str]":
     """Start ``python trainer.py argv``, or ``code`` instead of the script."""
     first = ["-c", code] if code else [str(ROOT / "trainer.py")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     variables = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
     return subprocess.Popen([sys.executable, *first, *argv], **(pipes | variables | kwargs))
+
+
+def completed(words: Sequence[object], folder: Path, statuses: Sequence[int] = (0,), **kwargs: Any) -> str:
+    """The output of a program in ``folder``, whose exit status must be one of ``statuses``."""
+    limits = {"capture_output": True, "text": True, "timeout": 900} | kwargs
+    done = subprocess.run([*map(str, words)], cwd=folder, **limits)
+    assert done.returncode in statuses, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
 
 
 def output_of(code: str, *words: object, **kwargs: Any) -> str:

@@ -18,7 +18,6 @@ from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from rounding import FUNCTION, UNIT, gamma, stack
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500, max_return=500.0)
 PUSHED = Spaces((2,), Continuous((-1.0,), (1.0,)), max_episode_steps=999)
@@ -74,13 +73,14 @@ def written(path: Path, kind: str = "mdp", seed: int = 0, scale: float = 1.0, **
     return parameters[0]
 
 
-def stack_of(
-    tensors: dict[str, Tensor], config: Any, name: str, x: Tensor, error: Tensor | float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Outputs of the network ``name`` of a file for inputs ``x [B, in]``, and their error bounds."""
-    count = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in tensors)
-    layers = [(tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"]) for i in range(count)]
-    return stack(layers, PLAIN[config.proxy_activation_fn], x, error)
+def outputs_of(tensors: dict[str, Tensor], config: Any, name: str, x: Tensor) -> Tensor:
+    """Outputs ``[B, out]`` of the network ``name`` of a file for inputs ``x [B, in]``, by plain layers in float64."""
+    depth = sum(key.startswith(f"{name}.") and key.endswith(".weight") for key in tensors)
+    x = x.double()
+    for i in range(depth):
+        x = F.linear(x, tensors[f"{name}.{i}.weight"].double(), tensors[f"{name}.{i}.bias"].double())
+        x = PLAIN[config.proxy_activation_fn](x) if i < depth - 1 else x
+    return x
 
 
 def encoded(spaces: Spaces, actions: Any) -> Tensor:
@@ -91,42 +91,32 @@ def encoded(spaces: Spaces, actions: Any) -> Tensor:
     return numbers.reshape(-1, spaces.actions.size)
 
 
-def plain_step(path: Path | str, kind: str, state: Tensor, action: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """One step from ``state [B, S]`` by encoded actions ``[B, A]``: reward ``[B]`` and, of an MDP, next state
-    ``[B, S]`` and done ``[B]``, each with the error bound of a float32 result."""
+def plain_step(path: Path | str, kind: str, state: Tensor, action: Tensor) -> dict[str, Tensor]:
+    """One step from ``state [B, S]`` by encoded actions ``[B, A]``, by plain layers: reward ``[B]`` and, of an MDP,
+    next state ``[B, S]`` and done ``[B]``."""
     (config, spaces, _), tensors = KINDS[kind], load_file(path)
     if config.reward_form != "free":
         return {"reward": _target_reward(tensors, config, spaces, state, action)}
     x = torch.cat([action, state], 1)
-    (reward, error), (done, done_error) = (
-        stack_of(tensors, config, name, x) for name in ("reward", "reward" if config.proxy == "bandit" else "done")
-    )
-    rewards = {"reward": (reward[:, 0], error[:, 0])}
+    reward = outputs_of(tensors, config, "reward", x)[:, 0]
     if config.proxy == "bandit":
-        return rewards
-    return rewards | {"done": (done[:, 0], done_error[:, 0]), "state": stack_of(tensors, config, "state", x)}
+        return {"reward": reward}
+    state = outputs_of(tensors, config, "state", x)
+    return {"reward": reward, "done": outputs_of(tensors, config, "done", x)[:, 0], "state": state}
 
 
-def _target_reward(
-    tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, action: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Rewards ``[B]`` by a target and their error bounds."""
-    scaled_state = (state - tensors["target.center"]) / tensors["target.spread"]
-    aim, error = stack_of(tensors, config, "target", scaled_state, 2 * UNIT * scaled_state.abs())
+def _target_reward(tensors: dict[str, Tensor], config: Any, spaces: Spaces, state: Tensor, action: Tensor) -> Tensor:
+    """Rewards ``[B]`` by a target."""
+    aim = outputs_of(tensors, config, "target", (state - tensors["target.center"]) / tensors["target.spread"])
     if isinstance(spaces.actions, Discrete):  # by whether actions are equal
-        clear = aim.topk(2, 1).values
-        assert (clear[:, 0] - clear[:, 1] > 4 * error.amax(1)).all(), "rounding decides the best action"
-        off, error = (action - F.one_hot(aim.argmax(1), spaces.actions.n)).abs().double(), 0 * error
+        distance = (action - F.one_hot(aim.argmax(1), spaces.actions.n)).abs()
     else:
         low, high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
-        off = ((2 * (action - low) / (high - low) - 1).clamp(-1, 1) - aim.clamp(-1, 1)).abs()
-        error = error + 4 * UNIT + UNIT * off
+        distance = ((2 * (action - low) / (high - low) - 1).clamp(-1, 1) - aim.clamp(-1, 1)).abs()
     if config.reward_form == "absolute":
-        return -off.mean(1), (error + gamma(off.shape[1] + 1) * off).mean(1)
-    reward, error = -off.square().mean(1), (2 * off * error + gamma(off.shape[1] + 2) * off.square()).mean(1)
-    if config.reward_form == "squared":
-        return reward, error
-    return (4 * reward).exp(), 4 * error + FUNCTION * UNIT  # exp(-4 x) has a slope of at most 4
+        return -distance.mean(1)
+    reward = -distance.square().mean(1)
+    return reward if config.reward_form == "squared" else (4 * reward).exp()
 
 
 def _usual_done(networks: Networks, parameters: Tensor) -> float:

@@ -18,8 +18,7 @@ from models.proxies import files
 from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
 from models.streams import Streams
-from proxies import PLAIN
-from rounding import FUNCTION, UNIT, stack
+from proxies import outputs_of
 
 SEEN, TOLD = 3, ("speed", "cost")
 SCALED: dict[str, Any] = {"rn_input_center": (0.5, -1.0, 0.0), "rn_input_spread": (2.0, 0.5, 3.0)}
@@ -92,18 +91,13 @@ def phi_inputs(networks: Networks, obs: Tensor, info: Tensor | None) -> Tensor:
     return torch.cat([scaled_obs] * mode.state + ([info] if mode.info and info is not None else []), 1)
 
 
-def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by plain layers from the tensors of a file, and the error bound
-    of a float32 result."""
+def phi_of(networks: Networks, flat: Tensor, obs: Tensor, info: Tensor | None = None) -> Tensor:
+    """phi ``[N]`` of ``obs [N, S]`` and ``info [N, I]`` by plain layers from the tensors of a file."""
     config = networks.config
     if config.mode == 0:
-        return torch.zeros(len(obs)), torch.zeros(len(obs))
-    named, x = networks.named_tensors(flat), phi_inputs(networks, obs, info)
-    weights = [named[f"reward.{i}.weight"] for i in range(sum(name.endswith("weight") for name in named))]
-    layers = [(weight, named.get(f"reward.{i}.bias", torch.zeros(len(weight)))) for i, weight in enumerate(weights)]
-    outputs, error = (part[:, 0] for part in stack(layers, PLAIN[config.proxy_activation_fn], x, 2 * UNIT * x.abs()))
-    scale = float(networks.output_scale(flat[None]))
-    phi, error = scale * outputs, abs(scale) * (error + UNIT * outputs.abs())
-    if config.rn_output == "symexp":
-        return phi.sign() * (phi.abs().exp() - 1), phi.abs().exp() * (error + FUNCTION * UNIT)
-    return phi, error
+        return torch.zeros(len(obs))
+    tensors, x = networks.named_tensors(flat), phi_inputs(networks, obs, info)
+    biases = {name.replace("weight", "bias"): torch.zeros(len(weight)) for name, weight in tensors.items()}
+    outputs = outputs_of(biases | tensors, config, "reward", x)[:, 0]
+    phi = float(networks.output_scale(flat[None])) * outputs
+    return phi.sign() * (phi.abs().exp() - 1) if config.rn_output == "symexp" else phi

@@ -29,7 +29,6 @@ from helpers import (
     spoil,
     tiny,
 )
-from models.contract import InnerAgent
 from models.registry import agent_class, family
 from models.settings import HAS_NUMBA
 from models.spaces import Continuous, Discrete, Spaces
@@ -168,11 +167,6 @@ def test_resumed_equals_uninterrupted(case: str, game: str, compiled: bool, tmp_
         for m in range(2):
             same_numbers(*(numbers(loop, row, m) for loop, row in zip((source_loop, other), rows, strict=True)))
     assert torch.equal(source_loop.evaluate(3).returns, other.evaluate(3).returns)
-
-
-def test_incomplete_agent_is_an_error() -> None:
-    with pytest.raises(TypeError, match="abstract methods act, learn, learning, observe, with_weights"):
-        InnerAgent()  # type: ignore[abstract]
 
 
 @pytest.mark.parametrize(

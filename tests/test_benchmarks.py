@@ -19,10 +19,8 @@ from torch import nn
 from benchmarks.common import Result, interleave, median_ratio, ratio_interval, verdict
 from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import policy_gradients as plain_pg
-from benchmarks.plain.udrl import BehaviorPolicy
 from conftest import ROOT
 from fake_runs import Shown
-from models.agents.command_conditioned.networks import BehaviorNetwork
 from models.agents.ddqn.agent import Agent
 from models.agents.policy_gradients.agent import Agent as PolicyGradientAgent
 from models.proxies.synthetic.networks import Networks, Program
@@ -71,7 +69,7 @@ def test_faster_is_claimed_only_if_every_round_was() -> None:
     assert verdicts == ["faster", "slower", "no clear difference", "no clear difference"]
 
 
-def test_interleave_and_verdicts() -> None:
+def test_contenders_take_turns_and_targets_have_verdicts() -> None:
     """The first round is a warm-up."""
     calls: list[str] = []
     contenders = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
@@ -98,15 +96,6 @@ def flat_of(network: nn.Module) -> torch.Tensor:
     return torch.cat([part.detach().flatten() for layer in linear for part in (layer.weight.T, layer.bias)])
 
 
-def test_plain_behavior_policy() -> None:
-    network, plain = BehaviorNetwork(8, 2, 4, (32, 128, 128, 128), Streams([1]), "relu"), BehaviorPolicy()
-    plain.take_weights(network.named_weights())
-    obs, command = torch.randn(5, 8), torch.rand(5, 2) * 100
-    expected = network(obs.unsqueeze(0), (command * plain.scale).unsqueeze(0)).squeeze(0)
-    assert sum(p.numel() for p in plain.parameters()) == network.flat.shape[1] == 38_148
-    torch.testing.assert_close(plain(obs, command), expected)
-
-
 def settings_of(preset: str) -> tuple[Any, Any]:
     """Agent and synthetic environment for CartPole."""
     return agent_and_proxy_defaults("SE", "cartpole", {"preset": preset}, "DDQN")
@@ -125,19 +114,7 @@ both_presets = pytest.mark.parametrize("preset", ["paper", "recipe"])
 
 
 @both_presets
-def test_plain_ddqn_settings(preset: str) -> None:
-    plain, (agent, config) = plain_ddqn.PRESETS[preset], settings_of(preset)
-    assert plain.activation.__name__ == {"tanh": "Tanh", "relu": "ReLU"}[agent.activation]
-    agent_settings = (agent.hidden_sizes[0], agent.batch_size, agent.lr, agent.discount, agent.tau, agent.eps_init,
-            agent.eps_min, agent.eps_decay, config.proxy_hidden_size, config.raw_done, agent.buffer_size,
-            agent.init_episodes)  # fmt: skip
-    hidden, _, *rest = dataclasses.astuple(plain)
-    assert (hidden, *rest) == agent_settings and plain_ddqn.EPISODE_STEPS == config.max_steps
-    assert (config.proxy_hidden_layer, config.proxy_activation_fn, len(agent.hidden_sizes)) == (1, "leakyrelu", 1)
-
-
-@both_presets
-def test_plain_ddqn_update(preset: str) -> None:
+def test_plain_ddqn_updates_as_the_agent_does(preset: str) -> None:
     torch.manual_seed(0)
     our_agent, _ = ddqn_and_proxies(preset)
     plain = plain_ddqn.PlainTraining(plain_ddqn.PRESETS[preset], 0)
@@ -160,23 +137,6 @@ def test_plain_ddqn_update(preset: str) -> None:
         actual = [parameter.flatten() for parameter in plain_network.parameters()]
         torch.testing.assert_close(torch.cat(actual), torch.cat(expected), atol=1e-5, rtol=0)
     assert (flat_of(plain.online) - old_weights).abs().max() > 1e-3
-
-
-@both_presets
-def test_plain_synthetic_environment(preset: str) -> None:
-    _, program = ddqn_and_proxies(preset)
-    stage = plain_ddqn.SyntheticEnvironment(plain_ddqn.PRESETS[preset])
-    for name in ("state", "reward", "done"):
-        plain_ddqn.take_weights(getattr(stage, f"{name}_net"), program.layers[name], 1)
-    stage.reset()
-    for action in (0, 1, 1, 0):
-        obs = stage.state
-        expected = program.step(obs.expand(2, 1, 4), torch.full((2, 1), action))
-        next_obs, reward, done, _ = stage.step(action)
-        torch.testing.assert_close(next_obs, expected.next_state[1, 0])
-        torch.testing.assert_close(reward, expected.reward[1])
-        expected_done = expected.done[1] if stage.raw_done else (expected.done[1] > 0.5).float()
-        torch.testing.assert_close(torch.as_tensor(done).float().view(1), expected_done)
 
 
 @pytest.mark.parametrize("implementation", ["CPG", "AAC"])

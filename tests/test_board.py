@@ -16,15 +16,10 @@ from control.reports.tags import TAGS
 from control.storage.run_dir import read_metrics
 from helpers import explained_tags, load_events
 
-# -- names -------------------------------------------------------------------------------------------------------------
-
 
 def test_page_explains_tags_of_figures() -> None:
     texts = explained_tags()
     assert all(tag.text in ("", texts[tag.name]) for tag in TAGS.values())
-
-
-# -- pages -------------------------------------------------------------------------------------------------------------
 
 
 def logged_hyperparameters(folder: Path) -> dict[str, Any]:
@@ -71,7 +66,7 @@ def test_hyperparameters_are_non_default_settings() -> None:
     assert hyperparameters(search).keys() == identity | {"population", "lr", "discount", "batch_size"}
 
 
-def test_histograms(tmp_path: Path) -> None:
+def test_histograms_leave_out_nan(tmp_path: Path) -> None:
     board = Board(tmp_path, 0)
     board.add_histogram("actions", torch.tensor([0, 2, 2, 2, 1]), 8)
     board.add_histogram("weights", torch.tensor([1.0, torch.nan, 3.0]), 8)

@@ -16,7 +16,6 @@ from control.loops import rollout
 from envs.base import EnvironmentFault, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game
-from envs.workers import ParallelEnvironment
 from fake_runs import Shown, refused
 from models.contract import RandomPolicy
 from models.settings import SettingError
@@ -184,16 +183,6 @@ def test_equivalent_types_are_accepted(name: str, monkeypatch: pytest.MonkeyPatc
         step = one_step(start_environment("honest"))
         assert step.obs.tolist() == [[[0.5, 1.0] if name == "obs" else [0.0, 0.0]]]
         assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
-
-
-@pytest.mark.slow
-def test_keyboard_interrupt_in_worker() -> None:
-    """test_workers.py has other faults of workers."""
-    environment = ParallelEnvironment(game("interrupts"), 1, 2, 2)
-    environment.reset(torch.tensor([[0, 1]]))
-    with pytest.raises(EnvironmentFault, match=re.escape(FAULTS["interrupts"][1])):
-        one_step(environment, 2)
-    environment.close()
 
 
 def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:

@@ -61,7 +61,7 @@ def test_memory_fields_by_hand() -> None:
     assert worst == [[-2.0, -4.0], [2.0, 1.0], [-4.0] * 2, [0, 1]]
 
 
-def test_udrl_commands() -> None:
+def test_udrl_commands_come_from_the_best_episodes() -> None:
     agent = experienced_agent("UDRL", last_few=2)  # the best returns 6 and 10 have mean 8, deviation 2, mean length 2
     now = agent.commands_now()
     assert now["return"].tolist() == [8.0] and now["horizon"].tolist() == [2.0]
@@ -79,7 +79,7 @@ def test_udrl_commands() -> None:
     assert experienced_agent("UDRL", last_few=2, desire_mu_minus_std=True).commands_now()["return"].tolist() == [6.0]
 
 
-def test_udrl_command_updates() -> None:
+def test_udrl_commands_count_down() -> None:
     actor = experienced_agent("UDRL").begin(2, Streams([0]), sample=True, command={"return": 45.0, "horizon": 3.0})
     actor.advance(torch.tensor([[5.0, -20.0]]))
     assert actor.command[0].tolist() == [[40.0, 2.0], [50.0, 2.0]]
@@ -103,7 +103,7 @@ def test_commanded_return_has_the_horizon_of_such_episodes() -> None:
     assert many.commands.group_lengths[0, 0] == pytest.approx((2 + 3 + 1 + 2) / 4)
 
 
-def test_rcp_r_commands() -> None:
+def test_rcp_r_commands_come_from_the_latest_returns() -> None:
     agent = build("RCP-R", SPACES, [0], tiny("RCP-R", discount=1.0))
     agent.observe(trajectory([[100.0]], [True]))
     agent.observe(THREE)
@@ -117,7 +117,7 @@ def test_rcp_r_commands() -> None:
     assert torch.equal(actor.command[0, :, 0], initial_command)
 
 
-def test_rcp_a_commands() -> None:
+def test_rcp_a_samples_a_command_at_every_step() -> None:
     agent = build("RCP-A", SPACES, [0])
     agent.commands.mean.fill_(3.0)
     agent.commands.spread.fill_(2.0)
@@ -152,7 +152,7 @@ def test_level_weights_by_hand() -> None:
     torch.testing.assert_close(level_weights(torch.tensor([0.1, 0.5, 0.9])), torch.tensor([0.3, 0.4, 0.3]))
 
 
-def test_rank_commands() -> None:
+def test_rank_commands_have_their_range() -> None:
     agent = ranking_agent(rank_min=0.6, rank_max=0.8, eval_rank=0.7)
     assert agent.commands.names == ["rank"] and agent.commands_now()["rank"].tolist() == pytest.approx([0.7])
     exploring = agent.begin(2000, Streams([1]), sample=True)
@@ -235,7 +235,7 @@ def test_averaged_weights_act() -> None:
     assert any(name.startswith("averaged") for name in agent.state_dict())
 
 
-def test_command_scale() -> None:
+def test_command_scale_is_fixed_or_follows_the_reach() -> None:
     fixed = experienced_agent("UDRL", reward_scale=0.025, horizon_scale=0.01)
     torch.testing.assert_close(fixed.commands.scale, torch.tensor([[0.025, 0.01]]))
     automatic = experienced_agent("UDRL")
@@ -243,7 +243,7 @@ def test_command_scale() -> None:
     assert automatic.forward(torch.zeros(1, 4, 2), torch.full((1, 4, 2), 300.0)).isfinite().all()
 
 
-def test_discrete_actions() -> None:
+def test_discrete_actions_follow_the_softmax() -> None:
     agent = experienced_agent("UDRL")
     obs, command = torch.randn(1, 1, 2).expand(1, 3000, 2), {"return": 1.0, "horizon": 2.0}
     sampled_actions = agent.begin(3000, Streams([0]), sample=True, command=command).act(obs)
@@ -253,7 +253,7 @@ def test_discrete_actions() -> None:
     assert torch.equal(agent.begin(3000, Streams([0]), sample=False, command=command).act(obs), logits.argmax(-1))
 
 
-def test_continuous_actions() -> None:
+def test_continuous_actions_are_clipped_and_noisy() -> None:
     spaces = Spaces((2,), Continuous((-1.0, 0.0), (1.0, 10.0)))
     agent = build("UDRL", spaces, [0], tiny("UDRL", action_noise=0.5))
     agent.observe(dataclasses.replace(THREE, action=torch.zeros(3, 1, 3, 2)))
@@ -308,7 +308,7 @@ def test_advantages_bootstrap_truncated_episodes(bootstrap: bool) -> None:
     assert agent.commands.mean.item() == pytest.approx(max(sum(expected, [])), abs=1e-4)
 
 
-def test_policy_floor() -> None:
+def test_policy_floor_is_the_share_of_random_actions() -> None:
     """A deterministic policy with floor 0.3 and 3 actions has probability 0.7 + 0.1."""
 
     def shares(floor: float, sample: bool = True) -> list[float]:

@@ -70,7 +70,7 @@ FLAG_VALUES = [
 
 
 @pytest.mark.parametrize(("words", "field", "value"), FLAG_VALUES)
-def test_flag_values(words: str, field: str, value: Any) -> None:
+def test_flag_values_are_parsed(words: str, field: str, value: Any) -> None:
     settings = parse(shlex.split(words))
     actual = getattr(settings.run if hasattr(settings.run, field) else settings.agent, field)
     assert actual == value and type(actual) is type(value)
@@ -100,7 +100,7 @@ def test_replace_checks_values() -> None:
             settings.replace(**wrong)
 
 
-def test_evaluation_settings(tmp_path: Path) -> None:
+def test_evaluation_reads_the_settings_of_a_file(tmp_path: Path) -> None:
     written = yaml_file(tmp_path, to_yaml(parse(["--implementation", "RCP-A", "--lr", "1"])))
     settings = parse(["--config", written, "--eval_agent", __file__, "--command.return", "250", "--record"])
     assert settings.agent is None

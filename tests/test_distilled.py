@@ -1,23 +1,14 @@
 """Bandits of a few pairs of state and action, which are what is searched for."""
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from control.cli import parse
-from control.storage.run_dir import read_metrics
 from envs.make import stages_of
-from helpers import trained
-from models.proxies import files
 from models.streams import Streams
 from test_teachers import make_clone
-
-SEARCH = partial(trained, implementation="SE")
-WORDS = "--proxy bandit --preset distilled --pairs 3 --agent TD3 --no_compiled --fill 5 --num_envs 2 --no_vary_hp"
 
 
 def stages(game: str, *extra_flags: str) -> Any:
@@ -56,25 +47,6 @@ def test_first_weights_are_those_of_the_stream() -> None:
     flat = search_stages.train_on_pairs(searched, template, Streams([7, 8]))
     assert torch.equal(flat[0], search_stages.train_on_pairs(searched[:1], template, Streams([7]))[0])
     assert torch.equal(*search_stages.parameters.fixed(flat)["states.table"]) and not torch.equal(*flat)
-
-
-def test_a_search_leaves_pairs_and_a_resumed_one_the_same(tmp_path: Path) -> None:
-    values: dict[str, Any] = {
-        "gamename": "pendulum",
-        "eval_every": 1,
-        "population": 4,
-        "deploy_steps": 20,
-        "inner_steps": 30,
-    }
-    words = f"{WORDS} --buffer_size 50 --keep_best 1 --retest_agents 1 --report_agents 2".split()
-    folder = SEARCH(tmp_path / "whole", *words, **values, generations=2)
-    proxy = files.load(folder / "proxy.safetensors")
-    named_weights = proxy.networks.named_tensors(proxy.parameters)
-    assert named_weights["states.table"].shape == (3, 3) and proxy.config.pairs == 3
-    assert np.isfinite(read_metrics(folder / "metrics.csv")["search/center_return"]).all()
-    part = SEARCH(tmp_path / "parts", *words, **values, generations=1)
-    SEARCH(tmp_path / "parts", *words, "--resume", **values, generations=2)
-    assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)
 
 
 def test_a_search_may_start_from_what_a_policy_does() -> None:

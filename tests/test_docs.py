@@ -7,7 +7,6 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -19,7 +18,7 @@ import trainer
 from conftest import ROOT
 from control.cli.parse import parse
 from envs.synthetic import starts_of
-from helpers import SEARCHED, on_policy
+from helpers import SEARCHED, completed, on_policy
 from models.agents.model_generalisation.config import PRESETS
 from models.proxies.search import SearchConfig
 from models.registry import canonical_names, family
@@ -67,8 +66,8 @@ RUN = [page for page in PAGES if page not in HOW_TO]
 every_page_with_commands = pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
 # The quick suite only parses the commands of these pages: reference pages, with commands of other pages, and long ones.
 SLOW_PAGES = (
-    "docs/model_generalisation.md", "docs/originals.md", "docs/paper.md", "docs/results/",
-    "docs/synthetic_environments", "docs/what_is_it_worth.md", "experiments/", "understudy/",
+    "docs/command_conditioned.md", "docs/model_generalisation.md", "docs/originals.md", "docs/paper.md",
+    "docs/results/", "docs/synthetic_environments", "docs/what_is_it_worth.md", "experiments/", "understudy/",
 )  # fmt: skip
 
 
@@ -89,6 +88,26 @@ def commands(page: Path) -> list[str]:
     return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in lines) if line and line[0] != "#"]
 
 
+# Flags that make a command with these words short. The first words found count.
+LIMITS = (
+    ("rules.py", "--episodes 1"), ("plain_q_learning.py", "--agents 1 --steps 20"),
+    ("baseline.py", "--batches 2 --episodes 1 --critic_episodes 5"),
+    ("arms.py measure", f"--searches 1 --agents 1 --real_agents 1 --real_steps 50 --kinds DDQN {SEARCH}"),
+    ("learning_curves.py measure", f"--seeds 1 {SEARCH.replace('--inner_steps 60', '--inner_steps 300')}"),
+    ("planted_bugs.py", "--agents DQN --bugs '' 'losses of shape [64, 64]' --seeds 1 --updates 20 --episodes 1"),
+    ("parity.py", "--fixture untrained --hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 "
+                  "--buffer_size 50"),
+    ("compare.py", "--agents 2 --steps 100 --every 50 --late 50"),
+    ("--exams", "--agents 1"), ("exam.py", "--agents 1 --exams 'DDQN, drawn'"),
+    ("robustness.py measure", "--agents 1 --scales 1"), ("step_sizes.py measure", "--searches 1 --generations 1"),
+    ("visits.py measure", "--agents 2 --steps 60"), ("step_times.py measure", "--episodes 1"),
+    ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
+    ("supervised.py", "--games cartpole --rows '2,000 transitions' --models 1 --agents 1 --steps 60 --kinds DDQN"),
+    ("tuning.py", "--agents 1 --settings 2 --real_steps 200"), ("benchmarks/", "--quick"),
+    ("--film", FILM), ("--real_steps 50000", "--num_agents 1 --real_steps 50"),
+)  # fmt: skip
+
+
 def scaled(command: str) -> str:
     """The command with flags that make it short: the last of a repeated flag counts."""
     if command.startswith("make ") or " make " in command:
@@ -101,52 +120,29 @@ def scaled(command: str) -> str:
         return f"{command} --num_samples 10"  # as many as --plot needs
     if re.search(r"--(plot|report|help|import_proxy)\b", command):  # not --report_agents
         return command
-    if "--film" in command:
-        return command + FILM
     if "--learn " in command:
         return re.sub(r" --teacher \S+", "", command) + " --only probe"
-    if "--eval_agent" in command and "--record" in command:
-        return f"{command} --num_eval_episodes 1{FILM}"
-    if "compare.py" in command:
-        command = re.sub(r"--trained_steps \d+", "--trained_steps 200", command)
-        return f"{command} --agents 2 --steps 100 --every 50 --late 50"
     if "clones.sh" in command:
         return f"SEEDS=0 AGENTS=1 TEACHER_STEPS=300 {command}"
-    if "exam.py" in command:
-        return f"{command} --agents 1" + ("" if "--exams" in command else " --exams 'DDQN, drawn'")
     if command.endswith("policy_gradients/run.sh"):
         return f"SEEDS=25 EPISODES=2 {command} {POLICY.replace('--max_episodes 2', '')}"
     if command.endswith("model_generalisation/run.sh") or "model_generalisation/run.sh --resume" in command:
         limits = "AGENTS=ER WORLDS=procmaze REGIMES=low NUM_SEEDS=2 NUM_STEPS=200"
         return f"{limits} {command} {MODELS.replace('--total_steps 20 ', '')}"
-    if "parity.py" in command:  # the others compare later steps
-        limits = "--hidden_sizes 8,8,8 --num_seeds 2 --eval_steps 5 --eval_episodes 2 --buffer_size 50"
-        return f"{command} --fixture untrained {limits}"
     if re.search(r"--eval_agent \w+-", command) and "--real_steps" not in command:  # a shipped proxy
         return f"{command} --num_agents 3 --no_real_baseline --time_limit 40"
-    for word, limits in (
-        ("rules.py", "--episodes 1"), ("plain_q_learning.py", "--agents 1 --steps 20"),
-        ("baseline.py", "--batches 2 --episodes 1 --critic_episodes 5"),
-        ("arms.py measure", f"--searches 1 --agents 1 --real_agents 1 --real_steps 50 --kinds DDQN {SEARCH}"),
-        ("learning_curves.py measure", f"--seeds 1 {SEARCH.replace('--inner_steps 60', '--inner_steps 300')}"),
-        ("planted_bugs.py", "--agents DQN --bugs '' 'losses of shape [64, 64]' --seeds 1 --updates 20 --episodes 1"),
-        ("robustness.py measure", "--agents 1 --scales 1"),
-        ("step_sizes.py measure", "--searches 1 --generations 1"),
-        ("visits.py measure", "--agents 2 --steps 60"), ("step_times.py measure", "--episodes 1"),
-        ("transfer.py", "--steps 400 --seeds 1 --episodes 1"), ("physics.py", "--agents 1 --real_steps 200"),
-        ("supervised.py", "--games cartpole --rows '2,000 transitions' --models 1 --agents 1 --steps 60 --kinds DDQN"),
-        ("tuning.py", "--agents 1 --settings 2 --real_steps 200"),
-        ("benchmarks/", "--quick"),
-        ("--real_steps 50000", "--num_agents 1 --real_steps 50"),
-        ("--eval_agent", "--num_eval_episodes 1 --time_limit 20"),
-        ("--use_tune", f"{tiny(command)} --num_samples 1"), ("trainer.py", f"{tiny(command)} --no_record"),
-    ):  # fmt: skip
+    command = re.sub(r"--trained_steps \d+", "--trained_steps 200", command)
+    for word, limits in LIMITS:
         if word in command:
             return f"{command} {limits}"
+    if "--eval_agent" in command:
+        return f"{command} --num_eval_episodes 1 {FILM if '--record' in command else '--time_limit 20'}"
     if "bash_train.sh" in command:
         command = re.sub(r'SEEDS="(\d+)[^"]*"', r"SEEDS=\1", command)  # one seed shows that it runs
         return f"{'' if 'SEEDS=' in command else 'SEEDS=25 '}{command} {tiny(command)}"
-    return command
+    if "--use_tune" in command:
+        return f"{command} {tiny(command)} --num_samples 1"
+    return f"{command} {tiny(command)} --no_record" if "trainer.py" in command else command
 
 
 def tiny(command: str) -> str:
@@ -214,10 +210,7 @@ def run(command: str, folder: Path) -> None:
         return
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": tools, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode in statuses, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    completed(["bash", "-c", command], folder, statuses, env=environment)
 
 
 @pytest.fixture

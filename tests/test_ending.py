@@ -54,9 +54,6 @@ def clean(process: "subprocess.Popen[str]", seconds: float = 120) -> str:
     return out + err
 
 
-# -- output ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("line", "status"), [("--help >&- 2>&- <&-", 0), ("--lr x 2> /dev/full", 2)])
 def test_unwritable_output_is_ignored(line: str, status: int) -> None:
     shell = ["bash", "-c", f'"$0" "$1" {line}', *COMMAND]
@@ -85,9 +82,6 @@ def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setattr(sys, "stderr", Printing())
     module.print_on_stderr("interrupted")
     assert capfd.readouterr().err == "interrupted\n"
-
-
-# -- signals -----------------------------------------------------------------------------------------------------------
 
 
 def test_signal_during_imports(logdir: Path) -> None:

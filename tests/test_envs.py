@@ -108,12 +108,15 @@ def test_inactive_environments_do_not_move():
     assert same(copies, [initial_obs, step.obs, step.reward, step.terminated]), "nothing is overwritten"
 
 
-def test_sparse_reward():
+def test_sparse_reward_is_the_return_at_the_end():
     environment = scripted(wrappers=("SparseReward",), rewards=(1.0, 2.0, 4.0))
     for first_seed in (0, 1):
         environment.reset(seeds_of(1, 1, first_seed))
         rewards = [environment.step(no_ops()).reward.item() for _ in range(3)]
         assert rewards == [0.0, 0.0, 7.0]
+    truncated = wrappers.SparseReward(gym.make("Scripted-v0", max_episode_steps=2))
+    truncated.reset()
+    assert [truncated.step(5)[1] for _ in range(2)] == [0.0, 3.0]
 
 
 BOX = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))
@@ -138,7 +141,7 @@ def test_actions_are_unflattened(space, flat, flat_action, env_action):
 
 
 @pytest.mark.parametrize(("space", "sample", "expected"), [
-    (Discrete(4), 2, [0, 0, 1, 0]),
+    (Discrete(4, start=5), 7, [0, 0, 1, 0]),
     (Tuple([Discrete(2), Box(-1, 1, (1,))]), (1, np.float32([0.5])), [0, 1, 0.5]),
     (Dict(a=Discrete(2), b=Box(0, 1, (2, 1))), {"a": 0, "b": np.float32([[0.25], [1]])}, [1, 0, 0.25, 1]),
     (Box(0, 255, (3,), np.uint8), np.uint8([1, 2, 255]), [1, 2, 255]),
@@ -186,7 +189,7 @@ def test_step_before_reset_is_a_fault():
         scripted(1, 3).step(no_ops(1, 3))
 
 
-def test_frames(monkeypatch):
+def test_frame_is_a_picture_of_one_environment(monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "")
     environment = make_environment("cartpole", 1, 2, num_workers=2, render=True)
     environment.reset(seeds_of(1, 2))
@@ -205,7 +208,7 @@ def test_frames(monkeypatch):
     ("cart_pole", "CartPole-v1", False), ("PROBE_1", "", False),
     ("frozen_lake", "FrozenLake-v1", True), ("CartPole-200", "CartPole-v0", False),
 ])  # fmt: skip
-def test_resolve(name, gym_id, note, capsys):
+def test_names_resolve_to_gymnasium_ids(name, gym_id, note, capsys):
     import_module("gamename", name)
     resolved = resolve(name)
     assert resolved.gym_id == gym_id and resolved is GAMES.get(name, resolved)
@@ -217,7 +220,7 @@ def test_resolve(name, gym_id, note, capsys):
     ("lunarlandr", "lunarlander"), ("Blackjak-v1", "Blackjack-v1"),
     ("gymnasium.envs.toy_text:Blackjak-v1", "gymnasium.envs.toy_text:Blackjack-v1"),
 ])  # fmt: skip
-def test_misspelled_names(wrong, suggestion):
+def test_misspelled_name_gets_a_suggestion(wrong, suggestion):
     import_module("gamename", wrong)
     with pytest.raises(SettingError) as caught:
         resolve(wrong)
@@ -230,7 +233,7 @@ def test_unknown_name_lists_all():
         resolve("qqqq")
 
 
-def test_is_continuous():
+def test_is_continuous_agrees_with_the_spaces():
     playable_names = [name for name, game in GAMES.items() if game.dynamics]
     for name in (*playable_names, STEPPED_PENDULUM, "CartPole-v1"):
         actions = make_environment(name, 1, 1).spaces.actions
@@ -238,7 +241,7 @@ def test_is_continuous():
     assert is_continuous("halfcheetah") and not is_continuous("NoSuch-v0")
 
 
-def test_missing_module_or_package(monkeypatch):
+def test_missing_module_or_package_is_an_error(monkeypatch):
     with pytest.raises(SettingError, match="^gamename is 'nosuch:Thing-v0': module nosuch cannot be imported"):
         import_module("gamename", "nosuch:Thing-v0")
     with pytest.raises(SettingError, match="in a folder of PYTHONPATH, corridor for corridor.py$"):
@@ -255,7 +258,7 @@ def test_missing_module_or_package(monkeypatch):
         make_environment("lunarlander", 1, 1)
 
 
-def test_takecover(tmp_path, monkeypatch):
+def test_takecover_episodes_depend_on_the_seed(tmp_path, monkeypatch):
     pytest.importorskip("vizdoom", reason="needs the extra doom")
     monkeypatch.chdir(tmp_path)  # the engine writes its settings here
     environment = make_environment("takecover", 1, 1)
@@ -269,5 +272,5 @@ def test_takecover(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("action", [1, 2, 5, 6, -1, np.int64(3), np.int64(7), np.array(4), 2.0, True, "3", None])
-def test_fast_discrete(action) -> None:
+def test_fast_discrete_contains_what_discrete_contains(action) -> None:
     assert wrappers.FastDiscrete(4, start=2).contains(action) == Discrete(4, start=2).contains(action)

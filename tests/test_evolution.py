@@ -97,7 +97,7 @@ def test_archive_keeps_the_best() -> None:
     assert torch.equal(archive.entries[1][2], torch.full((2,), 3.0))
 
 
-def test_limit_of_tests_grows() -> None:
+def test_limit_of_tests_grows_between_two_generations() -> None:
     """From 100 to 1,000 steps between generations 200 and 1,800, as published."""
     config = Config(test_limit_first=100, test_limit=1000, second_phase=500, second_noise_std=0.5)
     table = {1: 100, 200: 100, 201: 100, 202: 101, 600: 325, 1000: 550, 1799: 999, 1800: 1000, 2000: 1000}

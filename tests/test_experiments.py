@@ -7,26 +7,19 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from scipy import stats
 
 import fake_runs
 from conftest import ROOT
 from control.cli.parse import parse
-from control.evolution.inner_loop import Outcome
 from control.reports.runs import read_runs
-from control.reports.sheets import WIDTH
-from envs.base import Step
-from experiments.plotting import density
 from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
-from models.proxies.search import SearchConfig
 from models.settings import SettingError
 
 SYNTHETIC = "synthetic_environments"
@@ -49,30 +42,23 @@ NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: 
     *((rewards, f"cliff {flags}", message) for flags, message in (
         (f"--json {TEXT} --only", f"json is '{TEXT}', which is no JSON"),
         ("--reward a=cartpole-additive-potential", "which is of cartpole-200; allowed: a reward of cliff"),
-        ("--set lr=two", "lr is 'two'; allowed: number, greater than 0"),
         ("--steps 5 --every 9", "every is 9; allowed: at most steps, which is 5"),
-        ("--shifts 1 nan", "shifts is [1.0, nan]; allowed: list of numbers"),
         ("--trained_steps 9", "--trained_steps has no effect: the optimal values of cliff are known"),
         ("--agent DDQN,PPO", "agent is 'DDQN,PPO', of several families; allowed: agents of one family"),
-        ("--agent DDQN --only count", "only is 'count'; allowed: native, icm, rnd, optimal"),
         (f"--reward {LEARNED} --reward {LEARNED}", "reward is 'a=...', and another row has this name"),
-        (f"--reward {LEARNED} --use mode=77", "mode is 77; allowed: 0, 1, 2"),
         (f"--reward {LEARNED} --use proxy_hidden_size=2", "would have 101 weights; allowed: settings that leave"),
     )),
     (of_rewards, "map cartpole-additive-potential --out x.png", "allowed: reward of an environment with a map"),
-    (of_rewards, f"curves {RESULTS / 'physics.json'} --out x.png", "which holds no numbers of compare.py"),
     (physics, f"--json {OTHER}", NOT_OURS),
     (exam, "cartpole-bandit --exams supervised", "proxies is 'cartpole-bandit', which has no pairs"),
     (exam, "cartpole-bandit pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
     (physics, "--spread 0.5", "spread is 0.5; allowed: number, at least 1.0, at most 10.0"),
     (physics, "--proxies a=acrobot-bandit", "'a=acrobot-bandit'; allowed: synthetic environments of cartpole"),
     (transfer, "--on bandit --real_id CartPol-v1", "which Gymnasium cannot make: Environment `CartPol`"),
-    (curves, f"measure cartpole --json {OTHER}", "holds no numbers of this script; allowed: a new file, or one of"),
     (visits, "measure --json x --reward cartpole-exclusive", "reward of cartpole-200; allowed: reward of cliff"),
     (of_rewards, "curves a.json b.json --out x.png", "source is 'a.json b.json'; allowed for curves: one file"),
     (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
     (cells, ". --plot_format jpg", "plot_format is 'jpg'; allowed: png, pdf, svg"),
-    (gradients, f"{OTHER} --out x.png", "holds no numbers of this"),
     (proxies, "--out x.png", "hold nothing to draw"),
 ])  # fmt: skip
 def test_flag_error_message(
@@ -93,62 +79,6 @@ def test_new_rows_are_added_to_the_file(tmp_path: Path) -> None:
     assert [rows[name]["late"]["from"] for name in ("native", "optimal")] == [0, 0]
 
 
-def test_row_of_a_reward_by_hand() -> None:
-    curve = torch.tensor([[-9.0, 3.0, 2.0, 1.0], [-9.0, 1.0, 4.0, -5.0]])
-    zeros = torch.zeros(2)
-    outcome = Outcome(curve, torch.zeros_like(curve), curve, zeros, zeros, 0, 0.0, 0.0)
-    row = rewards.row_of(outcome, SearchConfig(test_every=25, solved_reward=1.0), 75)
-    assert row["peak"] == {"mean": 3.0, "step": 75} and row["average"] == -1.5 and row["late"]["mean"] == 0.5
-    assert row["first"][1] == 50 and row["mean_reaches"] == 50 and row["mean_stays"] is None and row["staying"] == 0.5
-
-
-def test_density_equals_scipy() -> None:
-    values, at = np.random.default_rng(0).normal(3, 2, 200), np.linspace(-10, 16, 800)
-    # scipy's bandwidth is of the unbiased deviation.
-    expected = stats.gaussian_kde(values, 200**-0.2 * values.std() / values.std(ddof=1))(at)
-    assert density(values, at, 1e-9) == pytest.approx(expected, rel=1e-9)
-    same = density(np.full(50, 200.0), np.linspace(0, 400, 4001), 3.0)
-    assert same.max() == pytest.approx(1 / (3 * np.sqrt(2 * np.pi))) and same.sum() * 0.1 == pytest.approx(1)
-
-
-def test_correlations_equal_scipy() -> None:
-    x, y = np.random.default_rng(1).integers(0, 6, (2, 40)).astype(float)  # with ties
-    assert choices.kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
-    assert choices.pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
-    assert choices.kendall(x, np.ones(40)) == choices.pearson(np.ones(40), y) == 0
-
-
-class ConstantEnvironment:
-    """Two members and three environments with only ones."""
-
-    spaces = SimpleNamespace(obs_shape=(4,))
-
-    def step(self, actions: Any, active: Any = None) -> Step:
-        return Step(torch.ones(2, 3, 4), torch.ones(2, 3), torch.zeros(2, 3).bool(), torch.zeros(2, 3).bool())
-
-
-@pytest.mark.parametrize("column", [0, 3, 4])
-def test_noise_is_on_one_column(column: int) -> None:
-    noisy: Any = noise.Noisy(ConstantEnvironment(), column, 0.5)
-    steps = [noisy.step(None) for _ in range(2000)]
-    answers = torch.stack([torch.cat([step.obs, step.reward[..., None]], -1) for step in steps])
-    off = (answers - 1).flatten(0, -2)
-    assert float(off[:, column].std()) == pytest.approx(0.5, rel=0.03)  # 12,000 draws: a standard error of 0.65 %
-    assert not off[:, [i for i in range(5) if i != column]].any()
-    assert torch.cat(noisy.answers).unique().tolist() == [1], "recorded without noise"
-
-
-def test_visits_are_counted() -> None:
-    counter: Any = visits.Counter(ConstantEnvironment())
-    counter.step(None), counter.step(None)
-    assert counter.entered.tolist() == [12] * 4  # two steps of six environments, ones everywhere
-    shares = {name: row["share"] for name, row in json.loads((RESULTS / "visits.json").read_text()).items()}
-    assert all(sum(share) == pytest.approx(1, abs=1e-3) and len(share) == 48 for share in shares.values())
-
-
-# -- published figures -------------------------------------------------------------------------------------------------
-
-
 def test_no_published_figure_is_older_than_its_numbers() -> None:
     """The commands of the page on the paper name the source of each of its figures."""
     page = (ROOT / "docs/paper.md").read_text()
@@ -165,34 +95,6 @@ def test_no_published_figure_is_older_than_its_numbers() -> None:
     for figure, numbers in sources.items():
         with Image.open(figure) as image:
             assert image.info.get("Numbers") == hashlib.sha256(numbers.read_bytes()).hexdigest(), f"draw {figure} again"
-
-
-def titles(figure: Any) -> list[str]:
-    return [axis.get_title("left").replace("\n", " ") for axis in figure.axes]
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_figures_of_scripts(theme: str, tmp_path: Path, figures: list[Any], capsys: Shown) -> None:
-    out = ["--plot_theme", theme, "--out"]
-    assert gradients.main([str(RESULTS / "policy_gradients.json"), *out, str(tmp_path / "a.png")]) == 0
-    assert cells.main([str(RESULTS / "model_generalisation.json"), *out, str(tmp_path / "b.svg")]) == 0
-    numbers = ["--numbers", str(RESULTS / "synthetic_environments.json")]
-    assert proxies.main([*numbers, *out, str(tmp_path / "c.png")]) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.svg", "c.png"]
-    policy, models, searches = figures
-    assert titles(policy) == ["Score of each seed", "Seeds that score more", "Probability that AAC, tuned is better"]
-    dots = [line for line in policy.axes[0].get_lines() if line.get_marker() == "o"]
-    assert [len(line.get_xdata()) for line in dots] == [5] * 6, "six algorithms of five seeds"
-    note = " ".join(text.get_text() for text in policy.texts)
-    assert "probabilities: 95 % stratified bootstrap intervals" in note.replace("\n", " ")
-    assert len(models.axes) == 2 and models.axes[0].get_xlim() == models.axes[1].get_xlim()
-    rows = [[label.get_text() for label in axis.get_yticklabels()] for axis in searches.axes]
-    assert rows[0] == [f"{kind}, seed {i}" for kind in ("MDP", "bandit") for i in range(3)] and len(rows[2]) == 16
-    assert all(figure.get_size_inches()[0] == WIDTH for figure in figures)
-    assert len({figure.get_facecolor() for figure in figures}) == 1
-
-
-# -- runs of policy gradients and model generalisation -----------------------------------------------------------------
 
 
 def write_gradients(
@@ -232,9 +134,6 @@ def write_maze(logdir: Path, implementation: str = "ER", *flags: str, **place: A
     return write_cell(logdir, implementation, "--gamename", "procmaze", *flags, **place)
 
 
-# -- policy gradients --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
 def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for implementation in ("VPG", "EPG", "BPG", "CPG", "AAC"):
@@ -259,11 +158,8 @@ def test_policy_gradient_figure_table_and_numbers(logdir: Path, capsys: Shown) -
     assert list(json.loads(figure.with_suffix(".json").read_text())["arms"]) == ["AAC, tuned"] and figure.exists()
 
 
-# -- model generalisation ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
-def test_model_generalisation_panels(logdir: Path, capsys: Shown) -> None:
+def test_model_generalisation_figure_table_and_numbers(logdir: Path, capsys: Shown) -> None:
     for preset in PRESETS:
         for implementation in ("GaussianLatent", "ER"):
             write_cell(logdir, implementation, "--preset", preset, name=preset)
@@ -308,9 +204,6 @@ def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
         cells.curves(runs, "eval/return_greedy", 21, 1)
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
-
 def write_twice(logdir: Path) -> None:
     folder = write_maze(logdir, "ER").parents[2]
     shutil.copytree(folder, folder.with_name("again"))
@@ -332,31 +225,11 @@ def test_unsuitable_run_is_an_error(
     assert not (tmp_path / "x.png").exists()
 
 
-# -- against the original ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("fixture", "agent"), [(f, a) for f in parity.FIXTURES for a in parity.FIXTURES[f]["agents"]])
-def test_parity_runs_have_the_settings_of_the_original(fixture: str, agent: str) -> None:
-    settings = parse(parity.flags_of(fixture, agent, 5, ["--num_threads", "2"]))
-    run, config = settings.run, settings.agent
-    assert (run.seed, run.num_threads, config.faithful_to_paper) == (5, 2, True)
-    assert config.discount == 0.9 and config.training_start_time == 1000
-    if fixture == "untrained":
-        assert (run.num_seeds, config.total_steps, config.hidden_sizes, run.gamename) == (30, 1, (200,) * 3, "procmaze")
-        return
-    step, buffer = (1e-3, 20_000) if fixture == "A" else (5e-4, 10_000)
-    assert (run.num_seeds, config.hidden_sizes) == (10, (64, 64))
-    assert (config.lr, config.buffer_size, config.target_update_frequency) == (step, buffer, 50)
-    assert config.batch_size == (80 if agent == "ER" else 8) and config.episodic_env == (fixture == "A")
-    assert config.softmax_temp == (0.4 if fixture == "A" and agent != "ER" else 0.1)
-    assert config.model_lr == (step if agent not in ("ER", "PerfectModel") else 2e-4)
-
-
 def made_up_curve(mean: float, error: float) -> Any:
     return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
 
 
-def test_parity_table() -> None:
+def test_parity_table_compares_points_by_their_errors() -> None:
     rows = parity.compare(
         "B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up_curve(0.317, 0.02)
     )

@@ -67,9 +67,6 @@ def frames(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     return meta, [np.frombuffer(data, np.uint8).reshape(height, width, 3) for data in reader]
 
 
-# -- pictures ----------------------------------------------------------------------------------------------------------
-
-
 def test_caption_fits_below_the_picture() -> None:
     frame = np.full((100, 400, 3), 200, np.uint8)
     one_row = pictures.captioned(frame, [["a"]], 16)
@@ -78,9 +75,6 @@ def test_caption_fits_below_the_picture() -> None:
     assert one_row.shape[0] < two_rows.shape[0] and one_row.shape[1] == two_rows.shape[1] == 400
     caption = two_rows[100:].max(2)
     assert (caption > 200).any() and (caption[:, 395:] < 60).all()  # bright letters, and none at the edge
-
-
-# -- films -------------------------------------------------------------------------------------------------------------
 
 
 def test_film_has_every_step_at_the_speed_of_the_environment(stripes: str, tmp_path: Path) -> None:
@@ -187,9 +181,6 @@ def test_films_of_epochs_are_images_in_tensorboard(logdir: Path, brief: None) ->
     events.Reload()
     (image,) = events.Images("film")
     assert image.encoded_image_string == (folder / "videos" / "epoch_0002_0.gif").read_bytes() and image.step == 14
-
-
-# -- side by side ------------------------------------------------------------------------------------------------------
 
 
 def test_trained_on_a_proxy_beside_trained_on_the_real_environment(

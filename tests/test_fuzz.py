@@ -116,19 +116,17 @@ def test_command_lines(quick: bool, shelf: Path, tmp_path: Path) -> None:
 
     def check(data: st.DataObject, folder: Path) -> None:
         argv, names = data.draw(inputs.lines(shelf))
+        mentioned = [
+            *names,
+            *(word.removeprefix("--").partition("=")[0] for word in argv if word),
+            "module",
+            "checkpoint",
+        ]
         read = call(argv, folder / "read", parse_only=True, cpu=4)
-        flag_names = ["--" + word.partition("=")[0][2:].replace("-", "_") for word in argv if word.startswith("--")]
-        check_answer(read, [*names, *argv, *flag_names, "checkpoint"] if names else ())
+        check_answer(read, mentioned if names else ())
         if not quick and read.accepted and read.out.endswith("READY\n"):
-            words = [
-                *names,
-                *(word.removeprefix("--") for word in argv if word),
-                "module",
-                "checkpoint",
-                "search_space",
-            ]
             done = call(inputs.shortened(argv), folder / "run", setup_hooks=(without_ray,))
-            check_answer(done, words if names else ())
+            check_answer(done, [*mentioned, "search_space"] if names else ())
         assert contents(shelf) == listing
 
     try_inputs("lines", quick, check, tmp_path)

@@ -4,13 +4,14 @@ an agent, a loss term, an objective and a kind of proxy, and their commands run.
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
+from control.storage.run_dir import read_metrics
+from helpers import completed
 from test_docs import HOW_TO, commands
 
 FILES = {
@@ -94,18 +95,13 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(checkout: Path, *words: str, statuses: tuple[int, ...] = (0,)) -> str:
     """Run Python with ``words`` in the folder, and return its output. The exit status must be one of ``statuses``."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode in statuses, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
+    return completed([sys.executable, *words], checkout, statuses, env=environment)
 
 
 def metrics(checkout: Path, where: str) -> dict[str, list[float]]:
     """The columns of the one run in ``exp_dir/<where>``."""
     (path,) = checkout.glob(f"exp_dir/{where}/seed_*/version_0/metrics.csv")
-    header, *rows = [line.split(",") for line in path.read_text().splitlines()]
-    return {name: [float(row[i]) for row in rows if row[i]] for i, name in enumerate(header)}
+    return {name: [value for value in column if value == value] for name, column in read_metrics(path).items()}
 
 
 @pytest.mark.slow

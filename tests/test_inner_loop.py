@@ -185,16 +185,6 @@ def test_agents_are_freed_after_the_run(game: str, kind: str, agent: Any, compil
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    ("game", "agents"), [("cartpole", 512), ("emptyroom33", 512), ("FrozenLake8x8-v1", 32), ("Taxi-v3", 4)]
-)
-def test_agents_with_long_observations_train_in_small_programs(game: str, agents: int) -> None:
-    """2,048 numbers: 32 agents of 64 cells, and 4 of 500. On a map an observation is one number, its cell."""
-    loop, seeds = loop_of(game), list(range(1000))
-    sizes = [len(rows) for _, rows in loop._batches(seeds, sample_all=False)]
-    assert sizes[0] == max(sizes) == agents and sum(sizes) == 1000
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 def test_broken_proxy_does_not_affect_others(bad: float) -> None:
     loop, seeds = loop_of(agent={"vary_hp": True, "vary": ("lr",)}, **PLATEAU), list(range(5))

@@ -19,7 +19,6 @@ from models.proxies.synthetic.config import Config as ProxyConfig
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from models.trajectory import Trajectory
 
 
 def synthetic(members: int, envs: int, bandit: bool = False) -> TensorEnvironment:
@@ -94,7 +93,7 @@ def test_transitions_are_consecutive(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "discount"), [("probe-1", 0.0), ("probe-truncated", 1.0), ("cartpole", 0.0)])
-def test_discount_after_truncation(name: str, discount: float) -> None:
+def test_discount_is_0_after_termination_and_1_after_truncation(name: str, discount: float) -> None:
     recorder, _, _ = recorded(name, 60)
     at_ends = torch.cat([transition[4][transition[5]] for transition in recorder.transitions])
     assert len(at_ends) > 4 and (at_ends == discount).all()
@@ -144,9 +143,6 @@ def test_snapshot_keeps_actions_of_current_episode() -> None:
     assert environment.snapshot()["actions"].shape == (5, 2, 1)
 
 
-# -- episodes ----------------------------------------------------------------------------------------------------------
-
-
 TERMINATES, TRUNCATES = 10_000, 20_000
 
 
@@ -168,6 +164,7 @@ class Scripted:
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         assert active is not None and actions.shape == (self.members, self.envs)
+        assert (self.age < self.seeds % 10_000)[active].all(), "a step after the end of an episode"
         self.steps_taken += active
         reward = torch.where(active, 100.0 * (self.seeds % 10_000) + self.age, 0.0)
         self.age = self.age + active
@@ -197,15 +194,9 @@ LENGTHS = [[3, 1, 5], [2, 4, 1]]
 SEEDS = torch.tensor(LENGTHS) + torch.tensor([TERMINATES, TERMINATES, TRUNCATES])
 
 
-def scripted_rollout() -> tuple[Trajectory, Scripted, Watching]:
+def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
     environment, actor = Scripted(2, 4), Watching()
     trajectory = rollout(actor, environment, SEEDS)
-    assert isinstance(trajectory, Trajectory)
-    return trajectory, environment, actor
-
-
-def test_every_step_is_kept_once_from_the_first_to_the_last() -> None:
-    trajectory, environment, actor = scripted_rollout()
     assert torch.equal(trajectory.valid, torch.arange(5)[:, None, None] < torch.tensor(LENGTHS))
     assert trajectory.lengths.tolist() == LENGTHS
     assert environment.steps_taken[:, :3].tolist() == LENGTHS and environment.steps_taken[:, 3].sum() == 0

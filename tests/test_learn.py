@@ -80,7 +80,9 @@ def one_learner(short_stages: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_learner")
-def test_all_stages_on_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right")
     assert status == 0
     results = json.loads((folder / learn.RESULTS).read_text())
@@ -131,7 +133,7 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
 
 
 @pytest.mark.usefixtures("one_learner")
-def test_a_bandit_that_fails_its_exam(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bandit_that_fails_its_exam_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The bandit is renamed, and the stages that do not need it still run."""
     status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right", "--exam_steps", "1")
     assert status == 1
@@ -142,7 +144,7 @@ def test_a_bandit_that_fails_its_exam(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("one_learner")
-def test_a_task_without_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_time_limit_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The constant action 0 never ends an episode."""
     monkeypatch.setattr(learn, "_TIME_LIMIT", 30)
     status, folder = learned(tmp_path, "test_learn:Endless-v0", "right", "--only", "bandit")
@@ -163,7 +165,7 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert again.folder == result.folder and again.results == result.results
 
 
-def test_returns_of_a_policy() -> None:
+def test_returns_of_a_policy_are_discounted() -> None:
     """Right of cell 2, the goal is 3 steps away: the return is the discount to the power of the steps before it."""
     spaces = make_environment("test_learn:Corridor-v0", 1, 1).spaces
     assert spaces.actions == Discrete(2)

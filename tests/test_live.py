@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import understudy
 from conftest import ROOT
 from control.evolution.fitness_shaping import shared_utilities
+from helpers import completed
 from test_site import conf  # noqa: F401  # a fixture
 from understudy.program import Program
 
@@ -39,11 +39,7 @@ def run(script: Path, function: str, argument: Any = None, timeout: int = 120) -
         f"const argument = JSON.parse(require('fs').readFileSync(0)); const u = require({json.dumps(str(script))});"
     )
     program += f"console.log(JSON.stringify(({function})(u, argument)))"
-    done = subprocess.run(
-        [str(NODE), "-e", program], input=json.dumps(argument), capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(completed([NODE, "-e", program], ROOT, input=json.dumps(argument), timeout=timeout))
 
 
 def test_agents_of_the_learned_cartpole_solve_the_real_one(script: Path) -> None:
@@ -108,15 +104,6 @@ def test_the_physics_are_those_of_gymnasium(script: Path, task: str) -> None:
     ends = [row["terminated"] for row in rows]
     assert [result["terminated"] for result in results] == ends
     assert any(ends) == (task != "pendulum") and not all(ends)
-
-
-@every_task
-def test_the_networks_are_the_shipped_ones(script: Path, task: str) -> None:
-    proxy = understudy.load(f"{task}-bandit")
-    files = run(script, "(u) => JSON.parse(JSON.stringify(u.files, (_, v) => ArrayBuffer.isView(v) ? [...v] : v))")
-    tensors = files[f"{task}-bandit"]["tensors"]
-    assert set(tensors) == set(proxy.tensors) - {"states.table"}
-    assert all(tensors[name] == proxy.tensors[name].ravel().tolist() for name in tensors)
 
 
 @every_task
@@ -204,25 +191,16 @@ def test_a_search_ends_after_two_good_tests(script: Path) -> None:
     assert [phase for phase in phases if phase[0] in (first, second)] == 2 * [[first, 16], [first, 0], [second, 32]]
 
 
-def test_a_member_trains_an_agent(script: Path) -> None:
-    jobs = "u.evolve(0).next().value.jobs.slice(0, 2)"
-    first, again = run(script, f"(u) => [1, 2].map(() => {jobs}.map((job) => u.trainedReturn(...job)))")
-    assert first == again and all(8 < result <= 500 for result in first)
-
-
 @pytest.mark.slow
 def test_a_search_solves_cartpole(script: Path) -> None:
     _, reports, solved = run(script, f"(u) => ({SEARCH})(u, 1, 20, (job) => u.trainedReturn(...job))", timeout=3600)
     assert solved and reports[-1]["score"] >= 475
 
 
-def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
+def test_the_controls_of_the_page_exist_and_are_accessible() -> None:
     controls = (ROOT / "docs/live/controls.html").read_text()
-    assert len(script.read_bytes()) + len(controls.encode()) <= 40_000
-    paths = ("docs/live/learning.js", "docs/live/page.js", "docs/search.js", "control/commands/policy.js")
-    sources = [(ROOT / path).read_text() for path in paths]
-    assert sum(source.count("\n") for source in sources) <= 900
-    used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', sources[1])) | {"learned", "real"}
+    page = (ROOT / "docs/live/page.js").read_text()
+    used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', page)) | {"learned", "real"}
     names = re.findall(r'id="live-([\w-]+)"', controls)
     assert used <= set(names) and len(names) == len(set(names))
     # Each canvas has a text alternative, each control a label, and what changes is announced.
@@ -230,7 +208,3 @@ def test_the_page_is_small_and_its_controls_exist(script: Path) -> None:
         assert re.search(r'aria-label(ledby)?="', canvas), canvas
     assert len(re.findall(r"<label>", controls)) == len(re.findall(r"<(select|input|progress)\b", controls))
     assert controls.count('role="status"') == 2
-    text = (ROOT / "docs/live.md").read_text()
-    prose = re.sub(r"<!-- repository -->.*?<!-- /repository -->|```.*?```|\(\S+\.md\)", "", text, flags=re.DOTALL)
-    assert 100 < len(prose.split()) <= 150 and "(synthetic_environments.md)" in text
-    assert "live.md" in (ROOT / "docs/index.md").read_text()

@@ -25,6 +25,7 @@ from models.losses import (
     pinball_loss,
     policy_gradient,
     squared_error,
+    standardized,
     td_loss,
     td_target,
     temperature_loss,
@@ -51,6 +52,9 @@ BY_HAND: list[tuple[Callable[..., Tensor], tuple[Any, ...], list[Any]]] = [
     (exponential_weights, (torch.tensor([[1.0, 2.0, 3.0], [-10.0, 0.0, 10.0], [5.0, 5.0, 5.0]]), 0.5, 5.0),
      [[math.exp(-2), 1.0, 5.0]] * 2 + [[1.0] * 3]),
     (exponential_weights, (torch.tensor([[-250.0]]), 1.0, 20.0), [[1.0]]),
+    # Mean 2, deviations -1, -1 and 2 with the sample variance 6 / 2 = 3; a single number keeps its value.
+    (standardized, (torch.tensor([[1.0, 1.0, 4.0]]),), [[-1 / 3**0.5, -1 / 3**0.5, 2 / 3**0.5]]),
+    (standardized, (torch.tensor([[5.0]]),), [[5.0]]),
     (value_loss, (torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([[3.0, 2.0], [1.0, 2.0]]), 0.5),
      [0.5 * 4 / 2, 0.5 * (1 + 9) / 2]),
 ]  # fmt: skip
@@ -220,21 +224,15 @@ def ragged(seed: int, steps: int = 6, episodes: int = 5) -> tuple[Tensor, Tensor
 
 
 def test_discounted_returns_by_hand() -> None:
-    table = torch.tensor([[1 + 0.5 * (2 + 0.5 * 4), 5 + 0.5 * 7], [2 + 0.5 * 4, 7.0], [4.0, 0.0]])
-    assert torch.equal(discounted_returns(REWARD, VALID, 0.5), table)
-
-
-def test_bootstrap_by_hand() -> None:
-    out = discounted_returns(REWARD, VALID, 0.5, bootstrap=torch.tensor([16.0, 8.0]))
-    table = torch.tensor([[1 + 0.5 * (2 + 0.5 * (4 + 8)), 5 + 0.5 * (7 + 4)], [2 + 0.5 * 12, 7 + 4.0], [12.0, 0.0]])
-    assert torch.equal(out, table)
-
-
-def test_discount_per_member() -> None:
+    """Of ended episodes, of truncated ones with the values 16 and 8, and of two members with discounts 0.5 and 1."""
+    ended = torch.tensor([[1 + 0.5 * (2 + 0.5 * 4), 5 + 0.5 * 7], [2 + 0.5 * 4, 7.0], [4.0, 0.0]])
+    assert torch.equal(discounted_returns(REWARD, VALID, 0.5), ended)
+    cut = torch.tensor([[1 + 0.5 * (2 + 0.5 * (4 + 8)), 5 + 0.5 * (7 + 4)], [2 + 0.5 * 12, 7 + 4.0], [12.0, 0.0]])
+    assert torch.equal(discounted_returns(REWARD, VALID, 0.5, bootstrap=torch.tensor([16.0, 8.0])), cut)
     reward, valid = REWARD.unsqueeze(1).repeat(1, 2, 1), VALID.unsqueeze(1).repeat(1, 2, 1)
-    out = discounted_returns(reward, valid, torch.tensor([[0.5], [1.0]]))
-    assert torch.equal(out[:, 0], discounted_returns(REWARD, VALID, 0.5))
-    assert torch.equal(out[:, 1], discounted_returns(REWARD, VALID, 1.0))
+    returns = discounted_returns(reward, valid, torch.tensor([[0.5], [1.0]]))
+    assert torch.equal(returns[:, 0], ended)
+    assert returns[:, 1].tolist() == [[7, 12], [6, 7], [4, 0]]
 
 
 def test_lambda_returns_by_hand() -> None:

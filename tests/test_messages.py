@@ -27,7 +27,6 @@ FLAGS = """
 train -> 'train' is not a flag; flags start with --
 --epochs 3 -seed=3 -> epochs is '3 -seed=3'; allowed: one value
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
---batch_size 1 2 -> batch_size is '1 2'; allowed: one value
 --batch_size -> --batch_size needs a value; allowed: integer, at least 1, at most 1000000
 --hidden_sizes 64,x -> hidden_sizes is '64,x'; allowed: list of integers, each at least 1, each at most 65536
 --hidden_sizes 8,8,8,8,8,8,8,8,8,8,8,8,8,8,8,8,8
@@ -40,9 +39,7 @@ train -> 'train' is not a flag; flags start with --
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
---algo dqn -> implementation is 'dqn'; did you mean 'DDQN'? All: --help
 --algo actor-critic -> implementation is 'actor-critic'; did you mean 'A2C'? All: --help
---algo SoftActorCritic -> implementation is 'SoftActorCritic'; did you mean 'SAC'? All: --help
 --algo muzero -> implementation is 'muzero'; allowed: ...
 --implementation DDQN --gamename cartpole --feature_dim 9 -> --feature_dim has no effect: head is 'plain'
 --implementation UDRL --gamename cartpole --hidden_sizes 16 --activation tanh
@@ -72,7 +69,6 @@ train -> 'train' is not a flag; flags start with --
 --preset ranks --rank_min 0.96 -> rank_min is 0.96, but rank_max is 0.95; allowed: at most rank_max
 --preset ranks --discount 0 -> discount is 0, but desire_rank is on; allowed: above 0
 --preset ranks --quantile_levels 0.5 -> quantile_levels is 0.5; allowed: two or more, in ascending order
---preset ranks --quantile_levels 0.5,0.2 -> quantile_levels is 0.5,0.2; allowed: two or more, in ascending order
 --preset ranks --reward_scale 1 -> --reward_scale has no effect: desire_rank is on
 --preset ranks --last_few 9 -> --last_few has no effect: only a rank is commanded
 --eval_rank 0.9 -> --eval_rank has no effect: desire_rank is off
@@ -300,6 +296,7 @@ FILES = [
 PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
     ({"lr": None}, "lr is 'null'; allowed: number, greater than 0"),
+    ({"epochs": True}, "epochs is 'true'; allowed: integer, at least 1; or null"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),

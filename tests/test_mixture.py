@@ -38,7 +38,7 @@ def mixed_settings(flags: str) -> Any:
     return config.parse(f"{SE} {flags}".split())
 
 
-def test_settings_per_family(tmp_path: Path) -> None:
+def test_flag_is_for_all_families_unless_it_names_one(tmp_path: Path) -> None:
     """A flag is for all families; a flag with a family's name wins."""
     ddqn, ppo = family_configs(mixed_settings("").agent)
     assert (ddqn.hidden_sizes, ppo.hidden_sizes, ppo.lr) == ((64,), (64, 64), family("PPO").config.lr)
@@ -74,7 +74,7 @@ def test_agents_of_one_family_share_settings() -> None:
     ("DDQN", 2, False), ("DDQN,DuelingDDQN", 2, False), ("DDQN,PPO", 2, True),
     ("DDQN,PPO --agents_take_turns generations", 2, False), ("DDQN,PPO --strategy nes", 2, False),
 ])  # fmt: skip
-def test_defaults_depend_on_agents(agents: str, per_proxy: int, rank_apart: bool) -> None:
+def test_defaults_of_the_search_depend_on_its_agents(agents: str, per_proxy: int, rank_apart: bool) -> None:
     """Each agent trains on each proxy, and kinds with different returns have separate ranks."""
     proxy = config.parse(f"--implementation SE --gamename cartpole --agent {agents}".split()).proxy
     assert (proxy.agents_per_proxy, proxy.rank_apart) == (per_proxy, rank_apart)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from models.agents.ddqn.config import Config as DdqnConfig
 from models.agents.model_generalisation.config import Config as ModelConfig
-from models.agents.model_generalisation.values import make_network
 from models.layers import BLOCK, Dense, Truncated
 from models.mlp import MLP, MlpNetwork
 from models.streams import Streams
@@ -106,18 +105,6 @@ def test_initialization_equals_haiku(inputs: int, hidden: int) -> None:
         assert values.std().item() == pytest.approx(0.8796, abs=0.015)
         assert stats.kstest(values[:20_000].numpy(), stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
         assert not torch.equal(weight[0], weight[1])
-
-
-def test_parameter_counts_equal_original() -> None:
-    """For ProcMaze of size 4: 64 numbers, 5 actions, 32 latent variables."""
-    counts = {
-        (64, 5): 94_405, (69, 1): 94_601, (69, 64): 107_264,  # values; reward and termination; next observation
-        (64, 64): 106_264, (37, 64): 100_864, (37, 1): 88_201, (32, 64): 99_864, (32, 5): 88_005,  # Gaussian latents
-        (64, 1024): 299_224, (1029, 1024): 492_224, (1029, 1): 286_601, (1024, 64): 298_264, (1024, 5): 286_405,
-    }  # fmt: skip
-    for (inputs, outputs), count in counts.items():
-        net = make_network(ModelConfig(), inputs, outputs, Streams([0]), torch.device("cpu"))
-        assert sum(part.numel() for layer in net.layers() for part in layer) == count
 
 
 ALONE = [[4, 33, 2], [1, 18], [1, 5, 5, 6], [6, 83, 1], [4, 128, 128, 2], [9, 17, 1, 2], [6, 249, 6], [69, 11, 11, 64]]

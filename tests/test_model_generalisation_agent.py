@@ -21,11 +21,8 @@ from envs.make import _cached_dynamics
 from fake_runs import load_script
 from helpers import ALL, MODELS, step_loop
 from models.agents.model_generalisation.agent import Agent
-from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Transitions
-from models.agents.model_generalisation.latents import latent_distribution, sample_classes
-from models.agents.model_generalisation.values import explore
-from models.streams import Streams
+from models.agents.model_generalisation.latents import sample_classes
 
 NAMES = MODELS[:5]
 MAZE, FLUTE = "procmaze,grid_size=3", "panflute,num_pipes=3"
@@ -65,18 +62,6 @@ def test_metrics_are_means_since_last_call(name: str, expected: str) -> None:
         torch.testing.assert_close(mean, torch.stack([logged[tag] for logged in single[1:]]).mean(0))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_greedy_policy_takes_best_action(name: str) -> None:
-    agent = step_loop(name, MAZE, seeds=3).agent
-    obs, policy = torch.rand(3, 6, agent.obs_size).round(), agent.begin(6, Streams([0, 1, 2]))
-    with torch.no_grad():
-        if "Latent" not in name:
-            assert torch.equal(policy.act(obs), agent.values(obs).argmax(2))
-        for part in agent.values.parameters():
-            part.zero_()
-    assert not agent.begin(6, Streams([0, 1, 2])).act(obs).any()  # the first of equal values
-
-
 @pytest.mark.parametrize(("probability", "table"), [
     ([0.25, 0.0, 0.5, 0.25], {0.0: 0, 0.2499: 0, 0.25: 2, 0.5: 2, 0.7499: 2, 0.75: 3, 0.99: 3, BELOW_ONE: 3}),
     # Probability 0 is never drawn.
@@ -88,28 +73,6 @@ def test_greedy_policy_takes_best_action(name: str) -> None:
 def test_pick_inverts_distribution_function(probability: list[float], table: dict[float, int]) -> None:
     probabilities = torch.tensor(probability).expand(len(table), len(probability))
     assert sample_classes(probabilities, torch.tensor(list(table))).tolist() == list(table.values())
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "first", "second", "action"),
-    [(0.0, 0.0, 0.0, 1), (1.0, BELOW_ONE, 0.0, 0), (1.0, 0.0, BELOW_ONE, 2), (0.5, 0.5, 0.0, 1)],
-)
-def test_epsilon_greedy_boundaries(epsilon: float, first: float, second: float, action: int) -> None:
-    config = Config(exploration_strat="epsilon_greedy", epsilon=epsilon)
-    values = torch.tensor([[[0.0, 3.0, 3.0]]])  # the first of equal values
-    assert explore(config, values, torch.tensor([[[first, second]]])).item() == action
-
-
-@pytest.mark.parametrize(("std_act", "raw", "deviation"), [
-    ("softplus", 0.0, math.log(2)), ("softplus", -200.0, 1e-6), ("sigmoid", 0.0, 0.5), ("sigmoid", -200.0, 1e-6),
-    ("sigmoid2", 2 * math.log(3), 1.5), ("sigmoid2", -400.0, 1e-6),
-])  # fmt: skip
-def test_latent_deviations(std_act: str, raw: float, deviation: float) -> None:
-    """At least 1e-6; the encoder adds ``min_std``."""
-    kind = latent_distribution(Config(latent_type="gaussian", num_features=1, std_act=std_act, min_std=0.25))
-    for encoder, extra_std in ((False, 0.0), (True, 0.25)):
-        mean, std = kind.params(torch.tensor([[[0.7, raw]]]), encoder=encoder)
-        assert mean.item() == pytest.approx(0.7) and std.item() == pytest.approx(deviation + extra_std, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -128,7 +128,9 @@ MEANINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("content", "values"), MEANINGS)
-def test_keys_of_published_files(content: dict[str, Any], values: dict[str, Any], converted: Converted) -> None:
+def test_keys_of_published_files_have_their_meanings(
+    content: dict[str, Any], values: dict[str, Any], converted: Converted
+) -> None:
     is_complete = "environment" in content and "env_config" not in content
     settings = as_dict(converted(content if is_complete else published("categorical_latent_model") | content))
     assert {key: settings[key] for key in values} == values
@@ -146,6 +148,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "line"), WRONG)
-def test_invalid_published_files(tmp_path: Path, capsys: Shown, name: str, change: dict[str, Any], line: str) -> None:
+def test_invalid_published_files_are_one_line_errors(
+    tmp_path: Path, capsys: Shown, name: str, change: dict[str, Any], line: str
+) -> None:
     (tmp_path / "ER.json").write_text(json.dumps(published(name) | change))
     refused(convert, [str(tmp_path / "ER.json")], f"error: {tmp_path / 'ER.json'}: {line}", capsys)

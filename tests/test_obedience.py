@@ -19,7 +19,7 @@ COMMANDS = np.array([-1.0, 0.0, 1.0, 2.0, 3.0, 4.0])
 LOW, HIGH = [0.0], [2.0]
 
 
-def test_perfect_agent() -> None:
+def test_perfect_agent_has_slope_1_and_no_error() -> None:
     """Slope 1, rank correlation 1 and no error, inside and outside the seen range."""
     result = obedience.measure(COMMANDS, np.broadcast_to(COMMANDS[:, None], (1, 6, 4)), LOW, HIGH)
     regions = [result["regions"][name] for name in obedience.REGIONS]
@@ -31,7 +31,7 @@ def test_perfect_agent() -> None:
     assert result["mean"] == COMMANDS.tolist() and result["seen"] == [[0.0, 2.0]]
 
 
-def test_saturating_agent_by_hand() -> None:
+def test_saturating_agent_obeys_only_the_returns_it_can_reach() -> None:
     """It obeys up to 2 and obtains 2 beyond."""
     regions = obedience.measure(COMMANDS, np.minimum(COMMANDS, 2.0)[None, :, None], LOW, HIGH)["regions"]
     assert regions["inside"]["slope"]["value"] == pytest.approx(1) and regions["inside"]["mae"]["value"] == 0
@@ -69,7 +69,7 @@ def test_status_has_range_of_returns() -> None:
     assert ranking_agent(discount=0.5).status()["rollout/command_return_seen_max"].tolist() == [10.0]
 
 
-def test_evaluation_of_run(logdir: Path, capsys: Shown) -> None:
+def test_evaluation_of_a_run_measures_obedience(logdir: Path, capsys: Shown) -> None:
     folder = trained(logdir, implementation="RCP-R", gamename="cartpole", num_seeds=2)
     capsys.readouterr()
     words = ["--eval_agent", str(folder), "--obedience", "--num_eval_episodes", "3"]

@@ -55,14 +55,14 @@ def test_first_and_stable_solution_by_hand() -> None:
     assert stays_solved(CURVE[:, :3], 2.0).tolist() == [True, True, False, True, False, False]  # the last two of three
 
 
-def test_quartiles() -> None:
+def test_quartiles_of_steps_by_hand() -> None:
     curve = torch.zeros(5, 10)
     assert quartiles(torch.tensor([3, 0, 9, 1, 2]), curve, 25) == [50, 75, 100, 250]
     assert quartiles(torch.tensor([3, 10, 9, 10, 10]), curve, 25) == [250, None, None, None]
     assert quartiles(torch.tensor([0, 1, 2, 3]), curve, 1) == [2, 3, 4, 4]
 
 
-def test_summary_of_speed() -> None:
+def test_summary_of_speed_by_hand() -> None:
     config = SearchConfig(test_every=25, solved_reward=5.0)
     summary = describe(outcome_of(), config)
     assert summary["first"] == [50, 75, None, None] and summary["stays"] == [100, None, None, None]
@@ -95,23 +95,12 @@ INCOMPATIBLE: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("settings, line", INCOMPATIBLE)
-def test_incompatible_settings(settings: dict[str, Any], line: str) -> None:
+def test_incompatible_settings_are_refused(settings: dict[str, Any], line: str) -> None:
     message = validate(Config(**settings))
     assert message is not None and line in message and "\n" not in message
 
 
-@pytest.mark.parametrize("settings", [
-    {"objective": "average", "test_every": 25, "average_from": 50, "inner_steps": 75},
-    {"objective": "average", "test_every": 25, "average_from": 50, "second_phase": None, "second_steps": 70},
-    *(GROWS | {"quit_when_solved": quits, "generations": count} for quits, count in ((True, 9), (False, 8))),
-    {"objective": "threshold", "solved_reward": 5.0}, {"rank_apart": True, "strategy": "nes", "score_transform": 3},
-    {"choose_by": "stays", "solved_reward": 5.0, "test_every": 100, "deploy_steps": 100},
-])  # fmt: skip
-def test_compatible_settings(settings: dict[str, Any]) -> None:
-    assert validate(Config(**settings)) is None
-
-
-def test_settings_of_a_phase() -> None:
+def test_second_phase_has_its_settings() -> None:
     config = SearchConfig(second_phase=3, second_noise_std=0.5, second_agents=7, second_steps=11)
     changed = {"noise_std": 0.5, "agents_per_proxy": 7, "inner_steps": 11}
     assert all(config.at(generation) is config for generation in (1, 3)) and SearchConfig().at(9) == SearchConfig()

@@ -22,7 +22,7 @@ from models.agents.td3_discrete.config import Config as DiscreteConfig
 from models.off_policy import TwinCriticAgent
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from rounding import FUNCTION, UNIT, assert_near, backpropagated, gamma
+from rounding import assert_near
 
 OBS, LOW, HIGH = 4, (-2.0, 0.0), (2.0, 10.0)
 SMALL: dict[str, Any] = {"hidden_sizes": (9, 9), "batch_size": 7, "init_episodes": 0, "fill": 0}
@@ -73,11 +73,11 @@ def assert_unchanged(agent: TwinCriticAgent, old_state: dict[str, Tensor]) -> No
         assert torch.equal(value, old_state[name]) and not value.requires_grad, name
 
 
-def assert_descended(agent: TwinCriticAgent, optimizer: Any, m: int, parameters: Tensor) -> None:
+def assert_descended(optimizer: Any, m: int, parameters: Tensor) -> None:
     """The first Adam step of member ``m`` was along the gradient of ``parameters``."""
     gradient = parameters.grad
     assert gradient is not None and gradient.abs().max() > 1e-4
-    assert_near(optimizer.mean[m], 0.1 * gradient, 0.1 * gradient_error(agent, gradient))
+    assert_near(optimizer.mean[m], 0.1 * gradient, rtol=1e-3, atol=1e-6)
 
 
 def numbers_of(agent: TwinCriticAgent, m: int) -> dict[str, Tensor]:
@@ -154,12 +154,6 @@ def actor_losses(agent: Any, critics: Tensor, actor: Tensor, m: int) -> tuple[Te
     return (actor[-1].exp().detach() * log_prob - smaller).mean(), temperature_loss
 
 
-def gradient_error(agent: TwinCriticAgent, gradient: Tensor) -> float:
-    """Error bound of a gradient through the actor and a critic; assumes terms as large as the largest entry."""
-    widths = [*agent.network.sizes, *agent.critics.network.sizes]
-    return backpropagated(widths, agent.config.batch_size) * float(gradient.abs().max())
-
-
 GRADIENTS = {
     "continuous": dataclasses.replace(NOW, hidden_sizes=(9, 9), policy_std=0.4, policy_std_clip=0.3),
     "continuous-prelu": dataclasses.replace(NOW, hidden_sizes=(9, 9), activation="prelu"),
@@ -187,15 +181,15 @@ def test_gradients_equal_autograd(case: str) -> None:
     for m in range(3):
         losses[m].backward()
         assert agent_losses[m].item() == pytest.approx(losses[m].item(), rel=1e-4)
-        assert_descended(agent, agent.critics.optimizer, m, critics[m])
+        assert_descended(agent.critics.optimizer, m, critics[m])
         sum(actor_losses(agent, agent.critics.flat_parameters[m], actors[m], m)).backward()
-        assert_descended(agent, agent.optimizer, m, actors[m])
+        assert_descended(agent.optimizer, m, actors[m])
     if "SAC" in case:
         assert (agent.optimizer.mean[:, -1] != 0).all() == agent.config.learn_temperature
 
 
 @pytest.mark.parametrize("config", [NOW, DISCRETE], ids=["continuous", "discrete"])
-def test_policy_delay_per_member(config: Any) -> None:
+def test_actor_is_updated_after_every_delay_of_its_member(config: Any) -> None:
     """Member m starts to learn at step 2 m and counts its updates."""
     agent: Any = make_agent(dataclasses.replace(config, policy_delay=3, init_episodes=1))
     perturb_targets(agent)
@@ -216,8 +210,7 @@ def test_policy_delay_per_member(config: Any) -> None:
                     assert torch.equal(value[m], old_values[name][m]) == (not moves), (tick, m, name)
             if is_due:
                 target, online = old_values["target_parameters"][m], now["flat_parameters"][m]
-                error = gamma(3) * (target.abs() + online.abs())
-                assert_near(now["target_parameters"][m], 0.995 * target + 0.005 * online, error)
+                assert_near(now["target_parameters"][m], 0.995 * target + 0.005 * online)
     assert agent.critics.optimizer.count.tolist() == [10, 8, 6] and agent.optimizer.count.tolist() == [3, 2, 2]
 
 
@@ -250,12 +243,12 @@ def test_discrete_action_is_argmax_of_stored_vector() -> None:
     vector = agent.replay_buffer.rows()["pair"][-1, :, OBS:]
     assert torch.equal(vector.argmax(1), action[:, 0])
     noise = agent.random_numbers["explore"][:, 0]
-    assert_near((vector - noise).sum(1), torch.ones(3), gamma(2 * vector.shape[1]) * (1 + 2 * noise.abs().sum(1)))
+    assert_near((vector - noise).sum(1), torch.ones(3))
     first = agent.replay_buffer.rows()["pair"][0, :, OBS:]
     assert sorted(first[0].tolist()) == [0, 0, 1]
 
 
-def test_annealed_gumbel_temperature() -> None:
+def test_gumbel_temperature_is_annealed_per_member() -> None:
     """Linear from 2 to 0.1 over 2,000 updates of each member."""
     agent: Any = make_agent(dataclasses.replace(DISCRETE, gumbel_softmax_temp=2.0, gumbel_temperature="annealed"))
     for counts, expected in (([0, 1000, 2000], [2.0, 1.05, 0.1]), ([500, 9000, 1], [1.525, 0.1, 1.99905])):
@@ -281,22 +274,6 @@ def test_evaluation_is_greedy_unless_noisy(config: Any) -> None:
 
 
 # -- SAC ---------------------------------------------------------------------------------------------------------------
-
-
-def action_error(outputs: Tensor, noise: Tensor) -> Tensor:
-    """Error bound of actions ``[B, A]``: tanh, with a slope of at most 1, of a mean and a deviation times a number."""
-    mean, level = outputs.chunk(2, 1)
-    return gamma(2 * FUNCTION + 2) * (1 + mean.abs() + level.clamp(-20, 2).exp() * noise.abs())
-
-
-def test_sample_equals_torch_distribution() -> None:
-    g = torch.Generator().manual_seed(0)
-    outputs, noise = 1.5 * torch.randn(3, 50, 4, generator=g), torch.randn(3, 50, 2, generator=g)
-    actions, log_probs = sample(outputs, noise)
-    for m in range(3):
-        action, log_prob = torch_sample(outputs[m], noise[m])
-        assert_near(actions[m], action, action_error(outputs[m], noise[m]))
-        torch.testing.assert_close(log_probs[m], log_prob, rtol=1e-4, atol=1e-4)
 
 
 def test_log_prob_of_saturated_action() -> None:
@@ -346,10 +323,6 @@ def test_metrics_by_current_weights(config: Any) -> None:
 
 # -- Ornstein-Uhlenbeck noise ------------------------------------------------------------------------------------------
 
-# A level decays by 0.9985 a step and rounds some four times, so errors add up to some 4 / 0.0015 roundings of levels
-# that, with a deviation of 1.83, stay below 8.
-LEVEL = gamma(4 / 0.0015) * 8
-
 
 def by_hand(normal: np.ndarray, done: np.ndarray, sigma: float) -> np.ndarray:
     """The noise of ``normal [T]`` as stable-baselines3 computes it, reset after each ``done [T]``."""
@@ -381,5 +354,5 @@ def test_agents_explore_with_noise(name: str) -> None:
         noise = by_hand(numbers[:, m, e, a], done[:, m, e] > 0, 0.7 if name == "TD3" else 1.0)
         expected = np.clip(noise, -1, 1) if name == "TD3" else np.tanh(noise)
         # The first step, before anything is remembered, is at random.
-        assert_near(actions[1:, m, e, a], expected[1:], LEVEL + FUNCTION * UNIT)
+        assert_near(actions[1:, m, e, a], expected[1:], atol=1e-3)
     assert done.any(0).all()

@@ -82,7 +82,7 @@ def test_wrong_call_is_refused(
 
 
 @pytest.mark.parametrize(("path", "word"), [(SEEDS, "SEEDS"), (GRADIENTS, "EPISODES"), (CELLS, "NUM_SEEDS")])
-def test_help_and_missing_starters(path: str, word: str, tmp_path: Path) -> None:
+def test_help_is_printed_and_missing_starters_are_an_error(path: str, word: str, tmp_path: Path) -> None:
     launcher, folder = script(path, tmp_path, "xargs"), tmp_path / "bin"
     code, out, err = launcher("--help")
     assert code == 0 and word in out and err == ""
@@ -116,7 +116,7 @@ def log_of(folder: Path, seed: int) -> str:
     return path.read_text()
 
 
-def test_default_seeds_and_quoted_flags(seeds: Script, tmp_path: Path) -> None:
+def test_every_default_seed_trains_with_the_quoted_flags(seeds: Script, tmp_path: Path) -> None:
     odd = "it's {} $HOME; a*b"
     words = ["--exp_name", odd, "--no_checkpoint", "--gamename=cartpole"]
     code, out, err = seeds(*words)

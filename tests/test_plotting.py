@@ -51,9 +51,6 @@ def write_policy_gradients(logdir: Path, seeds: Sequence[int] = (25,)) -> Path:
     return fake_runs.write_run(logdir, "AAC", numbers, epochs=EPOCHS, seeds=seeds)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
-
-
 def test_return_tags_of_mixed_runs(logdir: Path) -> None:
     """If all runs have it, a running mean replaces the returns, and the reward rate the return."""
     gradient_runs = read_runs(write_policy_gradients(logdir) / "metrics.csv")
@@ -82,7 +79,7 @@ def write_foreign(folder: Path, returns: Sequence[float] = (1, 2, 3, 4), env_id:
     return folder
 
 
-def test_runs_of_stable_baselines3(tmp_path: Path, capsys: Shown) -> None:
+def test_runs_of_stable_baselines3_are_plotted_beside_ours(tmp_path: Path, capsys: Shown) -> None:
     """Steps are of both environments, in the order in which episodes end; both libraries are in one figure."""
     for seed in (0, 1, 2):
         write_foreign(tmp_path / "logs" / f"ppo_{seed}")
@@ -134,9 +131,6 @@ def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
     assert set(json.loads((logdir / "two.json").read_text())["groups"]) == {"version_10", "version_9"}
 
 
-# -- curves ------------------------------------------------------------------------------------------------------------
-
-
 def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     runs = [read_runs(write_run(logdir, seeds=(seed,)) / "metrics.csv")[0] for seed in (25, 26)]
     runs[1].columns = {name: values[:20] for name, values in runs[1].columns.items()}
@@ -146,9 +140,6 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     np.testing.assert_allclose(curves[0], 125 * x / 40000)
     np.testing.assert_allclose(smooth(np.arange(500.0))[5:-5], np.arange(5.0, 495.0))
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
-
-
-# -- the figure of groups ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.draws
@@ -168,9 +159,6 @@ def test_plot_writes_figure_table_and_numbers(logdir: Path, capsys: Shown) -> No
     assert "136.0" in output and "IQM" in output and "seed 27" in output and str(figure) in output
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("content", "message"), [
     ("epoch,env_steps,seed,rollout/return_mean\n0,100,25,soon\n", "soon"),
     ("", "it is empty"),
@@ -186,7 +174,7 @@ def test_broken_metrics_file_is_an_error(tmp_path: Path, content: str | None, me
     assert "\n" not in str(caught.value)
 
 
-def test_bad_arguments_are_errors(logdir: Path, capsys: Shown) -> None:
+def test_paths_that_cannot_be_read_or_written_are_errors(logdir: Path, capsys: Shown) -> None:
     run = write_run(logdir)
     (logdir / "file").write_text("")
     (logdir / "folder.png" / "plot.json").mkdir(parents=True)
@@ -204,9 +192,6 @@ def test_bad_arguments_are_errors(logdir: Path, capsys: Shown) -> None:
     assert other.read_text() == '{"name": "mine"}' and not other.with_suffix(".png").exists()
 
 
-# -- one run -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.draws
 def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> None:
     folder = write_run(logdir, seeds=(30, 31))
@@ -218,9 +203,6 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert texts == ["training", "greedy", "solved: 200", "UDRL, published: 140"]
     assert learning_curve(folder, Look(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
-
-
-# -- figures of several runs -------------------------------------------------------------------------------------------
 
 
 def test_each_environment_has_its_row_of_panels(logdir: Path, figures: list[Any]) -> None:

@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +15,13 @@ from safetensors import numpy as safetensors_numpy
 
 import trainer
 import understudy
+from conftest import Finished
 from control.cli.parse import parse
 from control.cli.settings import RunConfig, Settings
 from control.commands.run import export_policy
 from control.loops.build import spaces_of
-from helpers import ALL, CELLS, build, default_game, flags, output_of, run_folder, tiny
+from fake_runs import Shown, refused
+from helpers import ALL, CELLS, build, completed, default_game, flags, output_of, run_folder, tiny
 from models.agents.command_conditioned.agent import Agent as CommandConditioned
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
@@ -109,9 +110,7 @@ def played(path: Path, obs: np.ndarray, rewards: np.ndarray) -> tuple[np.ndarray
         pytest.skip("needs node")
     path.with_suffix(".json").write_text(json.dumps([obs.tolist(), rewards.tolist()]))
     words = [NODE, "--input-type=module", "-e", RUN_JS, str(path), str(path.with_suffix(".json"))]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    commands, actions = json.loads(done.stdout)
+    commands, actions = json.loads(completed(words, path.parent))
     return np.array(commands), np.array(actions)
 
 
@@ -141,10 +140,10 @@ def test_actions_equal_the_agents(case: str, ending: str, count: int, tmp_path: 
     else:
         difference = torch.from_numpy(np.float32(actions)) - expected
         print(f"{case}, {ending}: largest difference of {count:,} actions {difference.abs().max():.1e}")
-        assert_near(torch.from_numpy(np.float32(actions)), expected, 1e-5 * (1 + expected.abs()))
+        assert_near(actions, expected)
 
 
-def test_forms_of_calls(tmp_path: Path) -> None:
+def test_policies_take_one_or_many_observations_cells_and_commands(tmp_path: Path) -> None:
     """One observation, cells, commands for one and many, and stable-baselines3's `predict`."""
     cells = understudy.Policy(exported(exportable("QLearning", CELLS), tmp_path / "a.safetensors", "QLearning", CELLS))
     one_hot = np.eye(cells.obs_size, dtype=np.int64)
@@ -165,7 +164,7 @@ def test_forms_of_calls(tmp_path: Path) -> None:
     assert constant.advance(None, 7.0).tolist() == [20] and constant.predict(obs[0])[0] == constant(obs[0], [20])
 
 
-def test_what_cannot_be_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agents_that_no_network_describes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = build("UDRL-ranks", spaces_of("cartpole"), [3])
     images = build("UDRL", Spaces((3, 8, 8), Discrete(2), torch.uint8), [3])
     for agent, command, ending, problem in (
@@ -226,7 +225,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return hub
 
 
-def test_push_and_load_an_agent(hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pushed_agent_is_loaded_with_its_card(hub: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main(flags(tmp_path, implementation="CPG", num_seeds=2, no_record=True)) == 0
     run = run_folder(tmp_path)
     words = ["--eval_agent", str(run), "--no_record", "--num_eval_episodes", "2", "--evaluation", "greedy"]
@@ -249,24 +248,29 @@ def test_push_and_load_an_agent(hub: FakeHub, tmp_path: Path, capsys: pytest.Cap
     assert parse(["--config", str(pushed / "config.yaml")]).run.implementation == "CPG"
     policy, player = understudy.Policy("hf://me/agent"), trainer.load(run)
     assert policy(np.ones(4)) == player.predict(np.ones(4)) == understudy.Policy(f"hf://me/agent/{AGENT}")(np.ones(4))
-    for name, token, problem in (
-        ("me", "x", "error: push_to_hub is 'me', no name on the hub; allowed: user/name, of letters"),
-        ("me/a/b", "x", "no name on the hub"),
-        ("me/b", "", "error: push_to_hub is 'me/b', but nobody is logged in: type hf auth login"),
-        ("other/name", "x", "error: push_to_hub is 'other/name', which failed: 403 Forbidden"),
-    ):
-        hub.token = token
-        assert trainer.main([*words, "--push_to_hub", name]) == 2 and problem in capsys.readouterr().err
-    sys.modules["huggingface_hub"] = None  # type: ignore[assignment]  # the fixture restores it
-    assert trainer.main([*words, "--push_to_hub", "me/b"]) == 2
-    assert (
-        "'huggingface_hub' is not installed; in the project's folder: pip install -e '.[hub" in capsys.readouterr().err
-    )
-    with pytest.raises(understudy.PolicyError, match=r"cannot be loaded \(pip install huggingface_hub\)"):
-        understudy.Policy("hf://me/agent")
 
 
-def test_push_and_load_a_proxy(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.mark.parametrize(("name", "token", "problem"), [
+    ("me", "x", "push_to_hub is 'me', no name on the hub; allowed: user/name, of letters"),
+    ("me/a/b", "x", "no name on the hub"),
+    ("me/b", "", "push_to_hub is 'me/b', but nobody is logged in: type hf auth login"),
+    ("other/name", "x", "push_to_hub is 'other/name', which failed: 403 Forbidden"),
+    ("me/b", None, "'huggingface_hub' is not installed; in the project's folder: pip install -e '.[hub"),
+])  # fmt: skip
+def test_push_that_fails_is_an_error(
+    name: str, token: str | None, problem: str, hub: FakeHub, finished: Finished, capsys: Shown
+) -> None:
+    hub.token = token or ""
+    if token is None:
+        sys.modules["huggingface_hub"] = None  # type: ignore[assignment]  # the fixture restores it
+        with pytest.raises(understudy.PolicyError, match=r"cannot be loaded \(pip install huggingface_hub\)"):
+            understudy.Policy("hf://me/agent")
+    run, _ = finished(implementation="CPG")
+    words = ["--eval_agent", str(run), "--no_record", "--num_eval_episodes", "1", "--push_to_hub", name]
+    refused(trainer.main, words, problem, capsys, run_started=True)
+
+
+def test_pushed_proxy_is_loaded_with_its_card(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     verdict = SimpleNamespace(passed=True, sentence="agents pass", agents=SimpleNamespace(count=3))
     monkeypatch.setattr("control.commands.evaluate.evaluate_proxy", lambda settings, proxy: verdict)
     assert trainer.main(["--eval_agent", "cartpole-bandit", "--push_to_hub", "me/bandit"]) == 0
@@ -283,55 +287,67 @@ def test_push_and_load_a_proxy(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, ca
             understudy.load(name)
 
 
-def test_wrong_files_and_observations(tmp_path: Path) -> None:
-    file = tmp_path / "agent.safetensors"
-    agent = build("DDQN", spaces_of("cartpole"), [3])
-    policy = understudy.Policy(exported(agent, file))
-    for obs in (np.zeros(5), np.zeros((1, 1, 4)), 3):
-        with pytest.raises(understudy.PolicyError, match=r"allowed: \[4\] or \[N, 4\]"):
-            policy(obs)
-    for obs, problem in (
-        ([1e300, 0, 0, 0], "is .1e[+]300, 0.0, 0.0, 0.0.; allowed: finite"),
-        (["a"] * 4, "no array of numbers"),
-        ([[1, 2], [3]], "no array of numbers"),
-    ):
-        with pytest.raises(understudy.PolicyError, match=problem):
-            policy(obs)
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """An exported agent of CartPole."""
+    return exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "agent.safetensors")
+
+
+@pytest.mark.parametrize(("obs", "message"), [
+    *((obs, r"allowed: \[4\] or \[N, 4\]") for obs in (np.zeros(5), np.zeros((1, 1, 4)), 3)),
+    ([1e300, 0, 0, 0], r"is .1e\+300, 0.0, 0.0, 0.0.; allowed: finite"),
+    (["a"] * 4, "no array of numbers"), ([[1, 2], [3]], "no array of numbers"),
+])  # fmt: skip
+def test_wrong_observations_are_refused(obs: Any, message: str, file: Path) -> None:
+    with pytest.raises(understudy.PolicyError, match=message):
+        understudy.Policy(file)(obs)
+
+
+def test_policies_can_be_pickled(file: Path) -> None:
+    policy = understudy.Policy(file)
     assert pickle.loads(pickle.dumps(policy))(np.ones(4)) == policy(np.ones(4))
+
+
+def test_files_that_cannot_be_written_or_read_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match="which cannot be written"):
-        exported(agent, tmp_path / "file" / "a.safetensors")
-    tensors = safetensors_numpy.load_file(file)
-    header = {"format": 1, "game": "cartpole", "implementation": "DDQN", "actions": {"n": 2}, "cells": False}
-    header |= {"activations": ["tanh"], "head": "argmax"}
-
-    def fault(changes: dict[str, Any], **changed: np.ndarray) -> str:
-        text = json.dumps(header | changes)
-        safetensors_numpy.save_file(tensors | changed, tmp_path / "other", {"understudy_policy": text})
-        with pytest.raises(understudy.PolicyError) as caught:
-            understudy.Policy(tmp_path / "other")
-        return str(caught.value)
-
-    assert "is missing" in fault({"activations": ["tanh"] * 9})
-    assert "an activation is 'sine'" in fault({"activations": ["sine"]})
-    assert "2 outputs for 3 actions" in fault({"actions": {"n": 3}})
-    assert "of format 1 or 2" in fault({"format": 3})
-    assert "its command is ['return'] with the shape (7, 0)" in fault({"format": 2, "command": ["return"]})
-    layers = {"activations": header["activations"], "command": ["return"]}
-    assert "its command is ['return'] with the shape (2, 1)" in fault(layers, command=np.zeros((2, 1), np.float32))
-    command = {"command": np.ones((7, 1), np.float32)}
-    gate = {"gates.0.bias": tensors["layers.0.bias"], "gates.0.weight": np.ones((2, 1), np.float32)}
-    assert "layer 0 has shapes" in fault(layers, **command, **gate)
-    assert "layer 0 has shapes" in fault({"activations": ["one_hot/7"]})
-    assert "an activation is 'one_hot/0'" in fault({"activations": ["one_hot/0"]})
-    for bounds, text in (
-        ({"low": [1, -1], "high": [-1, 1]}, "low [1.0, -1.0], high [-1.0, 1.0]"),
-        ({"low": [-1, -1], "high": [1]}, "low [-1.0, -1.0], high [1.0]"),
-        ({"low": -1, "high": 1}, "low -1.0, high 1.0"),
-        ({"low": [-1, -1], "high": [1, float("inf")]}, "low [-1.0, -1.0], high [1.0, inf]"),
-    ):
-        assert f"its bounds of actions are {text}" in fault({"head": "clip", "actions": bounds})
-    nan = {"layers.0.bias": np.full_like(tensors["layers.0.bias"], np.nan)}
-    assert "finite float32" in fault({"activations": header["activations"]}, **nan)
+        exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "file" / "a.safetensors")
     with pytest.raises(understudy.PolicyError, match="allowed: a file of --eval_agent RUN --export FILE"):
         understudy.Policy(tmp_path / "absent")
+
+
+HEADER: dict[str, Any] = {
+    "format": 1, "game": "cartpole", "implementation": "DDQN", "actions": {"n": 2}, "cells": False, "head": "argmax",
+    "activations": ["tanh"],
+}  # fmt: skip
+ONE_COMMAND = {"command": np.ones((7, 1), np.float32)}
+# Changes of the header and of the tensors, and the message.
+FAULTS: list[tuple[dict[str, Any], dict[str, np.ndarray], str]] = [
+    ({"activations": ["tanh"] * 9}, {}, "is missing"),
+    ({"activations": ["sine"]}, {}, "an activation is 'sine'"),
+    ({"activations": ["one_hot/7"]}, {}, "layer 0 has shapes"),
+    ({"activations": ["one_hot/0"]}, {}, "an activation is 'one_hot/0'"),
+    ({"actions": {"n": 3}}, {}, "2 outputs for 3 actions"),
+    ({"format": 3}, {}, "of format 1 or 2"),
+    ({"format": 2, "command": ["return"]}, {}, "its command is ['return'] with the shape (7, 0)"),
+    ({"command": ["return"]}, {"command": np.zeros((2, 1), np.float32)}, "['return'] with the shape (2, 1)"),
+    ({"command": ["return"]}, ONE_COMMAND | {
+        "gates.0.bias": np.ones(32, np.float32), "gates.0.weight": np.ones((2, 1), np.float32)}, "layer 0 has shapes"),
+    *(({"head": "clip", "actions": {"low": low, "high": high}}, {}, f"its bounds of actions are {text}")
+      for low, high, text in (
+        ([1, -1], [-1, 1], "low [1.0, -1.0], high [-1.0, 1.0]"), ([-1, -1], [1], "low [-1.0, -1.0], high [1.0]"),
+        (-1, 1, "low -1.0, high 1.0"), ([-1, -1], [1, float("inf")], "low [-1.0, -1.0], high [1.0, inf]"),
+    )),
+    ({}, {"layers.1.bias": np.full(2, np.nan, np.float32)}, "finite float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "tensors", "message"), FAULTS)
+def test_damaged_files_are_refused(
+    changes: dict[str, Any], tensors: dict[str, np.ndarray], message: str, file: Path
+) -> None:
+    layers = safetensors_numpy.load_file(file)
+    safetensors_numpy.save_file(layers | tensors, file, {"understudy_policy": json.dumps(HEADER | changes)})
+    with pytest.raises(understudy.PolicyError) as caught:
+        understudy.Policy(file)
+    assert message in str(caught.value)

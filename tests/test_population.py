@@ -132,8 +132,6 @@ def test_worker_that_dies_three_times_is_an_error(two: RayWorkers, proxies: torc
     assert len(killed) >= 3
 
 
-# -- in other processes ------------------------------------------------------------------------------------------------
-
 SETUP = f"""
 import os, signal, sys
 from control.evolution.cluster import make_workers

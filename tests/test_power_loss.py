@@ -16,8 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from conftest import Finished
 from control.storage import run_dir
 from control.storage.run_dir import read_metrics
-from helpers import flags, same_runs, trained
-from resuming import stopped
+from helpers import flags, same_runs, stopped, trained
 
 Names = dict[str, int]  # path below the root -> number of the file; -1 for a folder
 State = dict[str, bytes | None]  # path -> content; None for a folder
@@ -121,9 +120,6 @@ def test_run_resumes_after_a_power_cut(
         except Exception as error:
             wrong.append(f"{root}: {str(error)[:300]}")
     assert wrong == [], f"{len(wrong)} of {len(disk.states)}"
-
-
-# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 def logged_scalars(folder: Path) -> list[tuple[int, float]]:

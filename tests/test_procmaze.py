@@ -73,7 +73,7 @@ def walk(world: ProcMaze | OpenGrid, state: Tensor, actions: list[int]) -> list[
     return [(state[POSITION], *rest) for state, *rest in hashed.walk(world, state, actions)]
 
 
-def test_moves_and_termination() -> None:
+def test_walls_stop_moves_and_the_goal_ends_the_episode() -> None:
     world = ProcMaze(3, spontaneous_termination=False)
     state = maze_state("P.G  #.#  ...")
     moves = walk(world, state, [UP, LEFT, DOWN, NOOP, RIGHT, DOWN, UP, RIGHT, LEFT, LEFT])
@@ -85,7 +85,7 @@ def test_moves_and_termination() -> None:
     assert next_state.dtype == torch.int64 and next_state[0, 0].tolist() == [-7, 42, 1, 2, 1, 1, 1, 0, 1, 0, 1, 1, 1]
 
 
-def test_observations() -> None:
+def test_observations_are_one_hot_by_cell() -> None:
     obs = ProcMaze(2).observe(maze_state("P. #G"))
     # Player, goal, wall, open of each cell, row by row.
     expected = [1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 1]
@@ -104,7 +104,7 @@ def time_of_event(chance: float, seed: int) -> int:
 
 
 @pytest.mark.parametrize("teleport", [True, False])
-def test_event_order(teleport: bool) -> None:
+def test_events_come_after_the_move(teleport: bool) -> None:
     """Termination depends on the state before the move; then the move and the event."""
     world = ProcMaze(3, teleport_on_termination=teleport)
     time = time_of_event(0.1 / 7, seed=5)
@@ -124,7 +124,7 @@ def test_event_order(teleport: bool) -> None:
 @pytest.mark.parametrize(("world", "chance"), [
     (ProcMaze(2), 0.1 / 3), (ProcMaze(3), 0.1 / 7), (ProcMaze(4), 0.01), (ProcMaze(5), 0.1 / 17), (OpenGrid(4), 0.025),
 ])  # fmt: skip
-def test_event_rate(world: ProcMaze | OpenGrid, chance: float) -> None:
+def test_events_have_their_probability(world: ProcMaze | OpenGrid, chance: float) -> None:
     assert world.event_probability == pytest.approx(chance, rel=1e-12)
     # The player does nothing, so an event is a teleport.
     cells = [1, 1] + [0] * (world.cells - 2) if isinstance(world, ProcMaze) else []
@@ -139,7 +139,7 @@ def test_event_rate(world: ProcMaze | OpenGrid, chance: float) -> None:
     assert quiet.event_probability == 0
 
 
-def test_opengrid_moves() -> None:
+def test_borders_stop_moves_in_the_open_grid() -> None:
     world = OpenGrid(3, spontaneous_termination=False)
     moves = walk(world, torch.tensor([[[0, 0, 0, 8]]]), [UP, LEFT, RIGHT, RIGHT, RIGHT, DOWN, DOWN, DOWN, UP])
     assert [cell for cell, *_ in moves] == [0, 0, 1, 2, 2, 5, 8, 8, 5]
@@ -151,7 +151,7 @@ def test_opengrid_moves() -> None:
     assert walk(OpenGrid(3, teleport_on_termination=False), state, [RIGHT, UP]) == [(1, -1.0, True), (1, -1.0, False)]
 
 
-def test_opengrid_initial_states() -> None:
+def test_initial_states_of_the_open_grid_are_uniform() -> None:
     state = OpenGrid(4).initial(torch.arange(16_000).view(4, 4000))
     assert (state[..., GOAL] == 15).all() and not state[..., TIME].any()
     assert torch.equal(state[..., SEED], torch.arange(16_000).view(4, 4000))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from control.cli import progress as module
-from control.cli.colour import paint, print_named, warning
+from control.cli.colour import paint, warning
 from control.cli.progress import RowTable, Watch, progress, watch_part
 from control.commands.choose_proxy import _mean_returns
 from control.evolution.inner_loop import InnerLoop, Outcome
@@ -68,19 +68,6 @@ def test_colours_on_terminals(
     monkeypatch.setattr(sys, "stdout", stream)
     warning("no run")
     assert stream.getvalue() == ("\033[33mwarning: no run\033[0m\n" if coloured else "warning: no run\n")
-
-
-def test_values_of_a_summary_begin_in_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "40")
-    for value in ("folder/" * 9, "a short value", "many words " * 4):
-        print_named("  page", value.strip(), 10)
-    long_path, short, first, second = stream.getvalue().splitlines()
-    assert long_path == f"  page    {'folder/' * 9}" and short == "  page    a short value"
-    assert first.startswith("  page    many words") and second.startswith(" " * 10 + "words")
 
 
 @pytest.mark.parametrize("changes", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])

@@ -37,16 +37,15 @@ def random_proxy(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
     [("--inner_steps 60 --deploy_steps 90 --max_steps 25", False), (EARLY, True)],
     ids=["budget", "early"],
 )
-def test_the_real_episodes_are_those_of_the_agents_as_they_ended(argv: str, early: bool) -> None:
+def test_real_episodes_are_played_by_the_trained_agents(argv: str, early: bool) -> None:
     proxy, settings, loop = random_proxy(f"{DDQN} {argv}")
     samples = behaviour(proxy, settings)
     trained = loop.train_to_end(loop.begin(proxy.parameters.expand(10, -1), list(range(10))))
     episodes = play_episodes(trained.policy, make_environment("cartpole", 10, 10), torch.arange(100).view(10, 10))
     steps = int(episodes.lengths.sum())
-    assert episodes.returns.sum() == steps  # a step is a point
-    assert samples["real"][:, 4].tolist() == [1.0] * steps
+    assert samples["real"][:, 4].tolist() == [1.0] * steps  # a step is a point
     assert samples["real"].shape == samples["synthetic on real"].shape == (steps, 5)
-    if not early:
+    if argv != EARLY:
         assert samples["synthetic"].shape == (10 * 90, 5)
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +44,7 @@ from helpers import (
 from models.registry import family, implementations
 from models.settings import SettingError
 from models.streams import Streams
-from rounding import assert_near, gamma, steps
+from rounding import assert_near
 
 SMALL = {"UDRL": SMALL_RUN | {"hidden_sizes": (12, 16)}, "CPG": SMALL_POLICY_RUN | {"hidden_sizes": (12, 16)},
          "DDQN": SMALL_STEP_RUN | {"hidden_sizes": (12,)}}  # fmt: skip
@@ -108,7 +107,9 @@ def test_import_loads_no_torch_and_sets_threads(extra_env: dict[str, str], threa
     output_of(code, env=base_env | extra_env)
 
 
-def test_missing_or_disabled_logger(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_logger_is_an_error_and_no_logger_is_allowed(
+    logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     error = refused(
         trainer.main, flags(logdir, logger="wandb"), "error: the Python module 'wandb' is not installed", capsys
@@ -223,8 +224,7 @@ def test_module_acts_tests_and_predicts(name: str, tmp_path: Path, monkeypatch: 
     assert torch.equal(actions, parted.loop.actions["greedy"][:4]) and torch.equal(parted(obs[1].numpy()), actions[1])
     batches = lightning(tmp_path, 1).predict(parted, DataLoader(TensorDataset(obs.double()), batch_size=3))
     predicted: Any = torch.cat(batches)  # type: ignore[arg-type]  # of one loader a list of tensors
-    # Three layers of at most 13 inputs; rows of another batch may be rounded differently, choices are the same.
-    assert_near(predicted, actions, gamma(steps(13, 13, 13)) * actions.abs() if actions.is_floating_point() else 0.0)
+    assert_near(predicted, actions)  # rows of another batch may be rounded differently
     with pytest.raises(SettingError, match=r"observations have shape \[4, 2\]; allowed: \["):
         parted(torch.zeros(4, 2))
     with pytest.raises(SettingError, match=r"observations are of type tuple, which is no array of numbers; a"):
@@ -299,16 +299,6 @@ def test_lightnings_callbacks_and_loggers_work_with_every_family(
         (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
         content = record.read_bytes()
         assert all(tag.encode() in content for tag in tags)
-
-
-@pytest.mark.parametrize("name", ["UDRL", "DDQN", "SE"])
-def test_max_time_ends_the_training(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.lightning.evolution_strategy.FLAT_LIMIT", 10**9)  # fast machines make many generations
-    module = module_of(name)
-    fitting = lightning(tmp_path, 10**6, *strategy_of(name), max_time=timedelta(seconds=0.3))
-    fitting.fit(module)
-    assert fitting.should_stop and fitting.global_step == module.epoch < 10**6
-    module.close()
 
 
 # -- the page and its notebook -----------------------------------------------------------------------------------------

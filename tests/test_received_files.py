@@ -28,8 +28,6 @@ from inputs import archive, nested, saved
 from models.settings import SettingError
 from understudy import ProxyError
 
-# -- checkpoints -------------------------------------------------------------------------------------------------------
-
 PICKLE = "archive/data.pkl"
 TENSOR = b"ctorch._utils\n_rebuild_tensor_v2\nq\x07"  # the function, and its place 7 in the memo
 
@@ -119,9 +117,6 @@ def test_hostile_checkpoint_is_refused(attack: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=message) as error:
         checkpoints.load(path)
     assert "\n" not in str(error.value) and len(str(error.value)) < 400 + len(str(path))
-
-
-# -- other files of a run ----------------------------------------------------------------------------------------------
 
 
 def pipe(path: Path) -> None:

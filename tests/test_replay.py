@@ -99,9 +99,6 @@ def test_state_round_trip(added: int, kind: str) -> None:
     assert all(torch.equal(rows, previous_rows[name]) for name, rows in state["rows"].items())
 
 
-# -- episodes ----------------------------------------------------------------------------------------------------------
-
-
 class Plain:
     """The memory as lists of (number, length, score)."""
 
@@ -176,21 +173,6 @@ def test_storage_is_reused() -> None:
     for number in range(2000):
         memory.add(0, [episode(number, 50, 0.0)])
     assert memory.fields["number"].shape[1] <= 4096
-
-
-@pytest.mark.parametrize("by", ["step", "episode"])
-def test_samples_are_in_memory(by: str) -> None:
-    memory = EpisodeMemory(2, 30, "steps", "recent")
-    for number in range(40):
-        memory.add(0, [episode(number, 1 + number % 9, 0.0)])
-        memory.add(1, [episode(1000 + number, 1 + number % 4, 0.0)])
-    slots = memory.sample(Streams([0, 1]), 20, 33, by)
-    assert slots.shape == (20, 2, 33)
-    for numbers, places in (memory.gather(update, ["number", "place"]) for update in slots):
-        for m in range(2):
-            lengths = {number: length for number, length, _ in contents(memory, m)}
-            pairs = zip(numbers[m].tolist(), places[m].tolist(), strict=True)
-            assert all(place < lengths[number] for number, place in pairs)
 
 
 @pytest.mark.parametrize(("by", "expected"), [("step", [1 / 20, 4 / 20, 15 / 20]), ("episode", [1 / 3, 1 / 3, 1 / 3])])

@@ -12,6 +12,7 @@ import pytest
 
 import trainer
 from control.films.encoding import mp4
+from control.reports.tables import number_text
 from control.storage import checkpoints
 from control.storage.versions import FILE, read_versions, versions, write_versions
 from fake_runs import Shown, write_run
@@ -115,7 +116,7 @@ def check_page(page: Page) -> None:
 
 
 @pytest.mark.draws
-def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown) -> None:
     page = make_page(compared, out=tmp_path / "page.html")
     assert capsys.readouterr().out.startswith(f"Report: {tmp_path / 'page.html'} (")
     check_page(page)
@@ -144,7 +145,7 @@ def test_comparison_of_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
 
 
 @pytest.mark.draws
-def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
+def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys: Shown, brief: None) -> None:
     folder = trained(logdir, "--record", "--record_episodes", "1", epochs=4, time_limit=9, lr=2e-3)
     assert "the best agent, greedy: one episode, return 9" in capsys.readouterr().out
     assert {path.name for path in (folder / "videos").iterdir()} == {"final.mp4", "final.gif", "final.txt"}
@@ -171,7 +172,7 @@ def test_page_of_one_run(logdir: Path, capsys: Shown, brief: None) -> None:
 
 
 @pytest.mark.draws
-def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
+def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     folder = trained(logdir, "--no_compiled", implementation="SE")
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
@@ -188,7 +189,7 @@ def test_page_of_a_search(logdir: Path, tmp_path: Path, capsys: Shown) -> None:
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
 
 
-def test_end_and_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:
+def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:
     """Only the last of ten epochs is at the end."""
     write_run(logdir, "PPO", lambda epoch, seed: {"eval/return_greedy": 250.0 if epoch == 4 else 7.0}, epochs=10)
     text = make_page(logdir, out=tmp_path / "page.html").text
@@ -196,7 +197,7 @@ def test_end_and_best_of_a_short_run(logdir: Path, tmp_path: Path) -> None:
     assert "PPO 7.0 not solved 200 greedy 250.0 1 (25) 10,000" in text
 
 
-def test_page_of_incomplete_runs(logdir: Path, tmp_path: Path) -> None:
+def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Path) -> None:
     """Runs without config.yaml or returns, with foreign settings, and with damaged versions."""
     folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
     page = make_page(folder, out=tmp_path / "page.html")
@@ -207,6 +208,11 @@ def test_page_of_incomplete_runs(logdir: Path, tmp_path: Path) -> None:
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
+
+
+def test_numbers_of_tables_have_three_digits_below_1() -> None:
+    texts = [number_text(value) for value in (None, 0.0, -1936.04, 475.0, 0.01234, -0.5)]
+    assert texts == ["-", "0.0", "-1,936.0", "475.0", "0.0123", "-0.500"]
 
 
 def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,17 +18,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import OURS
 from control.storage.run_dir import locked, read_metrics
 from fake_runs import Shown, refused
-from helpers import (
-    different,
-    flags,
-    forged,
-    lasting,
-    learned,
-    run_folder,
-    same_runs,
-    trained,
-)
-from resuming import epochs_of, stopped
+from helpers import different, epochs_of, flags, forged, lasting, learned, run_folder, same_runs, stopped, trained
 from running import Running
 
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
@@ -64,9 +54,6 @@ def past_run(logdir: Path, finished: Finished) -> Path:
 
 def contents(logdir: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in logdir.rglob("*") if path.is_file() and "events" not in path.name}
-
-
-# -- runs that ended ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["UDRL", "CPG", "DDQN"])
@@ -163,9 +150,6 @@ def test_resume_refuses_a_damaged_or_best_checkpoint(past_run: Path, logdir: Pat
         error = refused(trainer.main, flags(logdir, "--resume", epochs=7), message, capsys, run_started=True)
         assert (f"{str(best)!r} may serve with --reload" in error) == offered
         assert old_files == contents(logdir)
-
-
-# -- runs that were stopped --------------------------------------------------------------------------------------------
 
 
 def argv_of(case: str, logdir: Path, *extra_flags: str) -> list[str]:

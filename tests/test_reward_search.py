@@ -43,7 +43,7 @@ def searched(folder: Path, *extra_flags: str, **changes: Any) -> Path:
     return sorted(folder.glob("*/*/*/*/version_*"))[-1]
 
 
-def test_two_phases_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_search_of_two_phases_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """The second phase starts a new strategy and archive. The search resumes exactly at any generation."""
     starts: list[tuple[float, bool]] = []
     init = OpenAIES.__init__

@@ -16,7 +16,7 @@ from control.loops.episodes import EpisodeLoop
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from helpers import flags, run_folder, trained
+from helpers import flags, trained
 from test_envs import Scripted
 
 
@@ -88,9 +88,6 @@ def test_infinite_weights_end_the_run(logdir: Path, capsys: Shown) -> None:
     assert error.endswith("a smaller lr may help\n")
 
 
-# -- agents that learn between steps -----------------------------------------------------------------------------------
-
-
 def test_longer_resumed_run_continues_epsilon(logdir: Path) -> None:
     changes: dict[str, Any] = {"implementation": "DDQN", "eps_fraction": 0.5}
     trained(logdir, epochs=4, **changes)
@@ -123,9 +120,6 @@ def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, cap
         assert (warning in start_text) == (epochs == 1) == ("no gradient step was made" in rest_text)
 
 
-# -- environments ------------------------------------------------------------------------------------------------------
-
-
 def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     images = {"obs_space": gym.spaces.Box(0, 255, (20, 20, 3), np.uint8), "action_space": gym.spaces.Discrete(2)}
     ppo = ["--agent", "PPO"]
@@ -134,16 +128,3 @@ def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.Mon
         argv = ["--implementation", name, *options, "--gamename", "Images-v0", "--logdir", str(logdir)]
         line = f"gamename is 'Images-v0', which shows images; {taker} takes vectors of observations"
         refused(trainer.main, argv, line, capsys)
-
-
-# -- learning ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["CPG", "AAC"])
-def test_learns_cartpole(name: str, logdir: Path) -> None:
-    """Three seeds; past runs reached 280 to 480."""
-    argv = ["--implementation", name, "--gamename", "cartpole", "--num_seeds", "3", "--logdir", str(logdir),
-            "--max_episodes", "800", "--eval_every", "1000"]  # fmt: skip
-    assert trainer.main(argv) == 0
-    assert min(read_metrics(run_folder(logdir) / "metrics.csv")["rollout/return_running_best"][-3:]) > 150

@@ -19,11 +19,8 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from control.cli import parse as config
-from control.storage import checkpoints
 from helpers import STEPPED_CAR, flags, run_folder, same_runs
 from running import Running
-from test_tuning import SPACE, TINY, rows
 
 pytestmark = pytest.mark.soak
 
@@ -82,12 +79,7 @@ SETUPS = {
     "SE": Setup(25, SEARCH),
     "SE, two Ray workers": Setup(10, SEARCH | {"num_workers": 2, "inner_steps": 800}),
     "SE, a Ray worker": Setup(8, SEARCH | {"num_workers": 2, "inner_steps": 800}, "ray::_work", (0,)),
-    "hyperparameters, the search": Setup(9, {}),
-    "hyperparameters, a trial": Setup(8, {}),
 }  # fmt: skip
-
-
-# -- rounds ------------------------------------------------------------------------------------------------------------
 
 
 def recorded(name: str) -> list[dict[str, Any]]:
@@ -116,7 +108,7 @@ def soak(name: str, share: int, play: Callable[[random.Random, Path], Iterator[f
     assert [line["why"] for line in recorded(name) if not line["equal"]] == []
 
 
-@pytest.mark.parametrize("name", [name for name, setup in SETUPS.items() if setup.changes])
+@pytest.mark.parametrize("name", SETUPS)
 def test_killed_and_resumed_run_equals_uninterrupted(name: str, tmp_path: Path) -> None:
     setup = SETUPS[name]
     full_run = Running(setup.argv(tmp_path / "whole"), tmp_path / "whole", setup.forks)
@@ -143,80 +135,3 @@ def test_killed_and_resumed_run_equals_uninterrupted(name: str, tmp_path: Path) 
         same_runs(reference, run_folder(logdir))
 
     soak(name, setup.kills, play, tmp_path)
-
-
-def test_killed_hyperparameter_search_keeps_finished_trials(tmp_path: Path) -> None:
-    """Its files are intact, and finished trials and the next search equal an uninterrupted search."""
-    name = "hyperparameters, the search"
-    full_folder, length = searched(tmp_path)
-
-    def play(draws: random.Random, round_folder: Path) -> Iterator[float]:
-        run = Running(tuning(round_folder), round_folder / "killed")
-        time.sleep(draws.uniform(0, length))
-        age, status = run.age, run.kill("", draws)
-        if not status:
-            return
-        assert status == -signal.SIGKILL
-        yield age
-        folders = list(round_folder.glob("exp_dir/*/*/*/tune/version_0"))
-        for folder in folders:
-            same_trials(full_folder, folder, {"finished", "running"})
-            for file in folder.glob("trial_*/checkpoints/*.ckpt"):
-                checkpoints.load(file)
-        Running(tuning(round_folder), round_folder / "again").to_the_end()
-        same_trials(full_folder, run_folder(round_folder / "exp_dir"), {"finished"})
-
-    soak(name, SETUPS[name].kills, play, tmp_path)
-
-
-def test_killed_trial_does_not_stop_others(tmp_path: Path) -> None:
-    name = "hyperparameters, a trial"
-    full_folder, length = searched(tmp_path)
-
-    def play(draws: random.Random, round_folder: Path) -> Iterator[float]:
-        run = Running(tuning(round_folder), round_folder / "search")
-        while not list(round_folder.glob("exp_dir/*/*/*/tune/version_0/trial_*/log.txt")) and not run.has_ended():
-            time.sleep(0.02)
-        time.sleep(draws.uniform(0, length - run.age))
-        age, status = run.age, run.kill(TRIAL, draws)
-        if status is None:
-            return
-        assert (status, run.err.read_text()) == (0, ""), f"ended with {status}: {run.err.read_text()}"
-        yield age
-        output = run.out.read_text()
-        assert output.count("failed: its process ended") == 1, output
-        same_trials(full_folder, run_folder(round_folder / "exp_dir"), {"finished", "failed"})
-
-    soak(name, SETUPS[name].kills, play, tmp_path)
-
-
-TRIAL = "ray::ImplicitFunc"
-SAMPLES = 3
-
-
-def tuning(folder: Path) -> list[str]:
-    """One trial at a time, so that all searches have the same trials."""
-    (space := folder / "space.yaml").write_text(SPACE)
-    tune_flags = f"--num_samples {SAMPLES} --epochs 40 --eval_every 4 --max_concurrent_trials 1 --tune_algorithm asha"
-    search_flags = [*TINY, *tune_flags.split(), "--logdir", str(folder / "exp_dir"), "--search_space", str(space)]
-    return ["--use_tune", *search_flags]
-
-
-def searched(folder: Path) -> tuple[Path, float]:
-    """An uninterrupted search and its duration."""
-    run = Running(tuning(folder), folder / "whole")
-    run.to_the_end()
-    return run_folder(folder / "exp_dir"), run.age
-
-
-def same_trials(full_folder: Path, other: Path, allowed: set[str]) -> None:
-    """All trials of ``other`` have an allowed status; finished ones equal those in ``full_folder``."""
-    if not (table := other / "results.csv").exists():
-        return
-    expected_rows = {row["trial"]: row for row in rows(full_folder / "results.csv")}
-    config.parse(["--config", str(other / "best.yaml")])
-    for row in rows(table):
-        assert row["status"] in allowed
-        if row["status"] == "finished":
-            assert row | {"checkpoint": ""} == expected_rows[row["trial"]] | {"checkpoint": ""}
-            same_runs(full_folder / f"trial_{row['trial']}", other / f"trial_{row['trial']}")

@@ -131,16 +131,3 @@ def test_tell_returns_statistics(name: str) -> None:
     numbers = strategy.tell(NOISE, torch.tensor([NAN, INF, -INF, NAN]))
     assert numbers["failed"] == 4 and numbers["update_norm"] == 0
     assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(old_state[k])) for k, v in strategy.state_dict().items())
-
-
-@pytest.mark.parametrize("failure", [NAN, INF, -INF])
-@pytest.mark.parametrize(
-    "name, kind", [*(("nes", kind) for kind in range(8)), ("openai_es", 0), ("snes", 0), ("ars", 0)]
-)
-def test_failed_member_is_the_worst(name: str, kind: int, failure: float) -> None:
-    """Its mirrored member may still be the best."""
-    strategy, other = make(name, score_transform=kind), make(name, score_transform=kind)
-    moved = updated_mean(strategy, torch.tensor([1.0, failure, failure, 3.0]), score=0.5)
-    assert moved.isfinite().all() and not torch.equal(moved, MEAN)
-    # Both failed members share the last rank, like equal scores below all others.
-    assert torch.equal(moved, updated_mean(other, torch.tensor([1.0, 0.5, 0.5, 3.0]), score=0.5))

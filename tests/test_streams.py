@@ -74,7 +74,7 @@ def blocks(seeds: list[int], steps: int = 128) -> NoiseBlocks:
     return NoiseBlocks(Streams(seeds), draws, steps)
 
 
-def test_noise_block_order() -> None:
+def test_noise_blocks_are_in_the_order_of_their_draws() -> None:
     """Numbers of one draw are adjacent, step by step."""
     noise, streams = blocks([4, 5], steps=3), Streams([4, 5])
     first, second, third = streams.uniform(3, 16), streams.gumbel(3, 5), streams.uniform(3, 1)

@@ -176,7 +176,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("fit"))
 
 
-def test_files_of_a_fit(folder: Path) -> None:
+def test_files_of_a_fit_hold_the_environment_and_its_errors(folder: Path) -> None:
     proxy = files.load(folder)
     env = gymnasium.make("understudy/Synthetic-v0", proxy=str(folder))
     env.reset(seed=3)

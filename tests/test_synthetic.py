@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs import seeded
 from envs.cartpole import CartPole
 from envs.make import make_environment
 from envs.synthetic import SyntheticDynamics, sample_observations, starts_of
@@ -15,7 +14,7 @@ from models.proxies.synthetic.config import Config
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
-from rounding import assert_near, gamma
+from rounding import assert_near
 
 CARTPOLE = Spaces((4,), Discrete(2), max_episode_steps=500)
 ACROBOT = Spaces((6,), Discrete(3), max_episode_steps=500)
@@ -31,17 +30,8 @@ def dynamics_of(settings: Config, members: int = 3) -> SyntheticDynamics:
     return SyntheticDynamics(program, CARTPOLE, lambda seeds: CartPole().observe(CartPole().initial(seeds)))
 
 
-SIZES = [(CARTPOLE, 83, "leakyrelu", 2247), (ACROBOT, 167, "prelu", 6354)]
-
-
-@pytest.mark.parametrize(("spaces", "hidden", "activation", "count"), SIZES)
-def test_sizes_as_published(spaces: Spaces, hidden: int, activation: str, count: int) -> None:
-    networks = Networks(Config(proxy_hidden_size=hidden, proxy_activation_fn=activation), spaces)
-    assert networks.size == count and networks.initial(Streams([0])).shape == (1, count)
-
-
 @pytest.mark.parametrize("init", ["torch", "normal"])
-def test_initial_parameters(init: str) -> None:
+def test_initial_parameters_have_their_distribution(init: str) -> None:
     networks = Networks(config(proxy_init=init, proxy_hidden_size=50), CARTPOLE)
     split = networks.split(networks.initial(Streams(range(100))))
     for name, part in networks.parts.items():
@@ -78,23 +68,12 @@ def test_episode_ends_above_one_half(raw: bool) -> None:
         assert step.discount is None
 
 
-@pytest.mark.parametrize(("max_steps", "length"), [(None, 500), (7, 7)])
-def test_time_limit(max_steps: int | None, length: int) -> None:
-    environment = TensorEnvironment(constant(config(max_steps=max_steps), "done", torch.zeros(1, 1)), 1, 1)
-    assert environment.spaces.max_episode_steps == length and environment.spaces.max_return is None
-    environment.reset(start := torch.zeros(1, 1).long())
-    for age in range(1, length + 1):
-        step = environment.step(start)
-        assert step.truncated.item() == (age == length) and not step.terminated.any()
-
-
 def test_low_done_bias_prevents_ends() -> None:
     free, bound = (config(done_bias=bias, max_steps=7, proxy_init="normal") for bias in (0.0, -5.0))
     states, action = torch.randn(20, 50, 4), torch.zeros(20, 50).long()
     first, second = (dynamics_of(settings, 20).program.step(states, action) for settings in (free, bound))
     assert torch.equal(first.next_state, second.next_state) and torch.equal(first.reward, second.reward)
-    # The sums of a product may begin with the bias, and then round like numbers near 5.
-    assert_near(first.done - 5, second.done, gamma(free.proxy_hidden_size + 2) * (first.done.abs() + 5))
+    assert_near(first.done - 5, second.done)
     assert (first.done > 0.5).any() and not (second.done > 0.5).any()
 
 
@@ -149,20 +128,6 @@ def test_sampled_observations_cover_the_bounds(game: str, limits: tuple[float, .
     assert states.abs().amax((0, 1)).tolist() == pytest.approx(limits, rel=0.01)
     assert (states.std((0, 1)) / torch.tensor(limits) > 0.4).all()
     assert sample_observations("cartpole", streams, 5) is None
-
-
-@pytest.mark.parametrize("latent", [None, 7])
-def test_learned_reset_depends_on_the_seed_alone(latent: int | None) -> None:
-    dynamics = dynamics_of(config(learned_reset=True, latent_size=latent))
-    seeds = torch.randint(2**31, (6, 3, 2))
-    block = dynamics.initial(seeds)
-    assert block.shape == (6, 3, 2, 4) and block.dtype == torch.float32
-    noise = seeded.normal(seeds, latent or 4).float()
-    for step in range(6):
-        torch.testing.assert_close(dynamics.initial(seeds[step]), block[step])
-        torch.testing.assert_close(block[step], dynamics.program.first_states(noise[step]))
-    assert (block[0, 0, 0] - block[0, 0, 1]).abs().min() > 0
-    assert torch.equal(dynamics.initial(seeds.view(2, 3, 3, 2)), block.view(2, 3, 3, 2, 4))
 
 
 @pytest.mark.parametrize("members", [1, 3])

@@ -79,7 +79,7 @@ def test_updates_by_hand() -> None:
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_truncation_ends(ends: bool) -> None:
+def test_truncated_episode_bootstraps_unless_truncation_ends(ends: bool) -> None:
     agent = make_agent(dataclasses.replace(GREEDY, truncation_ends=ends))
     agent.flat_parameters.fill_(8.0)
     step(agent, one_hot_obs(0, 0), (1, 1), one_hot_obs(2, 2), (3.0, 3.0), (1.0, 1.0), (0, 1))
@@ -87,7 +87,7 @@ def test_truncation_ends(ends: bool) -> None:
     assert [rows[0][1] for rows in tables(agent)] == [7.5, 5.5 if ends else 7.5]
 
 
-def test_count_bonus() -> None:
+def test_count_bonus_falls_with_visits() -> None:
     """b / sqrt(n) for the n-th visit of a cell and action, with b = 4: 4, 4 / sqrt(2), and 4 for another action."""
     agent = make_agent(dataclasses.replace(GREEDY, count_bonus=4.0, lr=1.0, discount=0.0), (0,))
     values = [
@@ -110,7 +110,7 @@ def test_environments_update_in_order() -> None:
 
 @pytest.mark.parametrize("next_cell", [1, 0], ids=["other cell", "same cell"])
 @pytest.mark.parametrize("backup", ["redrawn", "executed"])
-def test_sarsa_backup(backup: str, next_cell: int) -> None:
+def test_sarsa_backs_up_a_redrawn_or_the_executed_action(backup: str, next_cell: int) -> None:
     """Rewards are 0 and both cells have values 10 and 20, so that an update by a half shows the action of the backup.
     With epsilon 1/2, action 1 has probability 3/4. "executed" plays that action next; "redrawn" draws both actions
     independently."""
@@ -148,7 +148,7 @@ def test_executed_sarsa_draws_new_action_after_episode() -> None:
     assert (agent.planned < ACTIONS).flatten().tolist() == [True, False]
 
 
-def test_ties() -> None:
+def test_ties_are_broken_at_random_or_by_order() -> None:
     first, any_ = make_agent(), make_agent(dataclasses.replace(GREEDY, random_ties=True), range(30))
     assert first.act(one_hot_obs(0, 1)).tolist() == [[0], [0]]
     actions = torch.stack([any_.act(one_hot_obs(*[0] * 30)) for _ in range(40)])
@@ -160,17 +160,7 @@ def test_ties() -> None:
     assert (policy.act(one_hot_obs(*[0] * 30)) == 0).all()  # a test takes the first
 
 
-@pytest.mark.parametrize("decay", [0.5, 1.0])
-def test_epsilon_greedy_frequencies(decay: float) -> None:
-    """Members with 0 and 3 episodes; epsilon halves from 0.8 down to 0.2."""
-    agent = make_agent(dataclasses.replace(GREEDY, eps_init=0.8, eps_min=0.8 if decay == 1 else 0.2, eps_decay=decay))
-    agent.episodes = torch.tensor([0, 3])
-    action_means = torch.stack([agent.act(one_hot_obs(0, 0))[:, 0] for _ in range(2000)]).float().mean(0)
-    assert action_means.tolist() == pytest.approx([0.4, 0.4 if decay == 1 else 0.1], abs=0.04)
-    assert agent.metrics()["train/epsilon"].tolist() == pytest.approx([0.8, 0.8 if decay == 1 else 0.2])
-
-
-def test_varied_hyperparameters() -> None:
+def test_varied_hyperparameters_are_uniform_and_used() -> None:
     config = Config(vary_hp=True)
     configs = [sample_config(config, seed) for seed in range(300)]
     for name in ("lr", "discount"):

@@ -339,13 +339,6 @@ def test_repeated_actions_equal_gymnasium_with_wrapper(name: str, policy: str, t
         assert int(environment.age) < step_limit / times
 
 
-def test_time_limit_of_repeated_actions_may_be_none() -> None:
-    endless = make_environment("mountaincar,action_repeat=3", 1, 1, time_limit=0)
-    endless.reset(torch.tensor([[0]]))
-    assert endless.spaces.max_episode_steps is None
-    assert all(endless.step(torch.tensor([[1]])).reward == -3 for _ in range(100))
-
-
 def test_batch_rows_repeat_independently() -> None:
     """Rows end at different repetitions."""
     name = "mountaincar,action_repeat=3"

@@ -23,7 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", SMALL)
-def test_gymnasium_check(name: str) -> None:
+def test_environments_pass_the_check_of_gymnasium(name: str) -> None:
     check_env(gym.make(name, **SMALL[name]).unwrapped, skip_render_check=True)
 
 
@@ -45,7 +45,7 @@ def test_steps_equal_dynamics(name: str) -> None:
             break
 
 
-def test_render_maze() -> None:
+def test_picture_of_a_maze_equals_its_observation() -> None:
     env = gym.make("understudy/ProcMaze-v0", grid_size=4, render_mode="ansi")
     obs, _ = env.reset(seed=1)
     lines = env.render().splitlines()
@@ -56,7 +56,7 @@ def test_render_maze() -> None:
     assert np.array_equal(symbols == "*", (player == 1) & (goal == 1))
 
 
-def test_render_buttons_and_pipes() -> None:
+def test_pictures_of_buttons_and_pipes_show_their_states() -> None:
     buttons = make_dynamics("buttongrid")
     assert buttons is not None
     state = torch.tensor([0, 0, 1, 2, 5, 12, 99, 0, 0, 1])
@@ -69,7 +69,7 @@ def test_render_buttons_and_pipes() -> None:
     assert flute.render() == "  .\n O.\n.O."
 
 
-def test_invalid_parameters_and_calls() -> None:
+def test_invalid_parameters_and_calls_are_refused() -> None:
     with pytest.raises(SettingError, match="grid_size is 1; allowed: integer, at least 2"):
         gym.make("understudy/ProcMaze-v0", grid_size=1)
     with pytest.raises(TypeError, match="grid_sise"):

@@ -95,7 +95,7 @@ def test_solved_search_ends_and_other_agents_score_it(tmp_path: Path) -> None:
     assert reports[2]["epoch"] == 3 and 8 <= reports[2][METRIC] <= 20
 
 
-def test_defaults_of_trials() -> None:
+def test_trials_of_searches_have_their_defaults() -> None:
     default, run = settings(), settings().run
     assert (run.num_seeds, default.subcommand.tune_algorithm) == (3, "optuna_asha")
     assert default.subcommand.tune_objective == "generations"
@@ -119,7 +119,7 @@ def test_defaults_of_trials() -> None:
     ("RN --gamename cartpole-200 --mode 1", "search_rn.yaml", {"eps_decay": (0.01, 0.2), "noise_std": (0.001, 1)}),
     ("RN --gamename mountaincar-continuous --agent TD3", "search_rn-td3.yaml", {"policy_delay": (1, 3)}),
 ])  # fmt: skip
-def test_published_spaces(flags: str, file: str, ranges: dict[str, Any]) -> None:
+def test_both_ends_of_published_spaces_are_valid(flags: str, file: str, ranges: dict[str, Any]) -> None:
     search_settings = with_trial_defaults(parse(f"--use_tune --implementation {flags}".split()))
     space = search_space(search_settings)
     assert Path(space.source).name == file

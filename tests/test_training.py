@@ -1,6 +1,5 @@
 """Whole runs through the command: their files, stopping, reloading, warnings and signals."""
 
-import functools
 import math
 import re
 import signal
@@ -21,7 +20,6 @@ from conftest import Finished
 from control.commands.summary import TRAINER, show_next
 from control.lightning.agent import AgentModule
 from control.lightning.callbacks import Checkpoints
-from control.lightning.proxy_module import ProxyModule
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
@@ -51,9 +49,6 @@ METRICS = {
 def load_run_state(folder: Path) -> dict[str, Any]:
     """Everything in the last checkpoint of a run except weights and optimisers."""
     return checkpoints.load(folder / "checkpoints" / "last.ckpt").run_state
-
-
-# -- files of a run ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("curves")
@@ -160,19 +155,6 @@ def test_rows_of_a_short_run_are_at_equal_distances(logdir: Path) -> None:
     assert evaluated == [5, 9, 10, 14, 18, 20, 22] and rows == [1, 5, 9, 14, 18, 22]
 
 
-@pytest.mark.parametrize(("epochs", "eval_every", "count"), [(60, 5, 13), (30, 10, 16), (200, 1, 21), (12, 5, 12)])
-def test_rows_of_a_search(epochs: int, eval_every: int, count: int) -> None:
-    """About ten to twenty, some of which have a test of the mean."""
-    config = SimpleNamespace(at=lambda epoch: SimpleNamespace(eval_every=eval_every))
-    rows = []
-    for epoch in range(1, epochs + 1):
-        search: Any = SimpleNamespace(epochs_before=0, epochs=epochs, epoch=epoch, config=config)
-        search.is_over = functools.partial(int.__eq__, epoch, epochs)
-        rows += [epoch] * ProxyModule.is_reported(search)
-    tested = {*range(1, epochs, eval_every), epochs}
-    assert len(rows) == count and len(set(np.diff(rows)[:-1])) == 1 and (tested <= {*rows} or {*rows} <= tested)
-
-
 def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second scores are -1, 3, -11, 4 and 20: so the means are 0, 4, -1, 5; the last epoch has no second evaluation."""
     module = SimpleNamespace(best=-math.inf, epoch=0)
@@ -199,9 +181,6 @@ def test_missing_measurements_are_nan_and_not_printed(logdir: Path, capsys: Show
 def test_no_checkpoint_flag_writes_no_checkpoint(logdir: Path, capsys: Shown) -> None:
     assert not list(trained(logdir, "--no_checkpoint", epochs=1).rglob("*.ckpt"))
     assert "--eval_agent" not in capsys.readouterr().out
-
-
-# -- stopping, reloading, failing --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,9 +229,6 @@ def test_overflowing_return_is_an_error(
     assert refused(trainer.main, argv, message, capsys, run_started=True).startswith("error: environment Large-v0")
 
 
-# -- warnings ----------------------------------------------------------------------------------------------------------
-
-
 def warnings(capsys: Shown) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
 
@@ -292,9 +268,6 @@ def test_diverged_seed_is_left_out_of_means(logdir: Path, capsys: Shown, monkeyp
     assert load_run_state(run_folder(logdir))["best"] == pytest.approx(returns.mean(1).max())
 
 
-# -- videos and the commands to type next ------------------------------------------------------------------------------
-
-
 def test_printed_commands_are_quoted_for_the_shell(
     tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,9 +284,6 @@ def test_printed_commands_are_quoted_for_the_shell(
     monkeypatch.setattr("shutil.which", lambda name: str(python))
     show_next([], [("-m", "a.b")])
     assert capsys.readouterr().out.endswith("  python -m a.b\n")
-
-
-# -- signals -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -348,8 +318,6 @@ def test_second_ctrl_c_stops_at_once(logdir: Path, capsys: Shown, monkeypatch: p
     stderr = capsys.readouterr().err
     assert "stopping after this epoch" in stderr and stderr.strip().endswith("interrupted")
 
-
-# -- machine code ------------------------------------------------------------------------------------------------------
 
 WITHOUT_NUMBA = """
 import sys
@@ -399,9 +367,6 @@ def test_without_a_cache_agents_train_in_torch(logdir: Path, capsys: Shown, monk
     assert "compiled: false\n" in (folder / "config.yaml").read_text()
 
 
-# -- imports of the commands to type next ------------------------------------------------------------------------------
-
-
 def test_what_to_type_next_imports_what_the_run_needed(
     logdir: Path, tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,10 +399,3 @@ def test_compiling_is_announced_once_and_before_the_first_epoch(
         assert len(announced) == times
     metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
     assert metrics["time/train"][0] < 3, "compiling takes ten seconds"
-
-
-def test_machine_code_that_does_not_exist_is_refused(logdir: Path, capsys: Shown) -> None:
-    pytest.importorskip("numba")
-    argv = flags(logdir, "--compiled", implementation="DDQN", intrinsic="icm")
-    message = "compiled is true, but DDQN with these settings has no machine code; allowed: false"
-    refused(trainer.main, argv, message, capsys)

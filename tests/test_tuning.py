@@ -89,7 +89,7 @@ def test_space_error_message(tmp_path: Path, flags: str, text: str, error: str) 
     assert str(tmp_path / "space.yaml") in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_published_spaces() -> None:
+def test_flags_are_left_out_of_published_spaces() -> None:
     """Flags of the command line are left out of the space."""
     for name, family in implementations().items():
         if any((ROOT / "experiments").glob(f"{family.package.rpartition('.')[2]}/search_*.yaml")):

@@ -20,7 +20,7 @@ from models.proxies.synthetic.networks import Networks
 from models.registry import family
 from models.settings import allowed, bounds, kinds
 from models.spaces import Discrete
-from proxies import DESCRIPTION, KINDS, REWARDS, encoded, plain_step, stack_of, written
+from proxies import DESCRIPTION, KINDS, REWARDS, encoded, outputs_of, plain_step, written
 from rounding import assert_near
 from understudy import ProxyError
 from understudy.kinds import KINDS as FILE_KINDS
@@ -62,10 +62,10 @@ def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
     if latent := program.networks.latent:
         noise = torch.randn(50, latent, generator=generator)
         actual["initial"] = program.first_states(noise[None])[0]
-        expected["initial"] = stack_of(tensors, config, "initial", noise)
+        expected["initial"] = outputs_of(tensors, config, "initial", noise)
     assert actual.keys() == expected.keys() and actual["reward"].std() > 0.03
     for name, value in actual.items():
-        assert_near(value, *expected[name])
+        assert_near(value, expected[name])
     used = {*actual}
     if config.reward_form != "free":
         used = used - {"reward"} | {"target"}
@@ -237,7 +237,7 @@ def test_ranges_equal_those_of_the_flags(kind: str) -> None:
     assert set(family("RN").config.__dataclass_fields__["mode"].metadata["choices"]) == set(MODES)
 
 
-def test_load_by_name_path_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_are_loaded_by_name_path_or_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(understudy.files, "SHIPPED", tmp_path / "pretrained")
     with pytest.raises(ProxyError, match="proxy is 'cartpole-mdp'; allowed: a .safetensors file$"):

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -82,14 +81,14 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_sentences(case: str) -> None:
+def test_verdict_and_its_sentence(case: str) -> None:
     details, passed, sentence = CASES[case]
     fields = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"} | details
     result = Verdict(**fields)
     assert (result.passed, result.sentence) == (passed, sentence)
 
 
-def test_kinds_of_agents() -> None:
+def test_joint_verdict_passes_if_most_kinds_pass() -> None:
     """Two of three kinds must pass, and the sentences name every kind."""
     fields: dict[str, Any] = {"random": score(-180.0, 3.0), "constant": score(-140.0, 3.0), "action": "0"}
     fields |= {"teacher": score(220.0, 4.0), "advice": "more"}
@@ -110,7 +109,7 @@ def test_kinds_of_agents() -> None:
     assert f"; {doubt}. Mean returns: PPO -139.0" in joint_verdict({"PPO": like_constant})["sentence"]
 
 
-def test_scores() -> None:
+def test_score_is_of_finite_returns() -> None:
     numbers = Score.of([1.0, 2.0, np.nan, 3.0, 6.0])
     # The squared deviations from 3 are 4, 1, 0 and 9: their sum by 3 is 14/3, and the error the root of 14/12.
     assert (numbers.mean, numbers.iqm, numbers.count) == (3.0, 2.5, 4)
@@ -120,7 +119,7 @@ def test_scores() -> None:
     assert not Score.of([1e6 + 1]).exceeds(Score.of([1e6]))  # a difference by rounding
 
 
-def test_constant_actions() -> None:
+def test_constant_actions_cover_the_space() -> None:
     assert list(constant_actions(Discrete(3))) == ["0", "1", "2"]
     assert list(constant_actions(Discrete(500)))[:: verdict.MOST_CONSTANTS - 1] == ["0", "499"]
     assert list(constant_actions(Continuous((-2.0,), (2.0,)))) == ["-2", "0", "2"]
@@ -129,7 +128,7 @@ def test_constant_actions() -> None:
     assert list(constant_actions(Continuous((-1.0,) * 3, (1.0,) * 3))) == ["-1", "0", "1"]
 
 
-def test_baselines_of_a_map() -> None:
+def test_baselines_of_a_map_are_those_by_hand() -> None:
     """On the cliff, action 1 runs into a wall until the time limit of 50 steps, and others fall."""
 
     def teacher(obs: torch.Tensor) -> torch.Tensor:
@@ -145,7 +144,7 @@ def test_baselines_of_a_map() -> None:
     assert result.passed and json.loads(json.dumps(result.as_dict()))["passed"]
 
 
-def test_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_baselines_play_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "MOST_STEPS", 4000)
     baselines = Baselines.measure("mountaincar", 1)
     assert baselines.real_steps <= 4000 + 4 * 200 and 2 <= baselines.random.count < 32
@@ -154,36 +153,16 @@ def test_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- whole commands ----------------------------------------------------------------------------------------------------
 
 
-class RandomRewards(gym.Env[Any, Any]):
-    """Episodes of ten steps, whose observations and rewards depend on nothing."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(3)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.observe(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.steps += 1
-        return self.observe(), float(self.np_random.normal()), self.steps == 10, False, {}
-
-    def observe(self) -> Any:
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32)
-
-
-gym.register("RandomRewards-v0", RandomRewards)
 CLIFF: dict[str, Any] = {
     "implementation": "RN", "gamename": "cliff", "agent": "QLearning", "preset": "cheap", "population": 20,
     "generations": 8, "second_phase": None, "seed": 0, "retest_agents": 8, "report_agents": 16,
 }  # fmt: skip
 
 
-def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_cannot_succeed_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rewards by chance: the command says before and after the search that agents learn nothing, and exits with 1. So
     does an evaluation of its result. From Python the verdict is an attribute."""
-    words = flags(tmp_path, implementation="SE", gamename="RandomRewards-v0", proxy="bandit", report_agents=8)
+    words = flags(tmp_path, implementation="SE", gamename="test_learn:Noise-v0", proxy="bandit", report_agents=8)
     assert trainer.main(words) == 1
     output = capsys.readouterr().out
     assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
@@ -198,7 +177,7 @@ def test_a_search_that_cannot_succeed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert output.splitlines()[-1].startswith("Failed, so the exit status is 1. Agents are") and "on each" not in output
 
 
-def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_that_succeeds_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for name, value in CLIFF.items() for word in (f"--{name}", str(value))]
     assert trainer.main([*words, "--logdir", str(tmp_path)]) == 0
     output = capsys.readouterr().out
@@ -213,7 +192,7 @@ def test_a_search_that_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.usefixtures("short_fits")
-def test_a_teacher(tmp_path: Path) -> None:
+def test_clone_is_compared_with_its_policy(tmp_path: Path) -> None:
     """A clone is compared with its policy."""
     changes = {"proxy": "bandit", "preset": "clone", "start_from": "test_teachers:balance", "table_size": 50}
     status = trainer.main(flags(tmp_path, implementation="SE", **changes))
@@ -223,7 +202,7 @@ def test_a_teacher(tmp_path: Path) -> None:
     assert status == 1 - result["passed"]
 
 
-def test_proxies_of_known_quality(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_bandit_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert trainer.main("--eval_agent cartpole-bandit --num_agents 3 --no_real_baseline --num_threads 1".split()) == 0
     assert "returns: agents 500.0, random play" in capsys.readouterr().out
 
@@ -264,7 +243,7 @@ def test_each_implementation_is_evaluated_as_if_alone(capsys: pytest.CaptureFixt
     ("--gamename cartpole", ("mdp", "recipe", "DDQN")),
     ("--gamename acrobot --proxy bandit", ("bandit", "recipe", "DDQN")),
 ])  # fmt: skip
-def test_default_presets(words: str, expected: tuple[str, str, str]) -> None:
+def test_default_preset_of_each_game(words: str, expected: tuple[str, str, str]) -> None:
     """The preset that works on a game is the default, and is in config.yaml."""
     settings = parse(["--implementation", "SE", *words.split()])
     written = yaml.safe_load(to_yaml(settings))

@@ -1,7 +1,6 @@
 """The wheel as a project without torch installs it, in a folder that has packages of the same names as ours."""
 
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from helpers import completed
 
 USE = """
 import sys, warnings
@@ -32,9 +32,7 @@ assert models.OURS and envs.OURS and control.OURS
 @pytest.mark.slow
 def test_the_wheel_needs_no_torch_and_leaves_other_names_alone(tmp_path: Path) -> None:
     def run(*words: object) -> str:
-        done = subprocess.run([*map(str, words)], cwd=tmp_path, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return completed(words, tmp_path)
 
     # Of a copy: a build leaves folders behind.
     shutil.copytree(ROOT, tmp_path / "checkout", ignore=shutil.ignore_patterns(".*", "exp_dir", "build", "*.egg-info"))

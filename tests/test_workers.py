@@ -95,7 +95,7 @@ def test_two_workers_equal_one_process(name):
         parallel.reset(seeds_of(3, 3))
 
 
-def test_fault_or_death_of_a_worker():
+def test_fault_or_death_of_a_worker_is_an_error_and_ends_its_processes():
     environment = ParallelEnvironment(Game("mortal", f"{__name__}:Mortal-v0"), 1, 2, 2)
     engines = environment.reset(seeds_of(1, 2, 40))[0, :, 0].int().tolist()
     with pytest.raises(EnvironmentFault, match="^environment mortal, step 1 .* seed 41: reward is nan"):
