@@ -138,6 +138,10 @@ class EpisodeArrays(NamedTuple):
     scratch: Array  # memory of the environment (`envs.compiled.make_scratch`)
     player_scratch: Array  # [4, widest], memory of the player
     continuous_action: Array  # [A]
+    # For each cell of a map: the latest episode that visited it, the next cell, and the reward. Otherwise empty.
+    last_episode: Array
+    next_cell: Array
+    cell_reward: Array
 
 
 _NO_ACTIONS = np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32)  # the last fields of `TestArrays`
@@ -155,15 +159,23 @@ def _play_test(player, world, tests, n, arrays, first, last):
     (`envs.World`). Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays``
     (`EpisodeArrays`)."""
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
-    state, num_episodes = arrays.state, tests.returns.shape[2]
+    _, num_tests, num_episodes = tests.returns.shape
+    state, last_episode = arrays.state, arrays.last_episode
+    is_map = len(last_episode) > 0  # a map: a deterministic grid world, whose state is the number of a cell
     unused_phi = np.float32(0)  # only learned rewards use phi, and tests have none
     for m in range(first, last):
         for e in range(num_episodes):
             for i in range(len(state)):
                 state[i] = tests.first_states[m, n, e, i]
             envs.observe(world, state, obs)
+            episode = (m * num_tests + n) * num_episodes + e  # the number of this episode; no other one has it
             total, steps, is_running = np.float32(0), 0, True
             while is_running:
+                cell = int(state[0])
+                if is_map:
+                    if last_episode[cell] == episode:
+                        break  # visited twice: the episode repeats itself, because nothing is random on a map
+                    last_episode[cell] = episode
                 action = decide(player, m, obs, state, arrays.player_scratch, arrays.continuous_action)
                 if m == 0 and len(tests.actions):
                     tests.actions[e, steps] = action
@@ -174,6 +186,11 @@ def _play_test(player, world, tests, n, arrays, first, last):
                 )
                 total, steps = total + reward, steps + 1
                 is_running = not ends and steps < world.limit
+                if is_map:
+                    arrays.next_cell[cell], arrays.cell_reward[cell] = int(state[0]), reward
+            while is_running and steps < world.limit:  # after the break: the rest of an episode that repeats itself
+                total, steps = total + arrays.cell_reward[cell], steps + 1
+                cell = arrays.next_cell[cell]
             tests.returns[m, n, e], tests.lengths[m, n, e] = total, steps
 
 
@@ -337,11 +354,15 @@ def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, en
 
 def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> EpisodeArrays:
     """Allocate scratch memory for one thread that plays ``tests`` as ``player`` in ``world``."""
+    num_cells = world.obs_size if world.kind == envs.CELLS else 0  # of a map
     return EpisodeArrays(
         state=np.empty(tests.first_states.shape[3]),
         scratch=envs.make_scratch(world),
         player_scratch=np.empty((4, player.widest), np.float32),
         continuous_action=np.empty(player.action_size, np.float32),
+        last_episode=np.full(num_cells, -1),
+        next_cell=np.empty(num_cells, np.int64),
+        cell_reward=np.empty(num_cells, np.float32),
     )
 
 
