@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import fake_runs
-from control.reports.curves import learning_curve, on_grid, smooth
+from control.reports.curves import clip_below, learning_curve, note_hidden, on_grid, smooth
 from control.reports.plot import plot
 from control.reports.runs import Run, find_groups, read_runs, return_tags
-from control.reports.sheets import WIDTH, Look
+from control.reports.sheets import WIDTH, Look, sheet
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
@@ -140,6 +140,26 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     np.testing.assert_allclose(curves[0], 125 * x / 40000)
     np.testing.assert_allclose(smooth(np.arange(500.0))[5:-5], np.arange(5.0, 495.0))
     np.testing.assert_allclose(smooth(np.full(500, 3.0)), 3.0)
+
+
+@pytest.mark.parametrize(("values", "floor"), [
+    ([*np.linspace(-200, 250, 99), -1936], -200),
+    ([-1936.0, 100, 200], None),
+    ([*np.full(10, -1936.0), *np.linspace(-200, 250, 90)], None),  # frequent values are not hidden
+])  # fmt: skip
+def test_outliers_below_are_clipped(values: Sequence[float], floor: float | None, tmp_path: Path) -> None:
+    with sheet(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
+        axis.plot(values)
+        previous_limits = axis.get_ylim()
+        clip_below(axis, np.array(values))
+        note_hidden(axis, np.array(values))
+        low, high = axis.get_ylim()
+        texts = [text.get_text() for text in axis.texts]
+    if floor is None:
+        assert (low, high) == previous_limits and not texts
+    else:
+        assert floor - 50 < low < floor and high > 250
+        assert texts == ["not shown: values down to -1936"]
 
 
 @pytest.mark.draws

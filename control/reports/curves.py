@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -259,22 +260,54 @@ def draw_curves(
 
 # -- panels ------------------------------------------------------------------------------------------------------------
 
+_MAX_HIDDEN = 0.02  # maximum fraction of a panel's values that may be below the axis
+_MIN_VALUES = 10  # an axis of fewer values includes all
 
-def finish_panel(axis: Any, tag: str, ylabel: str, log: bool) -> None:
-    """Set the labels of a panel of curves, and `scale` its axes."""
+
+def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | None = None) -> None:
+    """Set the labels of a panel of curves, write its steps with k and M, and cut off the lowest outliers among its
+    ``values`` (`clip_below`). With ``log`` the y axis is logarithmic if all values are positive and spread over a
+    factor of 30."""
     axis.set(xlabel=SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL, ylabel=ylabel)
     scale(axis, log)
+    if values is not None:
+        clip_below(axis, values)
 
 
 def scale(axis: Any, log: bool = False) -> None:
-    """Format steps with k and M. With ``log``, the y axis is logarithmic if all values are positive and spread over a
-    factor of 30."""
+    """Format steps with k and M, and use a logarithmic y axis as in `finish_panel`."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     values = np.concatenate([np.empty(0), *(line.get_ydata() for line in axis.lines)])
     if log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
         axis.set_yscale("log")
+
+
+def clip_below(axis: Any, values: Array) -> None:
+    """End the y axis above the lowest 2 % of ``values`` if they would take two thirds of it. So one collapsed
+    evaluation in a hundred does not hide the others. `note_hidden` writes the lowest hidden value below the panel."""
+    values = np.sort(values[np.isfinite(values)])
+    if len(values) < _MIN_VALUES or axis.get_yscale() == "log":
+        return
+    num_lowest = max(1, int(_MAX_HIDDEN * len(values)))
+    low, high = values[num_lowest], values[-1]  # of the other 98 %
+    height = high - low
+    if height == 0 or low - values[0] <= 2 * height:
+        return
+    lowest_visible = values[values >= low - height][0]  # may be one of the 2 %, if it is near the others
+    margin = 0.05 * (high - lowest_visible)
+    axis.set_ylim(lowest_visible - margin, high + margin)
+
+
+def note_hidden(axis: Any, values: Array) -> None:
+    """Write below a panel how far ``values`` extend below its y axis. Call this after the limits are final."""
+    lowest = values[np.isfinite(values)].min(initial=math.inf)
+    if lowest >= axis.get_ylim()[0]:
+        return
+    place: Any = {"xy": (1, 0), "xycoords": "axes fraction", "xytext": (0, -27), "textcoords": "offset points"}
+    style: Any = {"color": GREY, "fontsize": 6, "ha": "right", "va": "top", "annotation_clip": False}
+    axis.annotate(f"not shown: values down to {lowest:.0f}", **place, **style)
 
 
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
@@ -326,8 +359,10 @@ def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references
         _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
     axis.set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
     _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
-    finish_panel(axis, returns[0] if returns else "", label, log)
+    values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in returns)])
+    finish_panel(axis, returns[0] if returns else "", label, log, values)
     draw_levels(axis, [replace(level, implementation="") for level in references], {})  # grey
+    note_hidden(axis, values)
 
 
 def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str = "") -> None:

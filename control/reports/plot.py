@@ -61,6 +61,11 @@ class Panel(NamedTuple):
         """Whether the panel shows a return, and not a loss."""
         return TAGS[self.tag].kind == "return"
 
+    @property
+    def values(self) -> Array:
+        """All values in the panel, ``[K]``."""
+        return np.concatenate([arm.curves[self.tag][1].ravel() for arm in self.arms])
+
 
 @dataclass
 class Figure:
@@ -343,6 +348,8 @@ def _draw_page(book: sheets.Book, figure: Figure, page: Sequence[Sequence[Panel]
         return_axes = [(panel, axis) for panel, axis in zip(panels, axes, strict=True) if panel.is_return]
         for game, levels in figure.levels.items():
             _share_axes([item for item in return_axes if item[0].game == game], levels, figure.colours)
+        for panel, axis in return_axes:
+            curves.note_hidden(axis, panel.values)
 
 
 def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) -> None:
@@ -353,7 +360,7 @@ def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) 
         is_alone = len(panel.arms) == 1
         curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds=is_alone)
     is_loss = not panel.is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
-    curves.finish_panel(axis, panel.tag, panel.label, is_loss or log)
+    curves.finish_panel(axis, panel.tag, panel.label, is_loss or log, panel.values if panel.is_return else None)
 
 
 def _share_axes(items: Sequence[tuple[Panel, Any]], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
