@@ -129,11 +129,9 @@ class Folder:
     @property
     def films(self) -> list[Path]:
         """Films of the end and of evaluations, and the last film during training."""
-        names = sorted(path.name for path in self.path.glob("videos/*.mp4"))
-        end = [name for name in names if name == "final.mp4"]
-        evaluations = [name for name in names if name.startswith("eval_")]
-        epochs = [name for name in names if name.startswith("epoch_")]
-        videos = [self.file("videos", name) for name in (*end, *evaluations, *epochs[-1:])]
+        patterns = ("final.mp4", "eval_*.mp4", "epoch_*.mp4")
+        end, evaluations, epochs = (sorted((self.path / "videos").glob(pattern)) for pattern in patterns)
+        videos = (self.file("videos", path.name) for path in (*end, *evaluations, *epochs[-1:]))
         return [path for path in videos if path]
 
     @property
@@ -150,6 +148,17 @@ class Folder:
         """Return the seed and the returns of a film as text, or only the seed if no text is stored beside the film."""
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
+
+    def is_unfinished(self, epochs: int, steps: int) -> bool:
+        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
+        settings. A run that may end early because of a return counts as finished."""
+        settings = self.settings
+        if settings is None or settings.run.target_return is not None:
+            return False
+        if settings.proxy is not None and settings.proxy.quit_when_solved:
+            return False
+        reaches_steps = settings.total_steps is not None and steps >= settings.total_steps
+        return not reaches_steps and (settings.epochs is None or epochs < settings.epochs)
 
     @property
     def name(self) -> str:
@@ -180,12 +189,9 @@ class Subject:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
         that all or some have; empty without any."""
         names = self.summary["over_seeds"]
-        counts = {tag: numbers["n"] for tag, numbers in names.items()}
-        counts[tags.HELD_OUT_RETURN] = len(self._held_out)
-        for tag in (*_RESULTS, *names):
-            if counts.get(tag) == len(self.group.runs):
-                return tag
-        return next(iter(names), "")
+        counts = {tag: numbers["n"] for tag, numbers in names.items()} | {tags.HELD_OUT_RETURN: len(self._held_out)}
+        of_all_runs = (tag for tag in (*_RESULTS, *names) if counts.get(tag) == len(self.group.runs))
+        return next(of_all_runs, next(iter(names), ""))
 
     @property
     def _held_out(self) -> list[float]:
@@ -231,6 +237,16 @@ class Subject:
             run_state = checkpoints.load(file).run_state
             return float(run_state["best"]), int(run_state["epoch"])
         return None  # the file is damaged
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the runs that were interrupted or continue, with their epochs."""
+        texts, folders = [], {folder.path: folder for folder in self.folders}
+        for run in self.group.runs:
+            epochs, steps = (int(run.columns[name].max()) for name in ("epoch", "env_steps"))
+            if folders[run.source.parent].is_unfinished(epochs, steps):
+                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
+        return texts
 
     @property
     def steps(self) -> str:
@@ -280,6 +296,7 @@ def _page(subjects: Sequence[Subject], run_dirs: Sequence[Path], target: Path) -
         seeds=seeds_text([len(subject.group.runs) for subject in subjects]),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(subject.tag for subject in subjects) if tag],
         results=_results(subjects),
+        unfinished=[text for subject in subjects for text in subject.unfinished],
         figures=_figures(subjects),
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
@@ -320,10 +337,9 @@ def _results(subjects: Sequence[Subject]) -> Table:
         mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
         if len(seeds) == 1:
             iqm = interval = "-"
-        best = [subject.confirmed_best[0]] if subject.confirmed_best else []
-        if not best:
-            best = [run.best(subject.tag) for run in subject.group.runs]
-            best = [number for number in best if math.isfinite(number)]
+        best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
+        if subject.confirmed_best:
+            best = [subject.confirmed_best[0]]
         rows.append({
             "runs": subject.label,
             mean_column: mean,
@@ -411,8 +427,9 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return the tables of all settings (``table``) and of ``changes``, the settings that differ between the groups or
-    from the defaults; it is None if there are none. Returns None if no run has a config.yaml."""
+    """Return the tables of all settings (``table``) and of ``changes``, and whether the defaults are ``known``. Changes
+    are settings that differ between the groups or from the defaults; their table is None if there are none. Returns
+    None if no run has a config.yaml."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
@@ -442,6 +459,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
             changes.append(rows[-1])
     return {
         "changes": Table([header, *changes], caption, numeric=False) if changes else None,
+        "known": bool(defaults),
         "table": Table([header, *rows], "All settings", numeric=False),
     }
 
