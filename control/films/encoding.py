@@ -68,6 +68,16 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
         raise UserError(f"{file_kind} {str(path)!r} could not be written: {first_line(error)[:160]}") from error
 
 
+def poster(video: Path) -> bytes:
+    """Return a JPEG of a typical frame among the first hundred. It is empty if the video cannot be read."""
+    options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()
+    with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
+        # Other formats than mp4 may name further files, which ffmpeg would read.
+        command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-i", str(video), *options]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
+    return b""
+
+
 def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if that fails."""
     path = video.with_suffix(".gif")

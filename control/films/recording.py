@@ -25,6 +25,9 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # maximum length of a filmed episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
+# For `film_seconds`: frames that are drawn and encoded in a second, and frames of a pause.
+_FRAMES_PER_SECOND = 60.0
+_PAUSE_FRAMES = 90
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,13 @@ def first_free(folder: Path, stem: str) -> Path:
     """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist in ``folder``."""
     paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
     return next(path for path in paths if not path.exists())
+
+
+def film_seconds(run: RunConfig, length: float | None) -> float:
+    """Return the estimated seconds to film a run whose episodes have ``length`` steps, 0 if it is not filmed. An
+    unknown length (None) counts as 0 steps."""
+    frames = (length or 0) + _PAUSE_FRAMES
+    return run.record_episodes * frames / _FRAMES_PER_SECOND if run.record else 0.0
 
 
 def film(

@@ -22,6 +22,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
+from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -309,7 +310,9 @@ class ProxyModule(RunModule):
             num_means += 1  # the last mean is a candidate too
         seconds = _DRAWING_SECONDS * (self.outcome is not None)
         seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
-        return seconds + self.seconds_of(self.config.report_agents + self.settings.run.record)
+        run, outcome = self.settings.run, self.outcome
+        episode_length = None if outcome is None else float(outcome.lengths.double().mean())
+        return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
 
     def close(self) -> None:
         self.workers.close()

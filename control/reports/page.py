@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,8 +28,10 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import flags_for_values
 from control.cli.parse import parse
+from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
+from control.films.encoding import poster
 from control.reports import tags
 from control.reports.curves import solved_return
 from control.reports.plot import distinct_labels, draw, figure_of, file_stem
@@ -69,6 +72,7 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
+_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 # Colours of figures and the CSS variables of the page that replace them, so that figures follow its theme. INK and GREY
 # are places in the cycle of colours, such as C6.
 _VARIABLES = {colour.lower(): f"var(--c{i})" for i, colour in enumerate(CYCLES["light"])} | {
@@ -183,6 +187,15 @@ class Subject:
     def is_search(self) -> bool:
         """Whether the runs are searches."""
         return tags.of_search(self.summary["over_seeds"])
+
+    @property
+    def duration(self) -> str:
+        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
+        if len(self.group.runs) > 1:
+            return ""
+        columns = self.group.runs[0].columns
+        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
+        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
 
     @cached_property
     def tag(self) -> str:
@@ -501,6 +514,7 @@ def render(template: str, **values: Any) -> str:
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)  # type: ignore[arg-type]
     environment.filters |= {
         "data_url": _data_url,
+        "poster": lambda path: base64.b64encode(poster(path)).decode(),
         "number": number_text,
         "solved_text": solved_text,
         "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
