@@ -172,4 +172,5 @@ def _command_function(settings: config.Settings) -> Callable[[], int]:
 
 
 if __name__ == "__main__":
+    sys.path.append("")  # modules of the user in the working directory, if this file is in another folder
     sys.exit(main())

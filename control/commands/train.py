@@ -13,7 +13,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
-from control.cli.colour import note, paint, print_wrapped, warning
+from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
@@ -155,7 +155,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
         max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,
-        logger=_loggers(run, folder),
+        logger=_loggers(run, folder, checkpoint is not None),
         callbacks=[*callbacks, log, *saving, *checkpoint_callbacks],
         plugins=[AtomicCheckpointIO(checkpoint)],  # gives Lightning this checkpoint, so the file is read once
         enable_checkpointing=bool(saving or checkpoint_callbacks),
@@ -169,16 +169,16 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     log.finish()
 
 
-def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
+def _loggers(run: RunConfig, folder: Path, resumes: bool) -> list[Logger]:
     """Return Lightning's logger for wandb, MLflow or Trackio, in a list. It is empty for other loggers, because
-    `RunLog` writes metrics.csv and TensorBoard."""
+    `RunLog` writes metrics.csv and TensorBoard. ``resumes`` is whether the run goes on from a checkpoint."""
     if run.logger not in _PACKAGE_LOGGERS:
         return []
     name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K
     if run.logger == "wandb":
         return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
     if run.logger == "trackio":
-        return [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", run.resume)]
+        return [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", resumes)]
     return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
 
 
@@ -251,7 +251,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if not verbose:
         return finished
     work_text = _work_text(module, training_end - started, time.monotonic() - training_end)
-    print(paint(f"\n{work_text}", "bold", sys.stdout))
+    print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
             metrics = run_dir.read_metrics(folder / "metrics.csv")

@@ -13,7 +13,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +61,7 @@ _FIGURES = {
 }  # in the order of the page
 _PICTURES = {
     "behaviour": "What the synthetic environment shows the agents that train on it, beside the real environment",
-    "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
+    "behaviour_reward": "What the synthetic bandit pays for: the reward of actions by state",
     "reward": "What the learned reward says of states",
 }
 # Numbers of a held-out evaluation: their headings and the functions that format them.
@@ -364,8 +364,8 @@ def _results(subjects: Sequence[Subject]) -> Table:
     for subject in subjects:
         seeds = subject.summary["seeds"]
         mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
-        if len(seeds) == 1:
-            iqm = interval = "-"
+        if len(seeds) == 1:  # over the agents of a search
+            iqm, interval = _agents_iqm(subject.folders[0].scores) if subject.is_search else ("-", "-")
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
         if subject.confirmed_best:
             best = [subject.confirmed_best[0]]
@@ -385,6 +385,13 @@ def _results(subjects: Sequence[Subject]) -> Table:
     columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
     table_rows = [columns, *([row[name] for name in columns] for row in rows)]
     return Table(table_rows, "Results" if has_one_seed else "Results over seeds")
+
+
+def _agents_iqm(scores: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the interquartile mean over the agents of a search's held-out evaluation, and its interval, as texts."""
+    numbers = [scores.get(name) for name in ("iqm", "iqm_low", "iqm_high")]
+    iqm, low, high = (number_text(number) if isinstance(number, int | float) else "-" for number in numbers)
+    return iqm, f"{low} to {high}" if "-" not in (low, high) else "-"
 
 
 def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]:
