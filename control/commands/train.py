@@ -34,7 +34,7 @@ from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_other_versions
 from control.reports.sheets import look_of
-from control.reports.tables import solved_verdict
+from control.reports.tables import number_text, solved_verdict
 from control.reports.tags import GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
@@ -279,12 +279,12 @@ def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, li
     the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
     loop, num_seeds = module.loop, len(module.seeds)
     best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
-    text, is_greedy = f"{loop.score_name} {module.best:.1f}", loop.score_tag == GREEDY
+    text, is_greedy = f"{loop.score_name} {number_text(module.best)}", loop.score_tag == GREEDY
     if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
         epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
         if epoch in greedy_means:
             first = greedy_means[epoch]
-            text += f" (tests after epoch {epoch}: {first:.1f} and {2 * module.best - first:.1f})"
+            text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(2 * module.best - first)})"
     if "return" not in loop.score_name:
         return text
     solved = solved_return(module.settings.run.gamename)
@@ -296,9 +296,9 @@ def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, li
         comparison = "better than" if module.best > first_score else "no better than"
         if module.best == first_score:
             comparison = "as good as"
-        text += f", {comparison} the first ({first_score:.1f})"
+        text += f", {comparison} the first ({number_text(first_score)})"
     if not is_greedy and greedy_means and num_seeds == 1:
-        text += f"; best greedy return {max(greedy_means.values()):.1f}"
+        text += f"; best greedy return {number_text(max(greedy_means.values()))}"
     return text
 
 
@@ -309,7 +309,7 @@ def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) ->
     last_epoch = max(greedy_means, default=0)
     if module.loop.score_tag != GREEDY or not greedy_means or greedy_means[last_epoch] >= module.best:
         return ""
-    return f"{greedy_means[last_epoch]:.1f} after epoch {last_epoch}"
+    return f"{number_text(greedy_means[last_epoch])} after epoch {last_epoch}"
 
 
 def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
