@@ -90,11 +90,10 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         listed += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
     if command == "learn":  # it names the environment itself, and chooses an implementation that suits the task
-        listed = [
-            dataclasses.replace(flag, default=None) if flag.name == "implementation" else flag
-            for flag in listed
-            if flag.name != "gamename"
-        ]
+        teacher = valid_flags["implementation"]
+        meta = {**teacher.meta, "help": "the learning algorithm of the teacher; null: one that suits the task"}
+        listed = [flag for flag in listed if flag.name != "gamename"]
+        listed[listed.index(teacher)] = dataclasses.replace(teacher, default=None, meta=meta)
     return "\n".join([f"{usage}\n", *_entries(listed, {}, families)])
 
 
