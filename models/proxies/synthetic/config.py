@@ -481,7 +481,8 @@ def advice(config: Config) -> str:
     if config.preset == "two_stage":
         return "another --seed or more --generations"
     start = "" if config.start_from is None else " with the same --start_from"
-    is_short = config.generations is not None and config.generations < Config.generations
+    usual = Config.generations or 0
+    is_short = (config.generations or usual) < usual
     return f"{'more --generations or ' if is_short else ''}--proxy bandit --preset two_stage{start}"
 
 
