@@ -178,7 +178,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             return
         first_index = tuple(np.argwhere(~np.isfinite(values))[0])
         self._row = int(first_index[0])  # for `_fault`
-        raise self._fault(BrokenContract(f"{name} is {float(values[first_index])}; it must be finite"))
+        place = "".join(f"[{i}]" for i in first_index[1:]) if name == "observation" else ""
+        raise self._fault(BrokenContract(f"{name}{place} is {float(values[first_index])}; it must be finite"))
 
     def _fault(self, error: BaseException) -> EnvironmentFault:
         """Return the EnvironmentFault about an error that the current instance raised in a step or reset, with the
@@ -242,6 +243,8 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:
+        if render and isinstance(error, TypeError) and "render_mode" in str(error):
+            raise SettingError(f"record: {game.name} cannot be drawn; it takes no render_mode") from error
         raise SettingError(f"gamename is {game.name!r}: {_cause_of(error)}") from error
     if problem:
         raise SettingError(f"gamename is {game.name!r}: {problem}", "gamename")

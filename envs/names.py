@@ -279,7 +279,8 @@ def import_module(setting: str, value: str) -> None:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         line = f"{setting} is {value!r}: module {module} cannot be imported ({first_line(error)})"
-        if isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name):
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name)
+        if is_missing or module.startswith("."):  # "./corridor" would be a relative import
             line += "; allowed: a module in this folder or in a folder of PYTHONPATH, corridor for corridor.py"
         raise SettingError(line, setting) from error
 
@@ -422,7 +423,7 @@ def _unknown_name_error(name: str) -> SettingError:
     similar_id = closest(env_id, gym_ids if module else [*GAMES, *gym_ids])
     suggestion = f"{module}:{similar_id}" if module else similar_id
     hint = f"; did you mean '{suggestion}'?" if similar_id else ""
-    listed = ", ".join([*(game.name for game in _TABLE), "or any Gymnasium id"])
+    listed = ", ".join([*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"])
     return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
 
 

@@ -164,7 +164,7 @@ def _layers(path: Path) -> str:
 def _numbers(table: str) -> str:
     """The numbers in the rows of an evaluation's table."""
     rows = [line for line in table.splitlines() if re.match(r"(greedy|sampled) ", line)]
-    return " ".join(re.findall(r"-?[\d.]+", " ".join(rows)))
+    return " ".join(re.findall(r"-?[\d.]+", " ".join(rows).replace(",", "")))
 
 
 def _hash(content: str | bytes) -> str:

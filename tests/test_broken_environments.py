@@ -41,7 +41,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "one number": ({"obs": 0.5}, "observation is 0.5; expected an array of float32 [2]"),
     "ragged": ({"obs": [[1.0], 2.0]}, "observation is of type list; expected an array of float32 [2]"),
     "a mapping": ({"obs": {"a": 1}}, "observation is of type dict; expected an array of float32 [2]"),
-    "NaN": ({"obs": np.float32([0, np.nan])}, "observation is nan; it must be finite"),
+    "NaN": ({"obs": np.float32([0, np.nan])}, "observation[1] is nan; it must be finite"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "KeyError: 'a'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "TypeError: tuple indices must be"),
     "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}), "IndexError: index 3"),
@@ -60,7 +60,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is 0.0; expected an array of float32 [2]"),
-    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is inf; it must be finite"),
+    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation[0] is inf; it must be finite"),
     "no info": ({"reset": lambda env: (ZEROS, None)}, "info is None; expected a mapping"),
 }  # fmt: skip
 

@@ -78,6 +78,8 @@ def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
         return re.findall(r"^  --([\w.]+) ", capsys.readouterr().out, re.MULTILINE)
 
     assert flags("--plot", "--help") == ["plot", "plot_out", "plot_format", "plot_theme", "plot_log"]
+    learn_flags = flags("--learn", "--help")
+    assert learn_flags[0] == "learn" and "implementation" in learn_flags and "gamename" not in learn_flags
     assert flags("--eval_agent", "--help")[:2] == ["eval_agent", "num_eval_episodes"]
     assert "resume_search" in flags("--use_tune", "--help") and "num_samples" in flags("--help", "trials")
     assert flags("--help", "gamma")[0] == "discount"

@@ -1,5 +1,7 @@
 """Names of environments, the Gymnasium adapter and its wrappers. test_workers.py tests parallel workers."""
 
+import os
+import subprocess
 import sys
 
 import gymnasium as gym
@@ -8,6 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
+from conftest import ROOT
 from envs import wrappers
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
@@ -197,6 +200,9 @@ def test_frame_is_a_picture_of_one_environment(monkeypatch):
     assert frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[2] == 3 and frame.std() > 0
     with pytest.raises(SettingError, match="record: scripted cannot be drawn"):
         GymnasiumEnvironment(Game("scripted", "Scripted-v0"), 1, 1, render=True)
+    gym.register("Undrawn-v0", lambda: None)
+    with pytest.raises(SettingError, match="^record: undrawn cannot be drawn; it takes no render_mode$"):
+        GymnasiumEnvironment(Game("undrawn", "Undrawn-v0"), 1, 1, render=True)
 
 
 @pytest.mark.parametrize(("name", "gym_id", "note"), [
@@ -229,7 +235,10 @@ def test_misspelled_name_gets_a_suggestion(wrong, suggestion):
 
 
 def test_unknown_name_lists_all():
-    with pytest.raises(SettingError, match=r"'qqqq'; allowed: lunarlander, .*panflute, or any Gymnasium id$"):
+    with pytest.raises(
+        SettingError,
+        match=r"'qqqq'; allowed: lunarlander, .*panflute, any Gymnasium id, or your own as module:Name-v0$",
+    ):
         resolve("qqqq")
 
 
@@ -244,8 +253,9 @@ def test_is_continuous_agrees_with_the_spaces():
 def test_missing_module_or_package_is_an_error(monkeypatch):
     with pytest.raises(SettingError, match="^gamename is 'nosuch:Thing-v0': module nosuch cannot be imported"):
         import_module("gamename", "nosuch:Thing-v0")
-    with pytest.raises(SettingError, match="in a folder of PYTHONPATH, corridor for corridor.py$"):
-        import_module("gamename", "/tmp/corridor.py:Thing-v0")
+    for name in ("/tmp/corridor.py:Thing-v0", "./corridor:Thing-v0"):
+        with pytest.raises(SettingError, match="in a folder of PYTHONPATH, corridor for corridor.py$"):
+            import_module("gamename", name)
     for module in ("vizdoom", "vizdoom.gymnasium_wrapper"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SettingError, match=r"'takecover': it needs vizdoom; install it: pip install -e '\.\[doom\]'$"):
@@ -256,6 +266,13 @@ def test_missing_module_or_package_is_an_error(monkeypatch):
         monkeypatch.delattr(sys.modules.get(package), module, raising=False)
     with pytest.raises(SettingError, match="'lunarlander': it needs box2d"):
         make_environment("lunarlander", 1, 1)
+
+
+def test_module_in_the_working_folder(tmp_path):
+    (tmp_path / "corridor.py").write_text("import gymnasium\ngymnasium.register('Corridor-v0', lambda: None)\n")
+    words = [sys.executable, str(ROOT / "trainer.py"), "--gamename", "corridor:Coridor-v0"]
+    done = subprocess.run(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True)
+    assert "did you mean 'corridor:Corridor-v0'?" in done.stderr, done.stderr
 
 
 def test_takecover_episodes_depend_on_the_seed(tmp_path, monkeypatch):

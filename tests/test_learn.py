@@ -127,7 +127,9 @@ def test_a_task_without_a_teacher_worth_cloning_fails(
 ) -> None:
     status, folder = learned(tmp_path, f"test_learn:{game}", policy)
     assert status == 1
-    assert re.search("is (no|not clearly) better than random play", capsys.readouterr().out)
+    failure = "is (no|not clearly) better than random play: try another --teacher, in a new run. Mean returns: teacher "
+    assert re.search(failure, capsys.readouterr().out)
+    assert "became" not in (folder / learn.PAGE).read_text()
     assert {path.name for path in folder.iterdir()} >= {"exam.json", "page.html"}
     assert not [*folder.glob("*.safetensors")]
 

@@ -295,14 +295,17 @@ FILES = [
 ]  # fmt: skip
 PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
-    ({"lr": None}, "lr is 'null'; allowed: number, greater than 0"),
-    ({"epochs": True}, "epochs is 'true'; allowed: integer, at least 1; or null"),
+    ({"lr": None}, "lr is None; allowed: number, greater than 0"),
+    ({"epochs": True}, "epochs is True; allowed: integer, at least 1; or null"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
-    ({"seed": 10**5000}, "seed is 'a number of thousands of digits'; allowed: integer, at least 0, at most 46116..."),
-    ({"lr": 10**400}, "lr is '1000000000...; allowed: number, greater than 0"),
-    ({"epochs": 1e3}, "epochs is '1000.0'; did you mean 1000? Allowed: integer, at least 1; or null"),
+    ({"seed": 10**5000}, "seed is a number of thousands of digits; allowed: integer, at least 0, at most 46116..."),
+    ({"lr": 10**400}, "lr is 1000000000...; allowed: number, greater than 0"),
+    ({"lr": True}, "lr is True; allowed: number, greater than 0"),
+    ({"hidden_sizes": [64, 2.5]}, "hidden_sizes is [64, 2.5]; allowed: list of integers, each at least 1, ..."),
+    ({"rb_size": 0}, "rb_size is 0; allowed: integer, at least 1"),
+    ({"epochs": 1e3}, "epochs is 1000.0; did you mean 1000? Allowed: integer, at least 1; or null"),
     ({"hidden_sizes": (8,) * 17}, "hidden_sizes is ..., 16 of them at most"),
 ]
 

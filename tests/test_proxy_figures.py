@@ -88,6 +88,19 @@ def test_what_a_bandit_pays_for() -> None:
     )
 
 
+def test_what_a_bandit_of_cells_pays_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each action, a column for each cell."""
+    proxy, settings, _ = random_proxy("--proxy bandit --agent DDQN --gamename emptyroom22 --proxy_hidden_size 4")
+    rows = np.eye(5)[:4]  # the last column is the reward
+    monkeypatch.setattr(synthetic, "behaviour", lambda *_: dict.fromkeys(("synthetic", "real"), rows))
+    monkeypatch.setattr(synthetic, "draw_behaviour", lambda *_: None)
+    tables: list[torch.Tensor] = []
+    monkeypatch.setattr("matplotlib.axes.Axes.imshow", lambda axis, table, **_: tables.append(table))
+    monkeypatch.setattr("matplotlib.figure.Figure.colorbar", lambda *_, **__: None)
+    synthetic.picture(proxy, tmp_path, settings)
+    assert (tmp_path / "behaviour_reward.png").exists() and tables[0].shape == (4, 4)
+
+
 @pytest.mark.parametrize("kind", ["mdp", "bandit"])
 def test_agents_without_a_replay_buffer_are_seen_in_episodes_after_their_training(kind: str) -> None:
     """PPO's keeps nothing of what it saw. The states of a bandit are its first ones, those of an MDP come after."""

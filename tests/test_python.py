@@ -35,6 +35,7 @@ from helpers import (
     default_game,
     different,
     flags,
+    lasting,
     output_of,
     run_folder,
     same_runs,
@@ -135,6 +136,9 @@ def test_trackio_gets_the_numbers_of_every_epoch(logdir: Path, capsys: Shown, mo
     assert [step for _, step in rows] == metrics["env_steps"].tolist()
     logged = [row["rollout/return_mean"] for row, _ in rows]
     assert np.allclose(logged, metrics["rollout/return_mean"])
+    longer = lasting({"implementation": "CPG", "logger": "trackio", "exp_name": "some"}, 9)
+    trained(logdir, "--resume", **longer)
+    assert begun[2][2] == "allow"
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert "'trackio' is not installed" in refused(trainer.main, flags(logdir, logger="trackio"), "module", capsys)
 

@@ -183,6 +183,8 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     assert kind == "data:image/svg+xml;base64" and "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
     scores = json.loads((folder / "scores.json").read_text())
     lead = f"{scores['report']['mean']:.1f} held-out return (mean of 3 fresh agents that trained on the winner)"
+    iqm, low, high = (scores["report"][name] for name in ("iqm", "iqm_low", "iqm_high"))
+    assert f" {iqm:.1f} {low:.1f} to {high:.1f} " in page.text
     assert f"{lead} Not solved : 475 or more" in page.text and "last tenth" not in page.text
     assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}' in page.source
     assert " share solved training steps 3 19.2 " in page.text and " 0 % " in page.text

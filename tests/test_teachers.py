@@ -152,7 +152,10 @@ def test_missing_stable_baselines3_and_damaged_files(tmp_path: Path, monkeypatch
     with zipfile.ZipFile(source, "w") as archive:
         archive.writestr("_stable_baselines3_version", "2.9.2")
         archive.writestr("data", "{}")
-    for module, words in ((None, "an agent of stable-baselines3, but .*pip install stable"), (np, "cannot be loaded")):
+    for module, words in (
+        (None, "which needs the module stable_baselines3; .*pip install stable"),
+        (np, "cannot be loaded"),
+    ):
         monkeypatch.setitem(sys.modules, "stable_baselines3", module)
         with pytest.raises(SettingError, match=words) as error:
             teacher(str(source), "cartpole", CARTPOLE)

@@ -167,7 +167,9 @@ def test_a_search_that_cannot_succeed_exits_with_1(tmp_path: Path, capsys: pytes
     output = capsys.readouterr().out
     assert re.search(r"DDQN after 60 real steps: .*, random play .*: agents learn nothing in inner_steps", output)
     sentence = re.search(r"verdict +Failed, so the exit status is 1. (.*)", output)
-    assert sentence and re.fullmatch(r"Agents are (no|not clearly) better than .*: try --proxy bandit.*", sentence[1])
+    assert sentence and re.fullmatch(
+        r"Agents are (no|not clearly) better than .*: try more --generations or --proxy bandit.*", sentence[1]
+    )
     (scores,) = tmp_path.rglob("scores.json")
     run = trainer.load(scores.parent)
     assert run.verdict["sentence"] == sentence[1] and not run.verdict["passed"] and run.verdict["real_steps"] > 0

@@ -130,7 +130,8 @@ class Policy:
         if values.ndim not in (1, 2) or values.shape[-1] != self.obs_size:
             raise PolicyError(f"an observation has shape {list(values.shape)}; {allowed}")
         if not np.isfinite(rows).all():
-            raise PolicyError(f"an observation is {values.tolist()}; allowed: finite float32 numbers")
+            number = np.atleast_2d(values)[~np.isfinite(rows)][0]
+            raise PolicyError(f"an observation contains {number}; allowed: finite float32 numbers")
         return rows, values.ndim == 1
 
     def _are_indices(self, values: np.ndarray) -> bool:

@@ -1,6 +1,7 @@
 """The text of ``--help``: settings with their meaning, default and range, in groups. It has the settings that have an
 effect in a run, of one command (``--plot --help``), with a word (``--help discount``), or all (``--help all``)."""
 
+import dataclasses
 import re
 import shutil
 import sys
@@ -81,6 +82,11 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     listed = [flag for flag in valid_flags.values() if flag.command == command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         listed += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
+    if command == "learn":  # it names the environment itself, and chooses an implementation that suits the task
+        teacher = valid_flags["implementation"]
+        meta = {**teacher.meta, "help": "the learning algorithm of the teacher; null: one that suits the task"}
+        listed = [flag for flag in listed if flag.name != "gamename"]
+        listed[listed.index(teacher)] = dataclasses.replace(teacher, default=None, meta=meta)
     return "\n".join([f"{usage}\n", *_entries(listed, {}, families)])
 
 

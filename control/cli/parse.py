@@ -3,6 +3,7 @@ earlier ones: defaults of the family, of the implementation and of the game, a f
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -149,10 +150,24 @@ def _settings_from_words(
         game_parameters = parameters(choices.game) if "gamename" in file_words | flag_words else {}
         file_words = _without_names(file_words, {*unused} - game_parameters.keys())
     wrong: list[SettingError] = []
-    file_values = _read(_without_names(file_words, flag_words), choices, f"{file}: ", wrong)
-    flag_values = _read(flag_words, choices, prefix, wrong)
-    raise_all(wrong)
-    return _checked_settings(file_values | flag_values, choices, flag_values.keys())
+    try:
+        file_values = _read(_without_names(file_words, flag_words), choices, f"{file}: ", wrong)
+        flag_values = _read(flag_words, choices, prefix, wrong)
+        raise_all(wrong)
+        return _checked_settings(file_values | flag_values, choices, flag_values.keys())
+    except SettingError as error:
+        _raise_with_aliases(error, {setting: alias for alias, setting in (renamed | more_renamed).items()})
+        raise
+
+
+def _raise_with_aliases(error: SettingError, alias_of: Mapping[str, str]) -> None:
+    """Raise ``error`` with the aliases that the user typed, ``alias_of`` (setting -> alias), in place of the names of
+    settings. Do nothing if there are no aliases."""
+    if not alias_of:
+        return
+    names = re.compile(rf"\b({'|'.join(alias_of)})\b(?!\.)")
+    errors = error.errors if isinstance(error, SettingErrors) else (error,)
+    raise_all([SettingError(names.sub(lambda name: alias_of[name[0]], str(part)), part.name) for part in errors])
 
 
 def _read(words: Words, choices: "_Choices", prefix: str, wrong: list[SettingError]) -> dict[str, Any]:

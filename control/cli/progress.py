@@ -15,6 +15,7 @@ Watch = Callable[..., object]
 `watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
 
 _HEADER_ROWS = 22  # of a table: a screen of 24 lines has a header
+_LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
 LINE_SECONDS = 5.0  # between lines without a terminal
 BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
 
@@ -31,8 +32,8 @@ class Lines:
 
     def show(self, label: str, fraction: float) -> None:
         """Print the progress of ``label`` and the estimated remaining time, if a line is due. ``fraction`` is the part
-        of the work that is done. Nothing is printed at 1, and below 0.01, because the estimate is then poor."""
-        if 0.01 <= fraction < 1:
+        of the work that is done. Nothing is printed at 1 and below `_LEAST_FRACTION`."""
+        if _LEAST_FRACTION <= fraction < 1:
             remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - fraction) / fraction)
             if self.is_due():
                 self._last = time.monotonic()
@@ -88,6 +89,7 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
                 lines.show(text, fraction)
             else:
                 bar.desc = text
+                bar.bar_format = BAR.format("{remaining}" if fraction >= _LEAST_FRACTION else "?")
                 bar.update(fraction - bar.n)  # `update` takes the increase
 
         yield show if enabled else None

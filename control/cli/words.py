@@ -4,7 +4,7 @@ Python become words too, and are converted by the same functions. So a text has 
 import re
 import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from control.cli.options import Flag, flags_for_values
 from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
@@ -17,6 +17,19 @@ NULL = ("null", "none", "~", "")
 # Setting -> end of the message for a value of the wrong type.
 _HINTS = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
 FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
+
+
+class _ValueWord(str):
+    """The word for a number, a bool or None from Python or a file. Messages show the ``value`` instead of the text."""
+
+    def __new__(cls, text: str, value: Any) -> Self:
+        return super().__new__(cls, text)
+
+    def __init__(self, text: str, value: Any):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
@@ -84,7 +97,7 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
     if words == ["null"] and kind.item is str and not kind.is_list:  # None in Python, and null in a file, are no text
-        raise value_error(flag.name, "null", kind, flag.meta)
+        raise value_error(flag.name, words[0], kind, flag.meta)
     items = words
     if not kind.is_list and len(words) > 1:
         one_word(flag.name, words)  # raises the error
@@ -94,7 +107,9 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        error = value_error(flag.name, " ".join(words), kind, flag.meta)
+        is_typed = all(isinstance(word, _ValueWord) for word in words)  # otherwise one text, as the user wrote it
+        value = words[0] if len(words) == 1 else tuple(words) if is_typed else " ".join(words)
+        error = value_error(flag.name, value, kind, flag.meta)
         raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
     return values if kind.is_list else values[0]
 
@@ -103,11 +118,12 @@ def as_word(value: Any, separator: str = " ") -> str:
     """Return ``value`` as the text to write after a flag. Items of a list are joined by ``separator``."""
     if getattr(value, "shape", None) == ():  # a number of an array library
         value = value.item()
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return separator.join(map(as_word, value))
-    return format_value(value) if isinstance(value, int) else str(value)  # str() refuses very long integers
+    if value is None or isinstance(value, bool):
+        return _ValueWord({None: "null", True: "true", False: "false"}[value], value)
+    # str() refuses very long integers.
+    return _ValueWord(format_value(value), value) if isinstance(value, int | float) else str(value)
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:

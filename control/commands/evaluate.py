@@ -37,7 +37,7 @@ from control.reports.curves import solved_return
 from control.reports.runs import note_other_versions
 from control.reports.search import describe, iqm_text, speed_text
 from control.reports.statistics import interval, iqm
-from control.reports.tables import Table, solved_verdict, with_interval
+from control.reports.tables import Table, number_text, solved_verdict, with_interval
 from control.reports.verdict import Baselines, Verdict
 from control.storage import checkpoints, run_dir
 from control.storage.checkpoints import Checkpoint
@@ -190,7 +190,7 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
         cells += _table_rows(mode, loop.seeds, results)
         mean = float(results.returns.double().mean())
         if solved is not None:
-            verdicts.append(f"mean {mode} return {mean:.1f}, {solved_verdict(mean, solved)}")
+            verdicts.append(f"mean {mode} return {number_text(mean)}, {solved_verdict(mean, solved)}")
     table = Table(cells)
     header, *rows = table.lines()
     print(paint(header, "dim", sys.stdout), *rows, *verdicts, sep="\n")
@@ -252,7 +252,7 @@ def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[lis
     for name, group_returns, group_lengths in groups:
         mean, std = group_returns.mean(), group_returns.std()
         iqm_cell = with_interval(float(iqm(group_returns)), interval(group_returns, iqm))
-        yield [mode, name, f"{mean:.1f}", f"{std:.1f}", iqm_cell, f"{group_lengths.mean():.0f}"]
+        yield [mode, name, number_text(mean), number_text(std), iqm_cell, f"{group_lengths.mean():.0f}"]
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
@@ -371,7 +371,7 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
     ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
     implementation. If agents were tested in training, a line says how soon they solve the game."""
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (name, f"{row['mean']:.1f}", f"{row['std']:.1f}", iqm_text(row), solved, f"{row['steps']:,.0f}")
+    cells = (name, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
     finite = {name: outcome.scores for name, outcome in outcomes.items() if outcome.scores.isfinite().any()}
     if len(outcomes) > 1 and finite:

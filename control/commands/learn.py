@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
-from control.cli.ending import INTERRUPTED, ending
+from control.cli.ending import INTERRUPTED, ending, print_over_bar
 from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
@@ -78,7 +78,8 @@ _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _SOONER = 0.8  # fraction of the steps with the task's reward within which a learned reward makes agents learn sooner
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
-_ADVICE = "more --teacher_steps or another --teacher, in a new run"  # after a failure of the teacher or the clone
+# After a failure of the teacher or the clone, the first part only if the teacher was trained.
+_TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 _SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # largest times of an update, a fit and an agent's training
@@ -133,9 +134,11 @@ class Task:
         values["bounds"] = None if values["bounds"] is None else tuple(values["bounds"])  # JSON has a list
         return Score(**values)
 
-    def verdict(self, agents: Score, teacher_score: Score, advice: str = _ADVICE) -> Verdict:
+    def verdict(self, agents: Score, teacher_score: Score, advice: str = "") -> Verdict:
         """Return a comparison of agents or policies, which have the score ``agents``, with random play, the best
-        constant action and the teacher. ``advice`` is text to show after a failure."""
+        constant action and the teacher. ``advice`` is text to show after a failure, by default about the teacher."""
+        if not advice:
+            advice = f"{'' if self.options.teacher else _TRAINING_ADVICE}{_TEACHER_ADVICE}"
         baselines = (self.score("probe", "random"), self.score("probe", "constant"), self.results["probe"]["action"])
         return Verdict(*baselines, teacher_score, agents=agents, goal=self.spaces.max_return, advice=advice)
 
@@ -172,7 +175,11 @@ def learn(settings: Settings) -> int:
     """Run the stages of ``--learn``, print their results, and write the page. Return 0 if no stage failed, else 1."""
     configure_process(settings.run)
     started = time.monotonic()
-    learned = learn_in_folder(settings)
+    try:
+        learned = learn_in_folder(settings)
+    except KeyboardInterrupt:
+        print_over_bar("the same command with --resume goes on")
+        raise
     folder = learned.folder
     reward_is_useful = learned.results.get("race", {}).get("gain", True)  # agents learn faster with it
     proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
@@ -260,7 +267,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     bandit = task.folder / BANDIT
     if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
-    write_page(task.folder, task.game, task.results, _command_text(task))
+    command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
+    write_page(task.folder, task.game, task.results, command_text)
     results = {name: task.results[name] for name in names if name in task.results}
     if verbose and (sentence := " ".join(conclusion(results))):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
@@ -418,7 +426,7 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
         real[name] = Score.of(outcome.scores)
         real_steps += int(outcome.steps.sum())
     teacher_score = task.score("teacher", "score")
-    advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else _ADVICE
+    advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else ""
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     steps = proxy.config.steps_in_use
     text = ", ".join(f"{name} {score}" for name, score in agents.items())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
-from control.cli.colour import note, paint, print_wrapped, warning
+from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
@@ -34,7 +34,7 @@ from control.reports.curves import learning_curve, solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_other_versions
 from control.reports.sheets import look_of
-from control.reports.tables import solved_verdict
+from control.reports.tables import number_text, solved_verdict
 from control.reports.tags import GREEDY
 from control.reports.verdict import read_verdict
 from control.storage import checkpoints, run_dir
@@ -155,7 +155,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
         max_epochs=-1 if module.epochs is None else max(module.epochs, module.epoch),
         accelerator=run.accelerator,
         devices=1,
-        logger=_loggers(run, folder),
+        logger=_loggers(run, folder, checkpoint is not None),
         callbacks=[*callbacks, log, *saving, *checkpoint_callbacks],
         plugins=[AtomicCheckpointIO(checkpoint)],  # gives Lightning this checkpoint, so the file is read once
         enable_checkpointing=bool(saving or checkpoint_callbacks),
@@ -169,16 +169,16 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
     log.finish()
 
 
-def _loggers(run: RunConfig, folder: Path) -> list[Logger]:
+def _loggers(run: RunConfig, folder: Path, resumes: bool) -> list[Logger]:
     """Return Lightning's logger for wandb, MLflow or Trackio, in a list. It is empty for other loggers, because
-    `RunLog` writes metrics.csv and TensorBoard."""
+    `RunLog` writes metrics.csv and TensorBoard. ``resumes`` is whether the run goes on from a checkpoint."""
     if run.logger not in _PACKAGE_LOGGERS:
         return []
     name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K
     if run.logger == "wandb":
         return [WandbLogger(project=run.exp_name, name=name, save_dir=folder)]
     if run.logger == "trackio":
-        return [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", run.resume)]
+        return [TrackioLogger(run.exp_name, f"{run.gamename}/{name}", resumes)]
     return [MLFlowLogger(experiment_name=run.exp_name, run_name=name, save_dir=str(Path(run.logdir) / "mlruns"))]
 
 
@@ -242,10 +242,13 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     if not verbose:
         return finished
     work_text = _work_text(module, training_end - started, time.monotonic() - training_end)
-    print(paint(f"\n{work_text}", "bold", sys.stdout))
+    print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            lines.append(("best", _best_score_text(module, run_dir.read_metrics(folder / "metrics.csv"))))
+            metrics = run_dir.read_metrics(folder / "metrics.csv")
+            lines.append(("best", _best_score_text(module, folder, metrics)))
+            if last_score := _last_score_text(module, metrics):
+                lines.append(("last", last_score))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:
@@ -261,26 +264,53 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _best_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
+def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
     more)``. If the return that solves the environment is unknown, compare the score with the first score of the run. If
     the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
     loop, num_seeds = module.loop, len(module.seeds)
-    text = f"{loop.score_name} {module.best:.1f}"
+    best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
+    text, is_greedy = f"{loop.score_name} {number_text(module.best)}", loop.score_tag == GREEDY
+    if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
+        epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
+        if epoch in greedy_means:
+            first = greedy_means[epoch]
+            text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(2 * module.best - first)})"
     if "return" not in loop.score_name:
         return text
     solved = solved_return(module.settings.run.gamename)
-    scores = [value for value in metrics.get(loop.score_tag, ()) if math.isfinite(value)]
-    greedy_returns = [value for value in metrics.get(GREEDY, ()) if math.isfinite(value)]
+    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
     if solved is not None:
         text += f", {solved_verdict(module.best, solved)}"
     elif len(scores) > num_seeds:
         first_score = sum(scores[:num_seeds]) / num_seeds
         comparison = "better than" if module.best > first_score else "no better than"
-        text += f", {comparison} the first ({first_score:.1f})"
-    if loop.score_tag != GREEDY and greedy_returns and num_seeds == 1:
-        text += f"; best greedy return {max(greedy_returns):.1f}"
+        if module.best == first_score:
+            comparison = "as good as"
+        text += f", {comparison} the first ({number_text(first_score)})"
+    if not is_greedy and greedy_means and num_seeds == 1:
+        text += f"; best greedy return {number_text(max(greedy_means.values()))}"
     return text
+
+
+def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
+    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
+    "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
+    greedy_means = _greedy_means(metrics)
+    last_epoch = max(greedy_means, default=0)
+    if module.loop.score_tag != GREEDY or not greedy_means or greedy_means[last_epoch] >= module.best:
+        return ""
+    return f"{number_text(greedy_means[last_epoch])} after epoch {last_epoch}"
+
+
+def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
+    """Return epoch -> mean greedy return over the seeds, from the columns of metrics.csv. Returns that are not finite
+    are left out."""
+    returns: dict[int, list[float]] = {}
+    for epoch, value in zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False):
+        if math.isfinite(value):
+            returns.setdefault(int(epoch), []).append(value)
+    return {epoch: sum(values) / len(values) for epoch, values in returns.items()}
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:

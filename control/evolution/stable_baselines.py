@@ -86,7 +86,7 @@ def _load_model(source: str) -> tuple[Any, str]:
         unused = {"buffer_size": 1} | dict.fromkeys(schedules, lambda progress: 0.0)
         return getattr(library, name).load(source, device="cpu", custom_objects=unused), name
     except ModuleNotFoundError as error:
-        problem = f"{_DESCRIPTION}, but {first_line(error)}"
+        problem = f"{_DESCRIPTION}, which needs the module {error.name}"
         raise policy_error(source, problem, "pip install stable-baselines3") from error
     except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
         problem = f"{_DESCRIPTION}, which cannot be loaded: {first_line(error)}"

@@ -110,7 +110,7 @@ def _function_policy(source: str) -> Teacher:
     try:
         function: Any = getattr(importlib.import_module(module), name)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
-        problem = f": {first_line(error)}"
+        problem = f": {first_line(error)}" if module else ": no such file or folder"
         raise policy_error(source, problem, "a proxy, a checkpoint, or module:function") from error
 
     def act(obs: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
     except (UserError, OSError) as error:
         if run.record:
             raise
-        return f"note: no film ({error})"
+        return f"note: no film ({str(error).removeprefix('record: ')})"
     texts = [filmed_seed_text(loop.seeds), "drawn actions" if sample else "greedy"]
     acting = ", ".join(text for text in texts if text)
     gif_line = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""

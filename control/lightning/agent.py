@@ -16,6 +16,7 @@ from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_lacks
 from control.loops.loop import Loop, as_observations, first_member_actions
 from control.reports import tags
+from control.reports.tables import number_text
 from control.storage import checkpoints
 from models.streams import Streams
 
@@ -199,13 +200,13 @@ class AgentModule(RunModule):
         evaluations, the loss of the latest update, and the number of diverged seeds."""
         fixed_columns = {"return", "loss"}  # from the first row on, although evaluations and updates may begin later
         return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
-        formats = {return_tag: ("return", ".1f")}
+        formats = {return_tag: ("return", "")}  # name of the column, and format; without one it is `number_text`
         if tags.REWARD_RATE in self.row:  # an environment without episodes
             formats[tags.REWARD_RATE] = ("reward rate", ".4f")
         else:
-            formats[tags.GREEDY] = ("greedy", ".1f")
+            formats[tags.GREEDY] = ("greedy", "")
             fixed_columns |= {*self.loop.evaluation_modes}  # "greedy", "sampled" or both
-        formats |= {tags.SAMPLED: ("sampled", ".1f"), self.loop.loss_tag: ("loss", ".3g")}
+        formats |= {tags.SAMPLED: ("sampled", ""), self.loop.loss_tag: ("loss", ".3g")}
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
@@ -215,7 +216,7 @@ class AgentModule(RunModule):
                 magnitude = abs(means.get(tag, 0))
                 spec = ".1e" if 0 < magnitude < 1e-3 else ",.0f" if 1e3 <= magnitude < 1e6 else spec
             if tag in means:
-                columns[name] = f"{means[tag]:{spec}}"
+                columns[name] = f"{means[tag]:{spec}}" if spec else number_text(means[tag])
             elif name in fixed_columns:
                 columns[name] = ""
         if num_diverged := int((~self.loop.finite_members).sum()):

@@ -13,7 +13,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,7 +60,7 @@ _FIGURES = {
 }  # in the order of the page
 _PICTURES = {
     "behaviour": "What the synthetic environment shows the agents that train on it, beside the real environment",
-    "behaviour_reward": "What the synthetic bandit pays for: the mean reward of actions by each number of a state",
+    "behaviour_reward": "What the synthetic bandit pays for: the reward of actions by state",
     "reward": "What the learned reward says of states",
 }
 # Numbers of a held-out evaluation: their headings and the functions that format them.
@@ -348,8 +348,8 @@ def _results(subjects: Sequence[Subject]) -> Table:
     for subject in subjects:
         seeds = subject.summary["seeds"]
         mean, iqm, interval = aggregates(subject.result).values() if subject.tag else ["-"] * 3
-        if len(seeds) == 1:
-            iqm = interval = "-"
+        if len(seeds) == 1:  # over the agents of a search
+            iqm, interval = _agents_iqm(subject.folders[0].scores) if subject.is_search else ("-", "-")
         best = [number for run in subject.group.runs if math.isfinite(number := run.best(subject.tag))]
         if subject.confirmed_best:
             best = [subject.confirmed_best[0]]
@@ -369,6 +369,13 @@ def _results(subjects: Sequence[Subject]) -> Table:
     columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
     table_rows = [columns, *([row[name] for name in columns] for row in rows)]
     return Table(table_rows, "Results" if has_one_seed else "Results over seeds")
+
+
+def _agents_iqm(scores: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the interquartile mean over the agents of a search's held-out evaluation, and its interval, as texts."""
+    numbers = [scores.get(name) for name in ("iqm", "iqm_low", "iqm_high")]
+    iqm, low, high = (number_text(number) if isinstance(number, int | float) else "-" for number in numbers)
+    return iqm, f"{low} to {high}" if "-" not in (low, high) else "-"
 
 
 def _figures(subjects: Sequence[Subject]) -> list[tuple[list[Markup], str, str]]:
@@ -440,9 +447,10 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
-    """Return the tables of all settings (``table``) and of ``changes``, and whether the defaults are ``known``. Changes
-    are settings that differ between the groups or from the defaults; their table is None if there are none. Returns
-    None if no run has a config.yaml."""
+    """Return the tables of all settings (``table``) and of ``changes``, whether the defaults are ``known``, and the
+    ``module`` without which they are not, empty if there is none. Changes are settings that differ
+    between the groups or from the defaults; their table is None if there are none. Returns None if no run has a
+    config.yaml."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
@@ -473,6 +481,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     return {
         "changes": Table([header, *changes], caption, numeric=False) if changes else None,
         "known": bool(defaults),
+        "module": folders[0].texts.get("gamename", "").rpartition(":")[0],  # of an environment of the user
         "table": Table([header, *rows], "All settings", numeric=False),
     }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,10 +92,11 @@ def _histogram(game: str, phi: Phi, path: Path, title: str, look: Look) -> None:
     """Draw the distribution of the output of the reward network phi during random play."""
     obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
+    edges = np.histogram_bin_edges(values.numpy(), 50)
     with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
         for name, mask in (("going on", ~terminated), ("at an end", terminated)):
             if mask.any():
-                axis.hist(values[mask].numpy(), 50, density=True, histtype="step", label=name)
+                axis.hist(values[mask].numpy(), edges, density=True, histtype="step", label=name)
         quantity = _quantity(phi)
         axis.set(xlabel=f"{quantity} along random play", ylabel=f"density (1 / {quantity})")
 

@@ -232,15 +232,15 @@ def note_other_versions(path: str, used_path: Path, flag: str) -> None:
 
 def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "") -> None:
     """Print a note about ``unused_versions`` (used run folder -> unused folders), if there are any. It names the first
-    and counts the others. ``flag`` precedes the folder that the user can name instead."""
+    and counts all. ``flag`` precedes the folder that the user can name instead."""
     if not unused_versions:
         return
     used, unused = next(iter(unused_versions.items()))
-    num_others = len(unused_versions) - 1
-    also = f", and of {num_others} other run{'s' * (num_others > 1)}" if num_others else ""
-    unused_names = ", ".join(short_path(folder) for folder in unused)
-    another = f"to take another, name it: {flag}{shlex.quote(short_path(unused[0]))}"
-    note(f"the newest version of a run counts: {short_path(used)} (not {unused_names}){also}; {another}")
+    runs = f"each of {len(unused_versions)} runs" if len(unused_versions) > 1 else "a run"
+    unused_names = ", ".join(folder.name for folder in unused)
+    another = f"for another, name its folder: {flag}{shlex.quote(short_path(unused[0]))}"
+    such_as = ", such as" if len(unused_versions) > 1 else ":"
+    note(f"the newest version of {runs} counts{such_as} {short_path(used)} (not {unused_names}); {another}")
 
 
 def short_path(path: Path) -> str:

@@ -110,13 +110,16 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     histogram_samples = samples
-    if spaces_of(proxy.game).one_hot:  # a histogram of cells, instead of one for each cell
+    spaces = spaces_of(proxy.game)
+    if spaces.one_hot:  # a histogram of cells, instead of one for each cell
         histogram_samples = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
     look = stored_look(look_of(settings.run))
     path = look.path(folder, "behaviour")
     draw_behaviour(path, histogram_samples, proxy.game, is_bandit, look)
     if is_bandit:
-        draw_rewards(look.path(folder, "behaviour_reward"), samples, proxy, look)
+        has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
+        draw = draw_cell_rewards if has_table else draw_rewards
+        draw(look.path(folder, "behaviour_reward"), samples, proxy, look)
     return path
 
 
@@ -244,4 +247,18 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look:
             axis.set(xlabel=name, ylabel="action" if space.size == 1 else f"action {coordinate}")
             axis.grid(False)
             axis.figure.colorbar(image, ax=axis, label="reward")
+    return path
+
+
+def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
+    """Draw a bandit's reward of each discrete action in each cell, and return ``path``. ``samples`` are as in
+    `draw_rewards`, of states that are one-hot."""
+    num_cells = samples["real"].shape[1] - 1  # the last column is the reward
+    actions, reward = action_rewards(proxy, torch.eye(num_cells))
+    title = f"what the synthetic bandit of {proxy.game} pays for"
+    with sheet(path, [[0]], (WIDTH, 1.2 + 0.2 * len(actions)), look, title=title) as (axis,):
+        image = axis.imshow(reward, aspect="auto", interpolation="nearest")
+        axis.set(xlabel="cell", ylabel="action", yticks=range(len(actions)))
+        axis.grid(False)
+        axis.figure.colorbar(image, ax=axis, label="reward")
     return path

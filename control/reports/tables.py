@@ -136,10 +136,12 @@ def number_text(value: float | None) -> str:
     return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"
 
 
-def with_interval(value: float, bounds: Sequence[Any] | None, digits: int = 1) -> str:
-    """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, with this number of decimal ``digits``."""
-    text = f"{float(value):.{digits}f}"
-    return f"{text} [{', '.join(f'{float(bound):.{digits}f}' for bound in bounds)}]" if bounds else text
+def with_interval(value: float, bounds: Sequence[Any] | None, digits: int | None = None) -> str:
+    """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, with this number of decimal ``digits`` or, by
+    default, as `number_text`."""
+    numbers = [float(number) for number in (value, *(bounds or ()))]
+    text, *ends = (number_text(number) if digits is None else f"{number:.{digits}f}" for number in numbers)
+    return f"{text} [{', '.join(ends)}]" if ends else text
 
 
 def seeds_text(counts: Sequence[int]) -> str:

@@ -189,7 +189,8 @@ class Verdict(Baselines):
         if self.progress is not None and self.failure and not self._failure_of_returns:
             first, winner = self.progress
             return f"fitness: winner {winner}, first generation {first}; mean return of the agents: {self.agents}"
-        return f"mean returns: agents {self.agents}, {self._baseline_numbers}"
+        agents = "" if self.agents is self.teacher else f"agents {self.agents}, "  # a teacher may fail without agents
+        return f"mean returns: {agents}{self._baseline_numbers}"
 
     @property
     def _baseline_numbers(self) -> str:

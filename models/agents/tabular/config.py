@@ -35,7 +35,11 @@ class Config(Intrinsic):
         choices=("max", "redrawn", "executed"),
     )
     lr: float = setting(
-        1.0, "alpha, the share of its error that is added to a value [F]", above=0, maximum=1, perturbed=True
+        1.0,
+        "alpha, the share of its error that is added to a value (below 1 if moves are random) [F]",
+        above=0,
+        maximum=1,
+        perturbed=True,
     )
     discount: float = setting(0.8, "discount of later rewards [F]", minimum=0, maximum=1)
     count_bonus: float = setting(

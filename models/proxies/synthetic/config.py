@@ -481,7 +481,9 @@ def advice(config: Config) -> str:
     if config.preset == "two_stage":
         return "another --seed or more --generations"
     start = "" if config.start_from is None else " with the same --start_from"
-    return f"--proxy bandit --preset two_stage{start}"
+    usual = Config.generations or 0
+    is_short = (config.generations or usual) < usual
+    return f"{'more --generations or ' if is_short else ''}--proxy bandit --preset two_stage{start}"
 
 
 FAMILY = Family(
