@@ -21,9 +21,9 @@ from models.contract import RandomPolicy
 from models.settings import SettingError
 from models.streams import Streams
 
-VECTOR, IMAGE = Box(-1, 1, (2,)), Box(0, 255, (8, 8, 3), np.uint8)
+VECTOR, IMAGE = Box(-1, 1, (2,)), Box(0, 255, (32, 32, 3), np.uint8)
 PARTS = Dict(a=Discrete(3), b=Box(0, 9, (2,), np.int32))
-ZEROS, BLACK = np.zeros(2, np.float32), np.zeros((8, 8, 3), np.uint8)
+ZEROS, BLACK = np.zeros(2, np.float32), np.zeros((32, 32, 3), np.uint8)
 
 
 def raising(error: BaseException) -> Any:

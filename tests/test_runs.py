@@ -121,7 +121,7 @@ def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, cap
 
 
 def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = {"obs_space": gym.spaces.Box(0, 255, (20, 20, 3), np.uint8), "action_space": gym.spaces.Discrete(2)}
+    images = {"obs_space": gym.spaces.Box(0, 255, (40, 40, 3), np.uint8), "action_space": gym.spaces.Discrete(2)}
     ppo = ["--agent", "PPO"]
     monkeypatch.setitem(gym.registry, "Images-v0", EnvSpec("Images-v0", Scripted, kwargs=images))
     for name, taker, options in (("DDQN", "DDQN", []), ("SE", "a proxy", ppo), ("RN", "a proxy", ppo)):
