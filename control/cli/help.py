@@ -47,7 +47,7 @@ EXAMPLES = """train new agents on a learned CartPole, test them on the real one 
 learn such a CartPole (1 minute):
   python trainer.py --implementation SE --gamename cartpole --proxy bandit --generations 30
 land on the moon with PPO, and film it (2 minutes):
-  python trainer.py --implementation PPO --steps_per_epoch 1024 --target_return 250 --record
+  python trainer.py --algo PPO --normalize_obs --normalize_reward --target_return 250 --record
 teacher, learned environment, learned reward, and a page of results (2 minutes):
   python trainer.py --learn CartPole-v1
 an agent that follows commands lands on the moon (6 minutes):
