@@ -312,8 +312,10 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def _parse_argument(text: str) -> Any:
-    """Return the value of an argument of any type: a number, true, false or null. Raises ValueError for other text."""
-    return json.loads(text.lower())
+    """Return the value of an argument as JSON: a number, true, false, null, or text in quotes. Raises ValueError for
+    other text."""
+    python_words = {"True": True, "False": False, "None": None}
+    return python_words[text] if text in python_words else json.loads(text)
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:

@@ -70,6 +70,7 @@ NAMES = [  # what a file says, what is typed, and the environment that is played
     # Arguments of Gymnasium environments, of any name and type.
     ("", "--gamename LunarLander-v3,gravity=-5,enable_wind=True", "lunarlander,enable_wind=true,gravity=-5"),
     ("", "--gamename FrozenLake-v1,map_name=4x4", "FrozenLake-v1,map_name=4x4"),
+    ("", '--gamename FrozenLake-v1,map_name="8x8",is_slippery=False', "FrozenLake-v1,is_slippery=false,map_name=8x8"),
     # A preset of an environment chooses it.
     ("implementation: ER", "--preset buttongrid_low", "buttongrid"),
     ("implementation: ER", "--preset shipped", "lunarlander"),

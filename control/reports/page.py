@@ -218,6 +218,13 @@ class Subject:
         return dict(self.summary["over_seeds"].get(self.tag) or over_seeds(self._held_out))
 
     @cached_property
+    def game(self) -> str:
+        """Name of the environment, from the settings or else from the folder. Empty if a copied folder has only its
+        name."""
+        names = self.group.names
+        return self.folders[0].texts.get("gamename", names[0] if len(names) >= 3 else "")
+
+    @cached_property
     def solved(self) -> float | None:
         """Return that solves the environment: a search's ``solved_reward``, otherwise the environment's threshold. None
         if it is unknown or the result is no return."""
@@ -226,8 +233,7 @@ class Subject:
         settings = self.folders[0].settings
         if settings is not None and settings.proxy is not None:
             return settings.proxy.solved_reward
-        has_game = len(self.group.names) >= 3  # a copied folder has only its name
-        return solved_return(self.group.names[0]) if has_game else None
+        return solved_return(self.game) if self.game else None
 
     @property
     def verdict(self) -> str:
@@ -330,7 +336,7 @@ def _title(subjects: Sequence[Subject]) -> str:
     # A copied folder has only its name, so game and implementation are unknown.
     if any(len(names) < 3 for names in all_names):
         return _enumeration(list(dict.fromkeys("/".join(names) for names in all_names)))
-    games = list(dict.fromkeys(names[0] for names in all_names))
+    games = list(dict.fromkeys(subject.game for subject in subjects))
     implementation_names = list(dict.fromkeys(names[2] for names in all_names))
     title = f"{_enumeration(implementation_names)} on {_enumeration(games)}"
     if len(subjects) > 1 and len(games) == len(implementation_names) == 1:
