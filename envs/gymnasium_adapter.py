@@ -275,7 +275,7 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
     vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
-    if isinstance(env.action_space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary):
+    if isinstance(env.action_space, promises.COMBINED):
         env = wrappers.FlatAction(env)
     if observes_images:
         return gym.wrappers.FrameStackObservation(wrappers.GreyFrame(env, wrappers.FRAME_SIZE), _NUM_FRAMES)

@@ -17,7 +17,7 @@ from models.settings import StopNow, UserError, format_value, shorten
 
 MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
-_COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
+COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
 _NUMBERS = "biuf"  # NumPy's kinds of dtypes: bool, int, unsigned int, float
 
 
@@ -103,7 +103,7 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
         return f"its observation space{part} cannot be flattened to numbers; allowed: a wrapper that does it"
     if not 1 <= count <= MAX_SIZE:
         return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
-    if isinstance(action_space, _COMBINED) and (count := math.prod(choices(action_space))) > MAX_COMBINATIONS:
+    if isinstance(action_space, COMBINED) and (count := math.prod(choices(action_space))) > MAX_COMBINATIONS:
         return (
             f"its action space {describe(action_space)} has {count} combinations; allowed: at most {MAX_COMBINATIONS}"
         )
@@ -132,7 +132,7 @@ def _playable(space: Any) -> bool:
     """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
     if isinstance(space, gym.spaces.Discrete):
         return 1 <= space.n <= MAX_SIZE
-    if isinstance(space, _COMBINED):
+    if isinstance(space, COMBINED):
         return True
     if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
         return False

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from torch.nn.functional import adaptive_avg_pool1d
 
 from envs.names import CartPoleParameters
-from envs.promises import as_number, check_observation, choices
+from envs.promises import COMBINED, as_number, check_observation, choices
 
 # Size of a frame for TakeCover in Srivastava et al. 2019, "Training Agents using Upside-Down RL".
 FRAME_SIZE = 32
@@ -89,7 +89,7 @@ class FlatAction(gym.ActionWrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         space = env.action_space
-        assert isinstance(space, gym.spaces.MultiDiscrete | gym.spaces.MultiBinary)
+        assert isinstance(space, COMBINED)
         self._choices = choices(space)
         self._start = space.start if isinstance(space, gym.spaces.MultiDiscrete) else 0
         self.action_space = FastDiscrete(math.prod(self._choices))

@@ -8,7 +8,7 @@ axis A). A family's ``agent.py`` has one class ``Agent`` that derives from one o
 |---|---|---|
 | `EpisodeAgent` | control/loops/episodes.py, between whole episodes | ``observe``, ``learn``, ``main_loss`` |
 | `StepAgent` | control/loops/steps.py, after every step | ``act``, ``observe``, ``learn``, ``learning`` |
-| `InnerAgent` | steps.py, on proxies | the same, ``with_weights`` for ``begin``, ``flat_parameters``, ``per_member`` |
+| `InnerAgent` | steps.py, on proxies | the same, ``with_weights`` for ``begin``, ``flat_parameters`` |
 
 The loops call ``Agent(config, spaces, seeds)`` with the family's ``Config``, the environment's spaces, and M seeds. All
 numbers of member m depend only on ``seeds[m]`` and its experience. They are the same to the bit for any M and any other
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from models import varied
 from models.curiosity import build_curiosity
 from models.spaces import Continuous, Discrete, Spaces
-from models.state import PerMember
+from models.state import Stateful
 from models.streams import Streams, random_actions
 from models.trajectory import Trajectory
 
@@ -83,7 +83,7 @@ class GreedyNetwork(NamedTuple):
     command: Mapping[str, Tensor] = {}
 
 
-class Agent(nn.Module, PerMember, ABC):
+class Agent(nn.Module, Stateful, ABC):
     """Base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the agent
     does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
@@ -138,11 +138,11 @@ class Agent(nn.Module, PerMember, ABC):
     def training_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and ``optimizers``: by default the
         attributes in ``saved``."""
-        return PerMember.state_dict(self)
+        return Stateful.state_dict(self)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `training_state`."""
-        PerMember.load_state_dict(self, state)
+        Stateful.load_state_dict(self, state)
 
 
 class EpisodeAgent(Agent):
@@ -238,17 +238,14 @@ class StepAgent(Agent):
 
 class InnerAgent(StepAgent):
     """Base class of `StepAgent`s that can train on proxies, which are learned environments and rewards. Hundreds of
-    members train at once, and the loop removes those that finish (`select`). So ``per_member`` must name all attributes
-    with state of the members.
+    members train at once.
 
     ``member_configs`` are the settings of each member: with ``vary_hp``, some of them are sampled from its seed.
-    ``steps`` is the number of steps so far in each environment, ``random_numbers`` are those of the current step,
-    ``{name: [M, ...]}``. ``curiosity`` computes rewards for novelty, if the settings say so.
+    ``steps`` is the number of steps so far in each environment, and ``random_numbers`` holds the numbers of the current
+    step, ``{name: [M, ...]}``. ``curiosity`` computes rewards for novelty, if the settings say so.
     """
 
-    per_member: ClassVar[tuple[str, ...]] = ("seeds", "member_configs", "random_numbers")
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
-    optimizer: Any  # of ``flat_parameters``, if ``per_member`` names it
     sample_config = staticmethod(varied.sample_config)
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
@@ -273,11 +270,6 @@ class InnerAgent(StepAgent):
     def begin(self, envs: int, streams: Streams, **_: Any) -> Policy:
         """Return the greedy policy of the current weights. No argument has an effect."""
         return self.with_weights(self.flat_parameters)
-
-    def select(self, members: Tensor) -> None:
-        super().select(members)
-        if "optimizer" in self.per_member:  # `select` has replaced ``optimizer.param``, the weights
-            self.flat_parameters = self.optimizer.param
 
     def discounts(self) -> Tensor:
         """Return the discount factor of each member, ``[M]``, on which learned rewards may depend."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.intrinsic import Intrinsic
 from models.layers import Dense, Network, dense
@@ -23,16 +23,15 @@ from models.losses import cross_entropy
 from models.moments import Moments
 from models.optim import MemberAdam
 from models.spaces import Discrete, Spaces
-from models.state import PerMember
+from models.state import Stateful
 from models.streams import Streams
 
 _BLOCKS = 4  # residual blocks in the forward model
 
 
-class Curiosity(PerMember):
+class Curiosity(Stateful):
     """Base class of `Icm` and `Rnd`: a network of ``layers``, trained by Adam with the learning rate ``lr``."""
 
-    per_member: ClassVar[tuple[str, ...]] = ("optimizer",)
     saved: ClassVar[tuple[str, ...]] = ("weights", "optimizer")
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int], layers: list[Dense], lr: float):
@@ -58,10 +57,6 @@ class Curiosity(PerMember):
     @weights.setter
     def weights(self, weights: Tensor) -> None:
         self.weights.copy_(weights)
-
-    def select(self, members: Tensor) -> None:
-        super().select(members)
-        self.network.flat, self.network.members = nn.Parameter(self.optimizer.param), len(members)
 
 
 class Icm(Curiosity):
@@ -153,7 +148,6 @@ class Rnd(Curiosity):
     follows from the seeds.
     """
 
-    per_member = (*Curiosity.per_member, "obs_moments", "error_moments")
     saved = (*Curiosity.saved, "obs_moments", "error_moments")
 
     def __init__(self, config: Intrinsic, spaces: Spaces, seeds: Sequence[int]):
@@ -179,10 +173,6 @@ class Rnd(Curiosity):
         error = error.detach()
         self.error_moments.add(error, learning)
         return self.config.rnd_scale * (error / self.error_moments.deviation().unsqueeze(1)).float()
-
-    def select(self, members: Tensor) -> None:
-        super().select(members)
-        self.target_network.flat = nn.Parameter(self.target_network.flat.detach()[members], requires_grad=False)
 
 
 def build_curiosity(config: Intrinsic, spaces: Spaces, seeds: Sequence[int]) -> Curiosity | None:

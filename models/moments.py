@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from models.state import PerMember
+from models.state import Stateful
 
 _EPS = 1e-8  # added to variances
 
 
-class Moments(PerMember):
+class Moments(Stateful):
     """Running mean and variance of each number in arrays of ``shape``, for each member: ``[M, *shape]`` float64.
     ``count [M, 1, ...]`` is the number of arrays so far, separately for each member.
 
@@ -16,7 +16,7 @@ class Moments(PerMember):
     "Updating formulae and a pairwise algorithm for computing sample variances".
     """
 
-    per_member = saved = ("count", "mean", "square")
+    saved = ("count", "mean", "square")
 
     def __init__(self, members: int, shape: tuple[int, ...], prior: float = 0.0):
         self.count = torch.full((members, *[1] * len(shape)), prior, dtype=torch.float64)

@@ -18,7 +18,7 @@ from models.mlp import MLP
 from models.optim import MemberAdam, norms, polyak_update
 from models.replay import ReplayBuffer
 from models.spaces import Continuous, Discrete, Spaces
-from models.state import PerMember
+from models.state import Stateful
 from models.streams import Draw, NoiseBlocks, Streams, lockstep_streams
 from models.varied import groups
 
@@ -29,7 +29,6 @@ class OffPolicyAgent(InnerAgent):
     """Base class of agents with a replay buffer. Subclasses set the attributes below. Of the ``random_numbers``,
     "replay" ``[M, U, B]`` are uniform numbers that choose the minibatches of the U updates of a step."""
 
-    per_member: ClassVar[tuple[str, ...]] = (*InnerAgent.per_member, *_STATE)
     saved: ClassVar[tuple[str, ...]] = (*_STATE, "steps")
     optimizer: MemberAdam  # of ``flat_parameters``
     replay_buffer: ReplayBuffer
@@ -110,7 +109,7 @@ class OffPolicyAgent(InnerAgent):
         self.replay_buffer.advance(steps * self.envs)
 
 
-class OrnsteinUhlenbeck(PerMember):
+class OrnsteinUhlenbeck(Stateful):
     """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
 
     x is 0 at the start of an episode. The noise in stable-baselines3 is x times its parameter sigma. After t steps the
@@ -124,7 +123,7 @@ class OrnsteinUhlenbeck(PerMember):
 
     THETA, DT = 0.15, 0.01
 
-    per_member = saved = ("level",)
+    saved = ("level",)
 
     def __init__(self, *shape: int):
         self.level = torch.zeros(shape)
@@ -140,7 +139,7 @@ class OrnsteinUhlenbeck(PerMember):
         self.level = self.level.masked_fill(done.unsqueeze(2), 0.0)
 
 
-class TwinCritics(nn.Module, PerMember):
+class TwinCritics(nn.Module, Stateful):
     """Two critics Q(s, a) for each member. ``sizes`` are the number of inputs O + A (observation and action), the
     widths of the hidden layers, and 1. ``lr [M]`` are learning rates.
 
@@ -151,8 +150,6 @@ class TwinCritics(nn.Module, PerMember):
     Source: Fujimoto, van Hoof & Meger 2018, "Addressing Function Approximation Error in Actor-Critic Methods", arXiv
     1802.09477, section 4.
     """
-
-    per_member = ("optimizer", "target_parameters")
 
     def __init__(self, sizes: Sequence[int], activation: str, streams: Streams, lr: Tensor, twins: bool = True):
         super().__init__()
@@ -187,11 +184,6 @@ class TwinCritics(nn.Module, PerMember):
         """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
-    def select(self, members: Tensor) -> None:
-        super().select(members)  # includes ``optimizer.param``, the selected weights
-        assert isinstance(self.optimizer.param, nn.Parameter)
-        self.flat_parameters = self.optimizer.param
-
 
 def min_values(values: Tensor) -> Tensor:
     """Return the smaller of the values of K = 2 critics, or the values of K = 1 critic, ``[M, K, B] -> [M, B]``."""
@@ -211,7 +203,6 @@ class TwinCriticAgent(OffPolicyAgent):
     A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_draws`)."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
-    per_member = (*OffPolicyAgent.per_member, "critics", "action_noise")
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
 

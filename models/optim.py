@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 from models.layers import BLOCK
-from models.state import PerMember, check_like
+from models.state import Stateful, check_like
 
 
 def _undecorated(method: Callable[..., Any]) -> Any:
@@ -110,7 +110,7 @@ def _corrections(betas: tuple[float, float]) -> tuple[Tensor, Tensor]:
     return torch.tensor(factor1), torch.tensor(root_correction2)
 
 
-class FlatOptimizer(PerMember):
+class FlatOptimizer(Stateful):
     """Base class of Adam for one parameter ``param [M, D]`` of M members, each with a learning rate in ``lr``::
 
         optimizer.zero_grad()
@@ -122,7 +122,6 @@ class FlatOptimizer(PerMember):
     `torch.optim.Optimizer`, whose hooks take a tenth of the time of a step at these sizes.
     """
 
-    per_member = ("param", "lr", "mean", "square", "count")
     saved = ("mean", "square", "count")
     count: Any  # number of steps, of all members or of each
     update: Callable[..., None]

@@ -121,12 +121,6 @@ class ReplayBuffer:
             columns |= dict(zip(numbers, number_columns.unbind(0), strict=True))
         return columns
 
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']``)."""
-        self._tables = {dtype: table[:, members] for dtype, table in self._tables.items()}
-        self.members = len(members)
-        self._member_indices = self._member_indices[: self.members]
-
     def state_dict(self) -> dict[str, Any]:
         """Return copies of all filled rows, and the position of the next write."""
         return {"rows": {name: rows.clone() for name, rows in self.rows().items()}, "position": self.position}

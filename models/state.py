@@ -1,12 +1,11 @@
-"""State of members (independent agents that are trained together): how it is reduced to some members, saved, and
-checked when it is loaded from a file."""
+"""State of objects in checkpoints: how it is saved, and checked when it is loaded from a file."""
 
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 _NOT_NEGATIVE = ("square", "second_moment", "noise_std")  # prefixes of names of tensors whose numbers are at least 0
 
@@ -16,21 +15,11 @@ class StateError(ValueError):
     the value and the expected value."""
 
 
-class PerMember:
-    """Base class of objects that hold the state of M members.
+class Stateful:
+    """Base class of objects with a state in checkpoints. ``saved`` names the attributes in `state_dict`: tensors,
+    dictionaries of tensors, numbers, and objects with a method `state_dict`."""
 
-    ``per_member`` names the attributes that `select` reduces: tensors ``[M, ...]``, lists of M items, dictionaries of
-    such tensors, and objects with a method `select`. One that is None or a plain number is not changed. ``saved`` names
-    the attributes in `state_dict`: tensors, dictionaries of tensors, numbers, and objects with a method `state_dict`.
-    """
-
-    per_member: ClassVar[tuple[str, ...]] = ()
     saved: ClassVar[tuple[str, ...]] = ()
-
-    def select(self, members: Tensor) -> None:
-        """Keep only ``members`` (indices ``[M']`` int64)."""
-        for name in self.per_member:
-            setattr(self, name, select_members(getattr(self, name), members))
 
     def state_dict(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.saved}
@@ -45,22 +34,6 @@ class PerMember:
                 continue
             value = check_like(current_value, state[name], f"{type(self).__name__}.{name}")
             setattr(self, name, value.to(current_value.device) if isinstance(value, Tensor) else value)
-
-
-def select_members(value: Any, members: Tensor) -> Any:
-    """Return ``value``, an attribute in `PerMember.per_member`, for ``members`` (indices ``[M']``) only. Objects with a
-    method ``select`` are changed in place and returned."""
-    if isinstance(value, nn.Parameter):
-        return nn.Parameter(value.detach()[members], requires_grad=value.requires_grad)
-    if isinstance(value, Tensor):
-        return value[members]
-    if isinstance(value, list):
-        return [value[m] for m in members.tolist()]
-    if isinstance(value, dict):
-        return {name: item[members] for name, item in value.items()}
-    if hasattr(value, "select"):
-        value.select(members)
-    return value
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:

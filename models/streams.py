@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.spaces import Continuous, Discrete
-from models.state import PerMember, check_like, require, select_members
+from models.state import check_like, require
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
@@ -30,14 +30,13 @@ def numbered_seed(seed: int, number: int) -> int:
     return (seed * 1_000_003 + number) % 2**63
 
 
-class Streams(PerMember):
+class Streams:
     """M independent random generators. The first axis of all sampled numbers is the member axis.
 
     Sample many numbers at once, because a method calls each of the M generators once. If the amount of numbers depends
     on other members (a rollout lasts as long as its longest episode), sample from a `fork`.
     """
 
-    per_member = ("generators",)
     device = torch.device("cpu")  # of the sampled numbers
 
     def __init__(self, seeds: Sequence[int]):
@@ -130,11 +129,6 @@ class SharedStreams(Streams):
     def get_state(self) -> Tensor:
         return super().get_state().index_select(0, self._generator_index)
 
-    def select(self, members: Tensor) -> None:
-        # Indices of the generators that are still used, and for each member the index of its generator among these.
-        used_generators, self._generator_index = self._generator_index[members].unique(return_inverse=True)
-        super().select(used_generators)
-
     def set_state(self, state: Tensor) -> None:
         check_like(self.get_state(), state, "random generators")
         for index, generator_state in zip(self._generator_index.tolist(), state, strict=True):
@@ -201,15 +195,6 @@ class Blocks:
     def _split(self) -> Mapping[str, Sequence[Any]]:
         """Split the current block by steps: ``{name: T times [M, ...]}``."""
         return {name: values.unbind(1) for name, values in self.block.items()}
-
-    def select(self, members: Tensor) -> None:
-        """Keep only the streams and numbers of ``members`` (indices ``[M']``)."""
-        self.streams.select(members)
-        self.block_start, self.block = self.block_start[members], select_members(self.block, members)
-        if self._next is not None:
-            next_start, next_block = self._next
-            self._next = next_start[members], select_members(next_block, members)
-        self._by_step = None
 
     def seek(self, start_state: Tensor, number: int) -> None:
         """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this

@@ -66,7 +66,7 @@ _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
 # Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the
 # exam do not train on the task itself.
 _FAST_RATE = 1000
-_LONGEST, _FEWEST_STEPS = 1800, 10_000  # seconds of a training in a slow environment, and smallest number of its steps
+_MAX_SECONDS, _MIN_STEPS = 1800, 10_000  # of a training in a slow environment
 # Settings of teachers, which have to suit tasks of any scale.
 _TEACHERS: dict[str, dict[str, Any]] = {
     "PPO": LONG_ROLLOUTS | {"normalize_obs": True, "normalize_reward": True},
@@ -118,10 +118,10 @@ class Task:
         return self.options.race_steps or self._affordable_steps(RACE_STEPS, 2 * self.options.race_agents)
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
-        """Return ``steps`` or, in a slow environment, as many as each of ``agents`` can make in `_LONGEST` seconds of
-        all, rounded to two digits, but at least `_FEWEST_STEPS`."""
-        affordable = float(f"{self.results['probe']['steps_per_second'] * _LONGEST / agents:.1e}")
-        return min(steps, max(_FEWEST_STEPS, int(affordable))) if self.is_slow else steps
+        """Return ``steps`` or, in a slow environment, a smaller number: ``agents`` agents with so many steps each take
+        `_MAX_SECONDS` together. It has two digits other than 0, and is at least `_MIN_STEPS`."""
+        affordable = float(f"{self.results['probe']['steps_per_second'] * _MAX_SECONDS / agents:.1e}")
+        return min(steps, max(_MIN_STEPS, int(affordable))) if self.is_slow else steps
 
     def save(self) -> None:
         """Write the settings and the results to `RESULTS`."""

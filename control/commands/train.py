@@ -171,7 +171,7 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
 
 def _loggers(run: RunConfig, folder: Path, resumes: bool) -> list[Logger]:
     """Return Lightning's logger for wandb, MLflow or Trackio, in a list. It is empty for other loggers, because
-    `RunLog` writes metrics.csv and TensorBoard. ``resumes`` is whether the run goes on from a checkpoint."""
+    `RunLog` writes metrics.csv and TensorBoard. ``resumes``: the run continues from a checkpoint."""
     if run.logger not in _PACKAGE_LOGGERS:
         return []
     name = "/".join(folder.parts[-4:])  # EXPERIMENT/IMPLEMENTATION/seed_N/version_K

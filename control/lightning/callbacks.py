@@ -335,9 +335,7 @@ class StopWhenFlat(EarlyStopping):
         if module.gradient_steps:
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
             reaches_max = best < self.max_return <= score
-            self.min_delta = 0.01 * max(0.0, best - self.baseline)
-            if reaches_max or not math.isfinite(best):  # better by less also counts
-                self.min_delta = 0.0
+            self.min_delta = 0.0 if reaches_max else 0.01 * max(0.0, best - self.baseline)
             super().on_train_epoch_end(trainer, module)
             if reaches_max:
                 self.patience = math.ceil(self.patience / 4)

@@ -454,9 +454,8 @@ def _search_results(subjects: Sequence[Subject]) -> Iterator[tuple[str, Table | 
 
 def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     """Return the tables of all settings (``table``) and of ``changes``, whether the defaults are ``known``, and the
-    ``module`` without which they are not, empty if there is none. Changes are settings that differ
-    between the groups or from the defaults; their table is None if there are none. Returns None if no run has a
-    config.yaml."""
+    ``module`` without which they are not, empty if there is none. Changes are settings that differ between the groups
+    or from the defaults; their table is None if there are none. Returns None if no run has a config.yaml."""
     folders = [folder for subject in subjects for folder in subject.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.texts))
     if not names:
@@ -487,7 +486,7 @@ def _settings(subjects: Sequence[Subject]) -> dict[str, Any] | None:
     return {
         "changes": Table([header, *changes], caption, numeric=False) if changes else None,
         "known": bool(defaults),
-        "module": folders[0].texts.get("gamename", "").rpartition(":")[0],  # of an environment of the user
+        "module": subjects[0].game.rpartition(":")[0],  # of an environment of the user
         "table": Table([header, *rows], "All settings", numeric=False),
     }
 

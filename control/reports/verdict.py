@@ -138,8 +138,8 @@ def _play(
             steps += int(episodes.lengths.sum())
             returns[name] += episodes.returns[0].tolist()
             if watch is not None:
-                played = num_episodes + real.envs * number / len(policies)
-                watch(min(1.0, max(played / count, steps / max_steps)))
+                mean_episodes = num_episodes + real.envs * number / len(policies)  # of a policy
+                watch(min(1.0, max(mean_episodes / count, steps / max_steps)))
         num_episodes += real.envs
     return returns, steps
 

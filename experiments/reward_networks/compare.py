@@ -75,9 +75,6 @@ class Given:
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
         return self.potential(obs)
 
-    def select(self, members: Tensor) -> "Given":
-        return self
-
 
 class Fixed:
     """Stand-in for `envs.make.Stages` with one fixed reward: ``weight`` times the task's, shaped by ``potential``."""

@@ -14,7 +14,6 @@ D is the number of parameters of one proxy, and ``flat [M, D]`` has all paramete
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
 from models.contract import Policy
@@ -48,7 +47,6 @@ class Trainee(Protocol):
     """The agents that train on proxies: M members with E = ``envs`` environments each, and their settings."""
 
     envs: int
-    device: torch.device
 
     @property
     def members(self) -> int: ...

@@ -77,7 +77,6 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
     """
 
     action_kinds = (Discrete,)
-    per_member = (*OffPolicyAgent.per_member, "target_parameters")
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)

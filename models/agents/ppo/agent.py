@@ -71,7 +71,6 @@ class Agent(InnerAgent):
     takes_images = True
     main_loss = "total_loss"
     learns_from_rollouts = True
-    per_member = (*InnerAgent.per_member, *_STATE, "_skipped_updates")
     saved = (*_STATE, "steps")
     groups = staticmethod(groups)
 

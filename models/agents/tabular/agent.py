@@ -62,7 +62,6 @@ class Agent(EpsilonGreedy, InnerAgent):
     action_kinds = (Discrete,)
     takes_cells_only = True
     saved = ("visits", "planned", "episodes", "steps", "curiosity", "noise")
-    per_member = (*InnerAgent.per_member, "flat_parameters", "lr", "discount", *saved)
     sample_config = staticmethod(sample_config)
 
     def __init__(self, config: Config, spaces: Spaces, seeds: Sequence[int]):

@@ -17,8 +17,6 @@ class Agent(TwinCriticAgent):
     Source: Fujimoto et al. 2018, algorithm 1.
     """
 
-    per_member = (*TwinCriticAgent.per_member, "target_parameters")
-
     def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""
         weights = super()._initial_weights(streams)

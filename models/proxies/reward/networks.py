@@ -153,7 +153,3 @@ class Phi:
         this function, sign(y) (exp |y| - 1), with |y| at most ``MOST_EXPONENT``."""
         scaled = outputs * self._scale
         return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
-
-    def select(self, members: Tensor) -> "Phi":
-        """Return the reward networks of ``members`` (indices ``[M']``) only."""
-        return Phi(self.networks, self.flat[members])

@@ -282,13 +282,6 @@ class Program:
         outputs = self.networks.parts["initial"].forward(self.layers["initial"], noise.transpose(1, 2))[-1]
         return outputs.transpose(1, 2)
 
-    def select(self, members: Tensor) -> "Program":
-        """Return the networks of ``members`` (indices ``[M']``) only."""
-        return Program(self.networks, self.flat[members])
-
-    def to(self, device: torch.device) -> "Program":
-        return Program(self.networks, self.flat.to(device))
-
 
 def scale_states(states: Tensor, fixed: Mapping[str, Tensor]) -> Tensor:
     """Scale ``states [M, N, S]`` as inputs of the target networks, by center and spread in `Networks.fixed`."""
