@@ -42,6 +42,7 @@ from control.commands.train import train
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
+from control.lightning.board import show_learned
 from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
 from control.loops.process import configure_process
@@ -174,7 +175,6 @@ class Learned:
 def learn(settings: Settings) -> int:
     """Run the stages of ``--learn``, print their results, and write the page. Return 0 if no stage failed, else 1."""
     configure_process(settings.run)
-    started = time.monotonic()
     try:
         learned = learn_in_folder(settings)
     except KeyboardInterrupt:
@@ -185,7 +185,8 @@ def learn(settings: Settings) -> int:
     proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
     commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
-    lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(time.monotonic() - started))]
+    seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
+    lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(seconds))]
     for name, file in files.items():
         if (folder / file).exists():
             lines.append((name, f"{file} (open it in a browser)" if file == PAGE else file))
@@ -269,6 +270,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)
+    if sentences := " ".join(conclusion(task.results)):
+        show_learned(task.folder, sentences, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}
     if verbose and (sentence := " ".join(conclusion(results))):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
@@ -297,8 +300,10 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
     text = f"{training.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
     if training:
-        text = f"{text}; the best checkpoint is of step {training['best_steps']:,}, and training took "
-        text += f"{training['real_steps']:,} steps"
+        steps = training["real_steps"]
+        end = "which are all" if steps >= task.teacher_steps else "until returns no longer improved"
+        text = f"{text}; training took {steps:,} steps, {end}, and the best checkpoint is of step"
+        text = f"{text} {training['best_steps']:,}"
     result = training | {"text": text, "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}

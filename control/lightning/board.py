@@ -111,6 +111,17 @@ def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
         add_image(writer, tag, path, int(module.env_steps[0]))
 
 
+def show_learned(folder: Path, sentences: str, figure: Path) -> None:
+    """Add the conclusion of ``--learn`` and its ``figure``, if there is one, to TensorBoard. They replace earlier
+    ones."""
+    for event_file in folder.glob("events.out.tfevents.*"):
+        event_file.unlink()
+    with SummaryWriter(str(folder)) as writer:
+        writer.add_text("conclusion", sentences)
+        if figure.exists():
+            add_image(writer, "returns", figure, 0)
+
+
 def add_image(writer: SummaryWriter, tag: str, path: Path, steps: int) -> None:
     """Add a picture or an animated GIF to the images of ``tag``."""
     from PIL import Image
