@@ -47,8 +47,9 @@ from control.lightning.callbacks import StopWhenFlat
 from control.loops.build import spaces_of
 from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
-from control.reports.learned import FIGURE, GOOD_FRACTION, PAGE, conclusion, write_page
+from control.reports.learned import FIGURE, PAGE, write_page
 from control.reports.search import quartiles
+from control.reports.stages import GOOD_FRACTION, conclusion, stage_text
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
@@ -260,6 +261,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
                 task.results[name] = STAGES[name](task, watch)
             spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
             task.results[name] |= {key: round(value, 2) for key, value in spent.items()}
+            task.results[name]["text"] = stage_text(name, task.results[name])
             task.save()
         if verbose:
             print_named(name, f"{task.results[name]['text']}{_time_left(task, names)}", 9)
@@ -283,11 +285,9 @@ def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     started = time.perf_counter()
     baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
-    text = f"random play {baselines.random}, best constant action ({baselines.action}) {baselines.constant}"
-    text = f"{text} in {baselines.random.count} episodes each; {rate:,.0f} steps/s"
     scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
     speed = {"real_steps": baselines.real_steps, "steps_per_second": rate}
-    return {"text": text} | scores | {"action": baselines.action} | speed
+    return {**scores, "action": baselines.action, **speed}
 
 
 def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -298,13 +298,7 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
         training = _train_teacher(task, watch_part(watch, 0, 0.95))
     act = teacher(task.teacher, task.game, task.spaces)
     score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
-    text = f"{training.get('implementation', task.teacher)} returns {score} in {score.count} new episodes"
-    if training:
-        steps = training["real_steps"]
-        end = "which are all" if steps >= task.teacher_steps else "until returns no longer improved"
-        text = f"{text}; training took {steps:,} steps, {end}, and the best checkpoint is of step"
-        text = f"{text} {training['best_steps']:,}"
-    result = training | {"text": text, "score": dataclasses.asdict(score)}
+    result = {**training, "policy": training.get("implementation", task.teacher), "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
     return result
@@ -349,6 +343,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     shutil.copyfile(best, task.folder / TEACHER)
     steps = {
         "real_steps": int(Run(folder).metrics["env_steps"].max()),
+        "max_steps": task.teacher_steps,
         "best_steps": int(checkpoints.load(best).run_state["env_steps"][0]),
     }
     run_folder = str(folder.relative_to(task.folder))
@@ -388,10 +383,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     if len(clones) > 1:  # the highest of several scores is an overestimate
         score = judge(settings, flat, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
-    percent = 100 * task.fraction(score)
-    text = f"its policy returns {score} in {score.count} new episodes, {percent:.0f} % of the way from random play to"
-    text = f"{text} the teacher"
-    return {"text": text, "score": dataclasses.asdict(score), "real_steps": sum(real_steps)}
+    fraction = task.fraction(score)
+    return {"score": dataclasses.asdict(score), "fraction": fraction, "real_steps": sum(real_steps)}
 
 
 def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -404,8 +397,7 @@ def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
     flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
     explained = stages.explained_variance
     _write_proxy(task, REWARD, settings, flat, {"explained_variance": explained})
-    text = f"the teacher's returns from {sum(real_steps):,} steps, {100 * explained:.0f} % of their variance explained"
-    return {"text": text, "real_steps": sum(real_steps), "explained_variance": explained}
+    return {"real_steps": sum(real_steps), "explained_variance": explained}
 
 
 def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -433,17 +425,14 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     teacher_score = task.score("teacher", "score")
     advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else ""
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
-    steps = proxy.config.steps_in_use
-    text = ", ".join(f"{name} {score}" for name, score in agents.items())
-    text = f"{text} ({count} {'agents' if count > 1 else 'agent'} each)"
-    if real:
-        real_text = ", ".join(f"{name} {score}" for name, score in real.items())
-        text = f"{text}; after {steps:,} steps on the task itself {real_text}"
-        text = f"{text} ({_REAL_AGENTS} agents{' each' if len(real) > 1 else ''})"
-    scores = {"agents": {name: dataclasses.asdict(score) for name, score in agents.items()}}
-    scores |= {"real": {name: dataclasses.asdict(score) for name, score in real.items()}}
-    counts = {"steps": steps, "real_steps": real_steps}
-    return {"text": text} | scores | counts | {"failed": not verdict["passed"], "verdict": verdict}
+    return {
+        "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
+        "real": {name: dataclasses.asdict(score) for name, score in real.items()},
+        "steps": proxy.config.steps_in_use,
+        "real_steps": real_steps,
+        "failed": not verdict["passed"],
+        "verdict": verdict,
+    }
 
 
 def _learners_on_task(task: Task) -> tuple[str, ...]:
@@ -499,34 +488,25 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         arms[reward_name]["curves"] = curve.tolist()
         if watch is not None:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
-    text, gain = _race_text(name, count, solved, steps, arms)
-    values = {"agent": name, "agents": count, "gain": gain, "solved": solved, "test_every": test_every, "arms": arms}
-    return {"text": text, "real_steps": real_steps} | values
+    return {
+        "agent": name,
+        "agents": count,
+        "steps": steps,
+        "test_every": test_every,
+        "solved": solved,
+        "arms": arms,
+        "gain": _is_gain(arms["learned"], arms["task"], solved),
+        "real_steps": real_steps,
+    }
 
 
-def _race_text(name: str, count: int, solved: float, steps: int, arms: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return the result of the stage `race` with ``count`` agents ``name`` as text, and whether the learned reward
-    makes agents faster. ``arms`` has the results with the ``learned`` reward and with the reward of the ``task``: the
-    median steps until a test has the return ``solved`` (None without such a test), the mean return of late tests, and
-    the discount."""
-    learned, baseline = arms["learned"], arms["task"]
+def _is_gain(learned: Mapping[str, Any], baseline: Mapping[str, Any], solved: float) -> bool:
+    """Return whether agents with the learned reward reach the return ``solved`` clearly sooner than with the task's
+    reward (``baseline``). A smaller difference may be chance, and a reward that is quick at first may be worse in the
+    end."""
     learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
-    learned_text, baseline_text = (
-        f"after {median:,.0f} steps" if median < math.inf else f"in no test of {steps:,} steps"
-        for median in (learned_steps, baseline_steps)
-    )
-    agents = f"{count // 2 + 1} of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
-    text = f"{agents} {100 * GOOD_FRACTION:.0f} % of the way to the teacher ({number_text(solved)})"
-    text = f"{text} {learned_text} with the learned reward, and {baseline_text} with the task's"
-    # A smaller difference may be chance, and a reward that is quick at first may be worse in the end.
     is_sooner = learned_steps < baseline_steps and learned_steps <= _SOONER * baseline_steps
-    gain = is_sooner and learned["late"] >= min(solved, baseline["late"])
-    if not gain:
-        text = f"no clear gain: {text}"
-    elif baseline_steps < math.inf:
-        text = f"{text}: {baseline_steps / learned_steps:.1f} times sooner"
-    late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"
-    return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})", gain
+    return is_sooner and learned["late"] >= min(solved, baseline["late"])
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
@@ -537,8 +517,8 @@ STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
     "reward": _make_reward,
     "race": _compare_rewards,
 }
-"""The stages by name, in order. Each returns its results as data for JSON: a ``text`` for the terminal, whether it
-``failed``, and a ``verdict`` if it has one."""
+"""The stages by name, in order. Each returns its results as data for JSON, with ``failed`` and a ``verdict`` if it
+judges agents. `stage_text` makes a sentence of them."""
 _REQUIRED = {
     "probe": (),
     "teacher": ("probe",),
@@ -597,40 +577,51 @@ def _command_text(task: Task) -> str:
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes left``. It is
-    empty if there are none. The shorter time assumes that the teacher reaches its best return at once, in episodes as
-    short as in random play, and that agents train in machine code; the longer time assumes none of this. Both use the
-    speed that the stage `probe` measured."""
+    empty if there are none."""
+    remaining = [times for name, times in _stage_times(task).items() if name in names and name not in task.results]
+    shorter, longer = sum(times[0] for times in remaining), sum(times[1] for times in remaining)
+    if longer < 1:
+        return ""
+    divisor, unit = (60, "minutes") if longer >= 90 else (1, "seconds")
+    first, last = round(shorter / divisor), round(longer / divisor)
+    if first == 0:
+        return f"; up to {last} {unit} left"
+    return f"; about {first if first == last else f'{first} to {last}'} {unit} left"
+
+
+def _stage_times(task: Task) -> dict[str, tuple[float, float]]:
+    """Return a shorter and a longer time of each stage after `probe`, in seconds. The shorter time assumes that the
+    teacher reaches its best return at once, in episodes as short as in random play, and that agents train in machine
+    code; the longer time assumes none of this. Both use the speed that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
-    step_time = 1 / probe["steps_per_second"]  # all times are in seconds
+    update_time, fit_time = _SECONDS["update"], _SECONDS["fit"]
+    step_time = 1 / probe["steps_per_second"]
     episode_time = step_time * probe["real_steps"] / max(1, probe["random"]["count"])
-    teacher_steps = task.teacher_steps if options.teacher is None else 0
-    judging_time = _JUDGING_EPISODES * episode_time
-    num_tests = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES if options.teacher is None else 0
     longest_episode_time = step_time * (task.spaces.max_episode_steps or _TIME_LIMIT)
+
+    judging_time = _JUDGING_EPISODES * episode_time
+    teacher_times = 0.0, judging_time
+    if options.teacher is None:
+        steps, num_tests = task.teacher_steps, _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES
+        training_time = steps * (step_time + update_time)
+        teacher_times = (
+            _PATIENCE * (steps * step_time + num_tests * episode_time),
+            training_time + num_tests * longest_episode_time + judging_time,
+        )
+
     num_real_agents = _REAL_AGENTS * len(_learners_on_task(task))
     num_agents = options.exam_agents * len(learners(task.spaces)) + num_real_agents
     real_time = num_real_agents * (options.exam_steps or _STEPS["exam"]) * step_time
     agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
-    agent_time *= 1 if isinstance(task.spaces.actions, Discrete) else 5  # TD3 and SAC have five networks
+    if not isinstance(task.spaces.actions, Discrete):
+        agent_time *= 5  # TD3 and SAC have five networks
+    test_time = 10 * episode_time  # of an agent
+
     race_steps = 2 * options.race_agents * task.race_steps
-    update_time, fit_time = _SECONDS["update"], _SECONDS["fit"]
-    estimates = {  # stage -> shorter and longer time
-        "teacher": (
-            _PATIENCE * (teacher_steps * step_time + num_tests * episode_time),
-            teacher_steps * (step_time + update_time) + num_tests * longest_episode_time + judging_time,
-        ),
+    return {
+        "teacher": teacher_times,
         "bandit": (fit_time / 2, _STEPS["bandit"] * step_time + fit_time),
-        "exam": (
-            num_agents * agent_time / 4 + real_time / 2,
-            num_agents * (agent_time + 10 * episode_time) + real_time,  # 10 test episodes
-        ),
+        "exam": (num_agents * agent_time / 10 + real_time / 2, num_agents * (agent_time + test_time) + real_time),
         "reward": (fit_time / 2, _STEPS["reward"] * step_time + fit_time),
         "race": (race_steps * step_time / 5, race_steps * (step_time + update_time)),
     }
-    remaining = [estimates[name] for name in names if name not in task.results]
-    shorter, longer = sum(times[0] for times in remaining), sum(times[1] for times in remaining)
-    divisor, unit = (60, "minutes") if longer >= 90 else (1, "seconds")
-    numbers = [f"{seconds / divisor:.0f}" for seconds in (shorter, longer)]
-    start = "up to" if numbers[0] == "0" else "about"
-    numbers = [number for number in dict.fromkeys(numbers) if number != "0"]
-    return f"; {start} {' to '.join(numbers)} {unit} left" if longer >= 1 else ""

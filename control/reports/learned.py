@@ -1,8 +1,5 @@
 """The page of `--learn`: one HTML file with the results of the stages, and its figure. Its template is
 ``learned.html.j2``.
-
-The stages are `probe` (random play, constant actions), `teacher` (an agent learns the task), `bandit` (an environment
-made from the teacher's policy), `exam` (fresh agents train on it), `reward`, and `race` (fresh agents train with it).
 """
 
 import time
@@ -14,13 +11,13 @@ import numpy as np
 
 from control.reports.page import render
 from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
+from control.reports.stages import GOOD_FRACTION, conclusion
 from control.reports.tables import Table, number_text
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
 from understudy.program import IDS
 
 FIGURE, PAGE = "exam.png", "page.html"
-GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
@@ -44,28 +41,6 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     )
     atomic_write_text(folder / PAGE, page)
     return folder / PAGE
-
-
-def conclusion(results: Mapping[str, Any]) -> list[str]:
-    """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
-    that has one, the mean returns of the exam's agents that trained on the task itself, the environment's cost in steps
-    of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
-    verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
-    sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
-    if exam := results.get("exam"):
-        scores = ", ".join(f"{name} {number_text(score['mean'])}" for name, score in exam["real"].items())
-        if scores:
-            sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
-        steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
-        excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
-        cost = f"{steps:,} steps of the task{excluded}"
-        if scores:
-            cost = f"{cost}, as many as {steps / exam['steps']:.1f} of these agents"
-        sentences.append(f"The environment took {cost}; agents on it take none.")
-    if race := results.get("race"):
-        gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
-        sentences.append(f"The learned reward {gain}.")
-    return sentences
 
 
 def _scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

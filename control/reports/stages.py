@@ -1,0 +1,115 @@
+"""Sentences about the results of `--learn`: one for each stage, and the conclusion.
+
+The stages are `probe` (random play, constant actions), `teacher` (an agent learns the task), `bandit` (an environment
+made from the teacher's policy), `exam` (fresh agents train on it), `reward`, and `race` (fresh agents train with it).
+Their results are data of JSON. A score is a dictionary of the fields of `control.reports.verdict.Score`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from control.reports.tables import number_text
+
+GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
+
+
+def stage_text(name: str, result: Mapping[str, Any]) -> str:
+    """Return the ``result`` of the stage ``name`` as text for a terminal."""
+    texts = {
+        "probe": _probe_text,
+        "teacher": _teacher_text,
+        "bandit": _bandit_text,
+        "exam": _exam_text,
+        "reward": _reward_text,
+        "race": _race_text,
+    }
+    return texts[name](result)
+
+
+def conclusion(results: Mapping[str, Any]) -> list[str]:
+    """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
+    that has one, the mean returns of the exam's agents that trained on the task itself, the environment's cost in steps
+    of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
+    verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
+    sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
+    if exam := results.get("exam"):
+        scores = _scores_text(exam["real"])
+        if scores:
+            sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
+        steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
+        excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
+        cost = f"{steps:,} steps of the task{excluded}"
+        if scores:
+            cost += f", as many as {steps / exam['steps']:.1f} of these agents"
+        sentences.append(f"The environment took {cost}; agents on it take none.")
+    if race := results.get("race"):
+        gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
+        sentences.append(f"The learned reward {gain}.")
+    return sentences
+
+
+def _probe_text(result: Mapping[str, Any]) -> str:
+    random, constant = result["random"], result["constant"]
+    random_text = f"random play {number_text(random['mean'])}"
+    constant_text = f"best constant action ({result['action']}) {number_text(constant['mean'])}"
+    episodes = f"{random['count']} episodes each"
+    return f"{random_text}, {constant_text} in {episodes}; {result['steps_per_second']:,.0f} steps/s"
+
+
+def _teacher_text(result: Mapping[str, Any]) -> str:
+    score = result["score"]
+    text = f"{result['policy']} returns {number_text(score['mean'])} in {score['count']} new episodes"
+    if "real_steps" not in result:  # a teacher of the user
+        return text
+    end = "which are all" if result["real_steps"] >= result["max_steps"] else "until returns no longer improved"
+    training = f"training took {result['real_steps']:,} steps, {end}"
+    return f"{text}; {training}, and the best checkpoint is of step {result['best_steps']:,}"
+
+
+def _bandit_text(result: Mapping[str, Any]) -> str:
+    score = result["score"]
+    returns = f"its policy returns {number_text(score['mean'])} in {score['count']} new episodes"
+    return f"{returns}, {100 * result['fraction']:.0f} % of the way from random play to the teacher"
+
+
+def _exam_text(result: Mapping[str, Any]) -> str:
+    text = f"{_scores_text(result['agents'])} ({_count_text(result['agents'])})"
+    if result["real"]:
+        real = f"{_scores_text(result['real'])} ({_count_text(result['real'])})"
+        text += f"; after {result['steps']:,} steps on the task itself {real}"
+    return text
+
+
+def _scores_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the mean returns of kinds of agents, such as ``DDQN 500.0, PPO 498.2``."""
+    return ", ".join(f"{name} {number_text(score['mean'])}" for name, score in scores.items())
+
+
+def _count_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the number of agents of each kind, such as ``8 agents each``."""
+    count = next(iter(scores.values()))["count"]
+    agents = f"{count} agents" if count != 1 else "1 agent"
+    return agents if len(scores) == 1 else f"{agents} each"
+
+
+def _reward_text(result: Mapping[str, Any]) -> str:
+    variance = f"{100 * result['explained_variance']:.0f} % of their variance explained"
+    return f"the teacher's returns from {result['real_steps']:,} steps, {variance}"
+
+
+def _race_text(result: Mapping[str, Any]) -> str:
+    learned, baseline = result["arms"]["learned"], result["arms"]["task"]
+    count, name = result["agents"], result["agent"]
+    agents = f"{count // 2 + 1} of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
+    goal = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher ({number_text(result['solved'])})"
+    moments = []  # at which they come there
+    for arm in (learned, baseline):
+        never = f"in no test of {result['steps']:,} steps"
+        moments.append(never if arm["median"] is None else f"after {arm['median']:,.0f} steps")
+    text = f"{agents} {goal} {moments[0]} with the learned reward, and {moments[1]} with the task's"
+    if not result["gain"]:
+        text = f"no clear gain: {text}"
+    elif baseline["median"] is not None:
+        text += f": {baseline['median'] / learned['median']:.1f} times sooner"
+    late = f"mean returns in the last quarter: {number_text(learned['late'])} and {number_text(baseline['late'])}"
+    return f"{text}; {late} (discounts {learned['discount']} and {baseline['discount']})"
