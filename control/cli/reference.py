@@ -190,7 +190,10 @@ def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]
         help_text = flag.meta["help"]
         stop = "" if help_text.endswith(".") else "."
         start = f"- **`{flag.name}`** (`{as_word(flag.default, ',') or 'empty'}`): {help_text}{stop}"
-        yield _wrap(f"{start}{allowed_sentence}{alias_sentence}", "  ")
+        details = f"{allowed_sentence}{alias_sentence}".strip()
+        yield _wrap(start, "  ") + ("\\" if details else "")  # Markdown's line break
+        if details:
+            yield "  " + _wrap(f"*{details}*", "  ")
     yield ""
 
 
