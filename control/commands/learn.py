@@ -49,7 +49,7 @@ from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, PAGE, write_page
 from control.reports.search import quartiles
-from control.reports.stages import GOOD_FRACTION, conclusion, stage_text
+from control.reports.stages import GOOD_FRACTION, conclusion, returns_table, stage_text
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
@@ -275,8 +275,10 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     if sentences := " ".join(conclusion(task.results)):
         show_learned(task.folder, sentences, task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}
-    if verbose and (sentence := " ".join(conclusion(results))):
+    if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
         print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
+        if "exam" in results:
+            print(f"\n{returns_table(results)}\n")
     return not failures
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from control.reports.page import render
 from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
-from control.reports.stages import GOOD_FRACTION, conclusion
-from control.reports.tables import Table, number_text
+from control.reports.stages import GOOD_FRACTION, conclusion, exam_scores, returns_table
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
 from understudy.program import IDS
@@ -33,7 +32,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         results=results,
         conclusion=conclusion(results),
         figure=figure,
-        returns=_table(_scores(results)) if figure else None,
+        returns=returns_table(results) if figure else None,
         files=sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json")),
         command=command,
         date=time.strftime("%Y-%m-%d"),
@@ -43,31 +42,10 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     return folder / PAGE
 
 
-def _scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the scores (fields of `Score` by name) of random play, a constant action, the teacher, its clone and fresh
-    agents, by their names in the figure."""
-    probe, exam = results["probe"], results["exam"]
-    scores = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
-    scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
-    scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
-    scores |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
-    return scores
-
-
-def _table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return the table of ``scores``, which `_scores` returns."""
-    rows = [["returns on the task", "mean", "± 2 standard errors", "IQM", "its 95 % interval", "count"]]
-    for name, score in scores.items():
-        interval = " to ".join(map(number_text, score["bounds"])) if score["bounds"] else "-"
-        numbers = [number_text(number) for number in (score["mean"], 2 * score["error"], score["iqm"])]
-        rows.append([name, *numbers, interval, str(score["count"])])
-    return Table(rows)
-
-
 def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
     the learning curves with both rewards, if the stage `race` has run."""
-    race, rows = results.get("race"), _scores(results)
+    race, rows = results.get("race"), exam_scores(results)
     cells = [[0, 1]] if race else [[0]]
     with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
         means = [row["mean"] for row in rows.values()]

@@ -8,7 +8,7 @@ Their results are data of JSON. A score is a dictionary of the fields of `contro
 from collections.abc import Mapping
 from typing import Any
 
-from control.reports.tables import number_text
+from control.reports.tables import Table, number_text
 
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
@@ -26,26 +26,53 @@ def stage_text(name: str, result: Mapping[str, Any]) -> str:
     return texts[name](result)
 
 
-def conclusion(results: Mapping[str, Any]) -> list[str]:
+def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
     that has one, the mean returns of the exam's agents that trained on the task itself, the environment's cost in steps
-    of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
+    of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these.
+    ``with_returns=False`` leaves out the numbers that `returns_table` shows."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     if exam := results.get("exam"):
+        if not with_returns:
+            sentences = sentences[:1]  # the second has the mean returns
         scores = _scores_text(exam["real"])
-        if scores:
+        if scores and with_returns:
             sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
         steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
         excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
         cost = f"{steps:,} steps of the task{excluded}"
         if scores:
-            cost += f", as many as {steps / exam['steps']:.1f} of these agents"
+            cost += f", as many as {steps / exam['steps']:.1f} agents that train on the task itself"
         sentences.append(f"The environment took {cost}; agents on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
     return sentences
+
+
+def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the scores of random play, a constant action, the teacher, its clone and fresh agents, by their names in
+    figures and tables. Requires the results of `exam`."""
+    probe, exam = results["probe"], results["exam"]
+    scores = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
+    scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
+    scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
+    scores |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
+    return scores
+
+
+def returns_table(results: Mapping[str, Any]) -> Table:
+    """Return the table of `exam_scores`: mean returns, their place between random play and the teacher, and the number
+    of agents or, of a single policy, of episodes."""
+    scores = exam_scores(results)
+    random_play, goal = scores["random play"]["mean"], scores["teacher"]["mean"]
+    rows = [["returns on the task", "mean", "± 2 standard errors", "way to teacher", "count"]]
+    for name, score in scores.items():
+        percent = 100 * (score["mean"] - random_play) / (goal - random_play)
+        mean, margin = number_text(score["mean"]), number_text(2 * score["error"])
+        rows.append([name, mean, margin, f"{percent:.0f} %", str(score["count"])])
+    return Table(rows)
 
 
 def _probe_text(result: Mapping[str, Any]) -> str:
