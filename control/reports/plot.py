@@ -218,7 +218,6 @@ def _rounded(values: Array) -> list[list[float]]:
 
 def read_numbers(path: Path) -> Figure:
     """Return the content of a figure from its JSON. Raises SettingError for any other file."""
-    problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
     try:
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
@@ -227,7 +226,7 @@ def read_numbers(path: Path) -> Figure:
     except OSError as error:
         problem = f"which cannot be read: {error.strerror}"
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        pass
+        problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
     raise SettingError(f"plot is '{path}', {problem}")
 
 
