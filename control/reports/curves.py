@@ -67,9 +67,9 @@ def package_of(names: Iterable[str]) -> str:
     return next((family(name).package.rpartition(".")[2] for name in names if name in registered), "")
 
 
-def episode_returns(names: Iterable[str]) -> list[str]:
-    """Return the tags among ``names`` that are returns of episodes. Their panels share limits."""
-    return [tag for tag in names if TAGS[tag].kind == "return" and tag not in (REWARD_RATE, FITNESS)]
+def is_episode_return(tag: str) -> bool:
+    """Return whether a tag is a return of episodes. Panels of such tags share limits and have reference levels."""
+    return TAGS[tag].kind == "return" and tag not in (REWARD_RATE, FITNESS)
 
 
 def game_text(game: str) -> str:
@@ -334,7 +334,7 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
     returns, losses = return_tags(runs), logged(runs, tags("loss"))
     has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
-    reference_levels = levels(names[0], names[2:]) if episode_returns(returns) else []
+    reference_levels = levels(names[0], names[2:]) if any(map(is_episode_return, returns)) else []
     row_lengths = balanced(len(losses) + has_commands)
     lines_note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
     note = "; ".join(filter(None, (lines_note, sources(reference_levels))))

@@ -1,5 +1,5 @@
-"""Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An arm
-(`Arm`) has the curves and scores of a group of runs."""
+"""Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An `Arm`
+of the comparison has the curves and scores of a group of runs."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress, cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,10 +29,15 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 
 @dataclass
 class Arm:
-    """Curves and scores of a group of runs with ``seeds`` seeds and the ``names`` of environment, experiment and
-    implementation (`Group`). ``curves`` maps a tag to G steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps
-    the tag of a return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in
-    the legend. ``game`` is the environment if the figure has several, otherwise empty."""
+    """Curves and scores of a group of runs, one arm of a comparison.
+
+    :param label: name in the legend.
+    :param names: environment, experiment and implementation, as in `Group`.
+    :param seeds: number of seeds.
+    :param curves: by tag, steps ``[G]`` and values ``[N, G]`` of N seeds.
+    :param scores: by tag of a return, means ``[N]`` of the seeds over the last tenth of the epochs.
+    :param game: the environment if the figure has several, otherwise empty.
+    """
 
     label: str
     names: tuple[str, ...]
@@ -48,17 +53,17 @@ class Arm:
 
 
 class Panel(NamedTuple):
-    """A panel of curves: environment, tag, title, label of the y axis, and the arms in it."""
+    """A panel with the curves of one tag in one environment."""
 
     game: str
     tag: str
     title: str
-    label: str
+    ylabel: str
     arms: list[Arm]
 
     @property
     def is_return(self) -> bool:
-        """Whether the panel shows a return, and not a loss."""
+        """Whether the panel shows a return."""
         return TAGS[self.tag].kind == "return"
 
     @property
@@ -77,25 +82,24 @@ class Figure:
     arms: list[Arm]
 
     def __post_init__(self) -> None:
-        """If there are several environments, move the environment from the labels of the arms to ``Arm.game``."""
+        """If there are several environments, set the ``game`` of the arms and leave it out of their labels."""
         if len(_environments(self.arms)) > 1:
-            new_labels, _ = distinct_labels([arm.names[1:] for arm in self.arms])
-            for arm, label in zip(self.arms, new_labels, strict=True):
-                arm.label, arm.game = label, arm.names[0]
+            labels, _ = distinct_labels([arm.names[1:] for arm in self.arms])
+            for arm, label in zip(self.arms, labels, strict=True):
+                arm.label = label
+                arm.game = arm.names[0]
 
     @cached_property
     def arms_by_game(self) -> dict[str, list[Arm]]:
         """Arms of each environment."""
-        games: dict[str, list[Arm]] = {}
-        for arm in self.arms:
-            games.setdefault(arm.game, []).append(arm)
-        return games
+        return _by_game(self.arms)
 
     @cached_property
     def colours(self) -> dict[str, str]:
-        """Colours by label, in the order of the legend."""
-        colour_of = dict(zip(sorted({arm.label for arm in self.arms}), cycle(sheets.COLOURS), strict=False))
-        return {arm.label: colour_of[arm.label] for arm in self.arms}
+        """Colours by label, in the order of the legend. They are assigned in alphabetical order of the labels."""
+        labels = sorted({arm.label for arm in self.arms})
+        colour_by_label = dict(zip(labels, cycle(sheets.COLOURS), strict=False))
+        return {arm.label: colour_by_label[arm.label] for arm in self.arms}
 
     @cached_property
     def levels(self) -> dict[str, list[curves.Level]]:
@@ -104,26 +108,36 @@ class Figure:
 
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
-        """Tag of the return by which algorithms are compared, and their scores ``[N]`` by environment and label. The
-        tag is the greedy return if all have it. Algorithms with fewer than three seeds are omitted, and so are searches
-        unless all arms are searches."""
+        """``(tag, tasks)``: the tag of the return by which algorithms are compared, and their scores ``[N]`` by
+        environment and label. The tag is the greedy return if all have it. Algorithms with fewer than three seeds are
+        omitted, and so are searches unless all arms are searches."""
         arms = [arm for arm in self.arms if not arm.is_search] or self.arms
         shared = [tag for tag in TAGS if all(tag in arm.scores for arm in arms)]
         if not shared:
             return "", {}
         tag = GREEDY if GREEDY in shared else shared[0]
-        tasks: dict[str, dict[str, Array]] = {}
-        for arm in arms:
-            tasks.setdefault(arm.game, {})[arm.label] = arm.scores[tag]
-        comparable_tasks = {game: scores.comparable(task) for game, task in tasks.items()}
-        return tag, {game: task for game, task in comparable_tasks.items() if task}
+        tasks = {}
+        for game, game_arms in _by_game(arms).items():
+            task = scores.comparable({arm.label: arm.scores[tag] for arm in game_arms})
+            if task:
+                tasks[game] = task
+        return tag, tasks
 
     def heading(self, arms: Sequence[Arm]) -> str:
-        """Return the title of a sheet about some of the arms: environment or number of environments, common names,
-        number of seeds."""
-        games = list(dict.fromkeys(arm.game for arm in arms))
-        environments = f"{len(games)} environments" if len(games) > 1 else curves.game_text(games[0])
-        return ", ".join(filter(None, (environments, self.title, seeds_text([arm.seeds for arm in arms]))))
+        """Return the title of a sheet about some of the arms, such as ``2 environments, debug, 3-5 seeds``: the
+        environment or the number of environments, the names common to all arms, and the number of seeds."""
+        games = {arm.game for arm in arms}
+        environments = f"{len(games)} environments" if len(games) > 1 else curves.game_text(games.pop())
+        texts = [environments, self.title, seeds_text([arm.seeds for arm in arms])]
+        return ", ".join(text for text in texts if text)
+
+
+def _by_game(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
+    """Return the arms of each environment."""
+    games: dict[str, list[Arm]] = {}
+    for arm in arms:
+        games.setdefault(arm.game, []).append(arm)
+    return games
 
 
 def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) -> int:
@@ -141,18 +155,20 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         print(f"Figure:  {short_path(plot_search(run_dirs[0], look, out))}")
         return 0
     earlier_json = run_dirs[0] if len(run_dirs) == 1 and run_dirs[0].suffix == ".json" else None
+    made_from: list[str] = []  # run folders
     if earlier_json:
-        folder, figure, made_from = earlier_json.parent, read_numbers(earlier_json), list[str]()
+        figure, folder = read_numbers(earlier_json), earlier_json.parent
     else:
         groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
-        folder, figure = Path(os.path.commonpath(made_from)), figure_of(groups)
+        figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
     stem = file_stem("plot", _environments(figure.arms), {arm.label for arm in figure.arms}, look)
     target = sheets.figure_file(out or folder, look=look, stem=stem)
+    sheets.check_writable("plot_out", target)
     numbers_path = earlier_json or target.with_suffix(".json")
     if not earlier_json:
         _check_numbers_path(numbers_path, target)
-    sheets.check_writable("plot_out", target, *([] if earlier_json else [numbers_path]))
+        sheets.check_writable("plot_out", target, numbers_path)
     tag, tasks = figure.comparison
     if not tasks and not any(arm.curves for arm in figure.arms):
         raise SettingError(f"{figure.title or 'these runs'}: neither returns nor losses were logged yet")
@@ -181,90 +197,101 @@ def figure_of(groups: Sequence[Group]) -> Figure:
     labels, title = distinct_labels([group.names for group in groups])
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
-        names = dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))])
         arm = Arm(label, group.names, len(group.runs))
-        curve_numbers = {}  # of returns, rounded
-        for tag in names:
-            steps, seed_curves = curves.on_grid(group.runs, tag)
-            arm.curves[tag] = (steps, seed_curves)
+        curve_numbers = {}  # curves of returns for the JSON
+        for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
+            steps, values = curves.on_grid(group.runs, tag)
+            arm.curves[tag] = (steps, values)
             if TAGS[tag].kind == "return":
                 last = np.array([run.last(tag) for run in group.runs])
                 arm.scores[tag] = last[np.isfinite(last)]
-                rounded = [[float(f"{value:.5g}") for value in row] for row in seed_curves.tolist()]
-                curve_numbers[tag] = {"env_steps": [round(step) for step in steps.tolist()], "seeds": rounded}
+                curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": _rounded(values)}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
         arms.append(arm)
     return Figure(title, summary, arms)
 
 
+def _rounded(values: Array) -> list[list[float]]:
+    """Return ``values [N, G]`` as lists of numbers with five digits."""
+    return [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
+
+
 def read_numbers(path: Path) -> Figure:
     """Return the content of a figure from its JSON. Raises SettingError for any other file."""
-    problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
     try:
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
         summary_text(title, groups)  # raises for values that the next line does not check
-        return Figure(title, groups, [_redrawn_arm(label, group, title) for label, group in groups.items()])
+        return Figure(title, groups, [_arm_from_json(label, group, title) for label, group in groups.items()])
     except OSError as error:
         problem = f"which cannot be read: {error.strerror}"
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        pass
+        problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
     raise SettingError(f"plot is '{path}', {problem}")
 
 
-def _redrawn_arm(label: str, group: dict[str, Any], title: str) -> Arm:
+def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
     """Return the curves and scores of the ``group`` with this ``label`` in a JSON of `plot` with this ``title``."""
-    arm_curves = {}
-    for tag, curve in group.get("curves", {}).items():
-        steps, seeds = curve["env_steps"], curve["seeds"]
-        values = np.array(seeds, float).reshape(len(seeds), len(steps))  # raises for other shapes
-        arm_curves[tag] = (np.array(steps, float).reshape(len(steps)), values)
-    last: dict[str, list[float]] = {}
-    for numbers in group["seeds"].values():
-        for tag, number in numbers.items():
-            if tag in TAGS and number["last"] is not None:
-                last.setdefault(tag, []).append(number["last"])
     # Older files have no names. Title and label contain them.
-    names = tuple(map(str, group.get("names") or [*title.split(", "), *label.split("/")]))
-    arm_scores = {tag: np.array(last[tag], float) for tag in TAGS if tag in last}
-    return Arm(label, names, len(group["seeds"]), arm_curves, arm_scores)
+    names = group.get("names") or [*title.split(", "), *label.split("/")]
+    arm = Arm(label, tuple(map(str, names)), len(group["seeds"]))
+    for tag, curve in group.get("curves", {}).items():
+        steps, values = np.array(curve["env_steps"], float), np.array(curve["seeds"], float)
+        num_steps, num_seeds = len(curve["env_steps"]), len(curve["seeds"])
+        arm.curves[tag] = steps.reshape(num_steps), values.reshape(num_seeds, num_steps)  # raises for other shapes
+    for tag in TAGS:
+        results = [numbers[tag]["last"] for numbers in group["seeds"].values() if tag in numbers]
+        last = [result for result in results if result is not None]
+        if last:
+            arm.scores[tag] = np.array(last, float)
+    return arm
 
 
 def _check_numbers_path(path: Path, figure: Path) -> None:
     """Raise SettingError if the numbers of ``figure`` would replace a file ``path`` that `plot` did not write."""
-    is_replaceable = not path.is_file()
+    if not path.is_file():
+        return
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        is_replaceable = is_replaceable or {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys()
-    if not is_replaceable:
-        line = f"plot_out is '{figure}', whose numbers would replace {path.name}, a file of something else"
-        raise SettingError(f"{line}; allowed: another name", "plot_out")
+        if {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys():
+            return
+    line = f"plot_out is '{figure}', whose numbers would replace {path.name}, a file of something else"
+    raise SettingError(f"{line}; allowed: another name", "plot_out")
 
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
-    """Return a label for each group, made from the parts in which their ``names`` differ, and the text of the parts
-    that all share (none if their numbers of parts differ). If all names are equal, the last part is the label."""
-    if len({len(parts) for parts in names}) > 1:
-        return ["/".join(parts) for parts in names], ""
-    differs = [len(set(parts)) > 1 for parts in zip(*names, strict=True)]  # first parts, second parts, ...
-    shared = ", ".join(part for part, differ in zip(names[0], differs, strict=True) if not differ)
-    return ["/".join(compress(parts, differs)) or parts[-1] for parts in names], shared
+    """Return a label for each group, made from the names in which they differ, and a text of the names that all share.
+    For ``("cartpole", "debug", "PPO")`` and ``("cartpole", "debug", "A2C")``, they are ``["PPO", "A2C"]`` and
+    ``"cartpole, debug"``. If all groups have equal names, the last name is the label of each."""
+    lengths = {len(group_names) for group_names in names}
+    if len(lengths) > 1:
+        return ["/".join(group_names) for group_names in names], ""
+    places = range(lengths.pop())
+    shared_places = [place for place in places if len({group_names[place] for group_names in names}) == 1]
+    labels = []
+    for group_names in names:
+        distinct = [group_names[place] for place in places if place not in shared_places]
+        labels.append("/".join(distinct) or group_names[-1])
+    return labels, ", ".join(names[0][place] for place in shared_places)
 
 
 def _environments(arms: Sequence[Arm]) -> list[str]:
-    """Return the environments of groups of runs. Empty if an arm (group) has no names of environment, experiment and
-    implementation: a copied run folder has only the name of the folder."""
-    has_all_names = all(len(arm.names) >= 3 for arm in arms)
-    return sorted({arm.names[0] for arm in arms}) if has_all_names else []
+    """Return the environments of the arms. Empty if it is unknown for one of them: a copied run folder has only the
+    name of the folder."""
+    if any(len(arm.names) < 3 for arm in arms):
+        return []
+    return sorted({arm.names[0] for arm in arms})
 
 
 def file_stem(kind: str, games: Collection[str], labels: Collection[str], look: Look = PLAIN) -> str:
-    """Return the name of a file about groups of runs with these ``labels``, such as `plot_lunarlander_RCP-A_UDRL` of
-    the ``kind`` "plot"."""
+    """Return the name of a file, without its suffix, from its ``kind``, the environments and the labels of the groups,
+    such as ``plot_lunarlander_RCP-A_UDRL``."""
     words = [kind]
     words += sorted(games) if len(games) <= 3 else [f"{len(games)}_environments"]
     words += sorted(labels) if len(labels) <= 4 else [f"{len(labels)}_groups"]
-    words += ["dark"] if look.theme == "dark" else []
-    words += ["log"] if look.log else []
+    if look.theme == "dark":
+        words.append("dark")
+    if look.log:
+        words.append("log")
     return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]
 
 
@@ -272,40 +299,46 @@ def file_stem(kind: str, games: Collection[str], labels: Collection[str], look: 
 
 
 def draw(book: sheets.Book, figure: Figure) -> None:
-    """Draw the sheets: returns, losses, and the comparison of scores. For a single environment, losses
-    are on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
+    """Draw the sheets of a figure: returns, losses, and the comparison of scores. For a single environment, losses are
+    on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
     _, tasks = figure.comparison
     returns, losses = [], []  # rows of panels
     for game, arms in figure.arms_by_game.items():
         returns += _panel_rows(game, arms, "return")
         losses += _panel_rows(game, arms, "loss")
-    # Figures of `--report` have no texts.
-    separate_losses = len(figure.arms_by_game) > 1 or (tasks and not book.look.texts)
-    rows_by_sheet = {"": returns, "losses": losses} if separate_losses else {"": returns + losses}
-    for sheet_name, rows in rows_by_sheet.items():
-        for first in range(0, len(rows), PAGE_ROWS):
-            name = f"{sheet_name}{first // PAGE_ROWS + 1 if first else ''}"  # losses, losses2, ...
-            _draw_page(book, figure, rows[first : first + PAGE_ROWS], name)
+    is_on_page = not book.look.texts  # the page of `--report` has the texts of its figures
+    if len(figure.arms_by_game) > 1 or (tasks and is_on_page):
+        _draw_sheets(book, figure, returns, "")
+        _draw_sheets(book, figure, losses, "losses")
+    else:
+        _draw_sheets(book, figure, returns + losses, "")
     if tasks:
         _draw_scores(book, figure)
+
+
+def _draw_sheets(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
+    """Draw rows of panels on sheets of `PAGE_ROWS` rows. The sheets are named ``losses``, ``losses2``, ... if ``name``
+    is "losses"."""
+    for number, first in enumerate(range(0, len(rows), PAGE_ROWS), start=1):
+        sheet_name = name if number == 1 else f"{name}{number}"
+        _draw_sheet(book, figure, rows[first : first + PAGE_ROWS], sheet_name)
 
 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
     """Return rows of at most three panels with the returns or losses (``kind``) of the ``arms`` in an environment. If
     one tag is different quantities for different agents (`curves.quantity`), each has a panel."""
-    names = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
-    common = [tag for tag in names if all(tag in arm.curves for arm in arms if not arm.is_search)]
+    drawn_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
+    agents = [arm for arm in arms if not arm.is_search]
+    common_tags = [tag for tag in drawn_tags if all(tag in arm.curves for arm in agents)]
     panels: dict[tuple[str, str, str], Panel] = {}
-    for tag in without_replaced(names, common):
+    for tag in without_replaced(drawn_tags, common_tags):
         for arm in arms:
             if tag in arm.curves:
-                title, label = curves.quantity(tag, curves.package_of(arm.names))
-                panels.setdefault((tag, title, label), Panel(game, tag, title, label, [])).arms.append(arm)
-    rows, remaining_panels = [], list(panels.values())
-    for length in sheets.balanced(len(panels)):
-        rows.append(remaining_panels[:length])
-        remaining_panels = remaining_panels[length:]
-    return rows
+                title, ylabel = curves.quantity(tag, curves.package_of(arm.names))
+                panel = panels.setdefault((tag, title, ylabel), Panel(game, tag, title, ylabel, arms=[]))
+                panel.arms.append(arm)
+    remaining_panels = iter(panels.values())
+    return [list(islice(remaining_panels, length)) for length in sheets.balanced(len(panels))]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
@@ -313,80 +346,84 @@ def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
     label of the arm with this implementation, so that both have one colour. If several arms have it, the level is
     omitted."""
     names = {name for arm in arms for name in arm.names if name in implementations()}
-    folder = arms[0].names[0]
-    game = folder.replace("_", ",", 1) if "=" in folder else folder  # the folder of procmaze,grid_size=3 has a _
+    game = arms[0].names[0]
+    if "=" in game:
+        game = game.replace("_", ",", 1)  # the folder of procmaze,grid_size=3 has a _
     reference_levels = []
     for level in curves.levels(game, names):
-        labels = [arm.label for arm in arms if level.implementation in arm.names] if level.implementation else [""]
+        if not level.implementation:
+            reference_levels.append(level)
+            continue
+        labels = [arm.label for arm in arms if level.implementation in arm.names]
         if len(labels) == 1:
             reference_levels.append(replace(level, implementation=labels[0]))
     return reference_levels
 
 
-def _draw_page(book: sheets.Book, figure: Figure, page: Sequence[Sequence[Panel]], name: str) -> None:
-    """Draw the sheet ``name`` with the rows of panels of a ``page``."""
-    panels = [panel for row in page for panel in row]
+def _draw_sheet(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
+    """Draw the sheet ``name`` with ``rows`` of panels."""
+    panels = [panel for row in rows for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
-    size = (sheets.WIDTH, (2.0 if max(map(len, page)) > 1 else 2.8) * len(page))
+    row_lengths = [len(row) for row in rows]
+    row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
     games = dict.fromkeys(panel.game for panel in panels if panel.is_return)
     sources = curves.sources([level for game in games for level in figure.levels[game]])
-    cells, note = sheets.rows(*map(len, page)), "; ".join(filter(None, [curves.CURVES_NOTE, sources]))
-    with book.sheet(cells, size, name=name, title=figure.heading(arms), note=note) as axes:
+    note = f"{curves.CURVES_NOTE}; {sources}" if sources else curves.CURVES_NOTE
+    title, size = figure.heading(arms), (sheets.WIDTH, row_height * len(rows))
+    with book.sheet(sheets.rows(*row_lengths), size, name=name, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=label)
         remaining_axes = iter(axes)
-        for row in page:
+        for row in rows:
             left_label = ""
             for panel in row:
                 axis = next(remaining_axes)
                 _draw_panel(axis, panel, figure.colours, book.look.log)
                 panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if panel.game else panel.title
                 sheets.set_title(axis, panel_title, 6.2 / len(row))
-                axis.yaxis.label.set_visible(panel.label != left_label)  # once for neighbours with the same label
-                left_label = panel.label
-        return_axes = [(panel, axis) for panel, axis in zip(panels, axes, strict=True) if panel.is_return]
+                axis.yaxis.label.set_visible(panel.ylabel != left_label)  # once for neighbours with the same label
+                left_label = panel.ylabel
         for game, levels in figure.levels.items():
-            _share_axes([item for item in return_axes if item[0].game == game], levels, figure.colours)
-        for panel, axis in return_axes:
-            curves.note_hidden(axis, panel.values)
+            panel_by_axis = {axis: panel for axis, panel in zip(axes, panels, strict=True) if panel.game == game}
+            _share_axes(panel_by_axis, levels, figure.colours)
+        for axis, panel in zip(axes, panels, strict=True):
+            if panel.is_return:
+                curves.note_hidden(axis, panel.values)
 
 
 def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) -> None:
     """Draw the curves of a panel. A single arm has thin lines of its seeds. With ``log``, returns have a logarithmic
     axis, as losses always have."""
     for arm in panel.arms:
-        steps, seed_curves = arm.curves[panel.tag]
+        steps, values = arm.curves[panel.tag]
         is_alone = len(panel.arms) == 1
-        curves.draw_curves(axis, steps, seed_curves, colours[arm.label], arm.label, with_seeds=is_alone)
-    is_loss = not panel.is_return and panel.label != curves.RETURN_LABEL  # a baseline is a return
-    curves.finish_panel(axis, panel.tag, panel.label, is_loss or log, panel.values if panel.is_return else None)
+        curves.draw_curves(axis, steps, values, colours[arm.label], arm.label, with_seeds=is_alone)
+    is_loss = not panel.is_return and panel.ylabel != curves.RETURN_LABEL  # a baseline is a return
+    curves.finish_panel(axis, panel.tag, panel.ylabel, is_loss or log, panel.values if panel.is_return else None)
 
 
-def _share_axes(items: Sequence[tuple[Panel, Any]], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
-    """Give panels of returns of episodes in one environment the same limits, and draw the reference ``levels``.
-    ``items`` are panels of returns and their axes. Searches and agents have different steps."""
-    axes = {axis: panel for panel, axis in items if curves.episode_returns([panel.tag])}
-    curves.share_limits([*axes])
-    for is_search in (False, True):
-        curves.share_limits([axis for axis, panel in axes.items() if of_search([panel.tag]) == is_search], "x")
-    for axis, panel in axes.items():
-        legend: curves.Legend = "names" if panel.game else "values"
-        curves.draw_levels(axis, levels, colours, legend, game=curves.game_text(panel.game))
-    curves.share_limits([*axes])  # the levels may have changed them
+def _share_axes(panel_by_axis: Mapping[Any, Panel], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
+    """Give the panels of returns among the panels of one environment the same limits, and draw its reference
+    ``levels``. The steps of searches and of agents have separate limits."""
+    return_axes = [axis for axis, panel in panel_by_axis.items() if curves.is_episode_return(panel.tag)]
+    search_axes = [axis for axis in return_axes if of_search([panel_by_axis[axis].tag])]
+    curves.share_limits(return_axes)
+    curves.share_limits(search_axes, "x")
+    curves.share_limits([axis for axis in return_axes if axis not in search_axes], "x")
+    for axis in return_axes:
+        game = panel_by_axis[axis].game
+        legend: curves.Legend = "names" if game else "values"
+        curves.draw_levels(axis, levels, colours, legend, game=curves.game_text(game))
+    curves.share_limits(return_axes)  # the levels may have changed them
 
 
 def _draw_scores(book: sheets.Book, figure: Figure) -> None:
     """Draw the sheet that compares algorithms by their scores."""
-    tag, scores_by_game = figure.comparison
-    sources = curves.sources([level for game in scores_by_game for level in figure.levels[game]])
-    note = "; ".join(filter(None, (scores.note(), sources)))
-    arms = [
-        arm
-        for game, scores_by_label in scores_by_game.items()
-        for arm in figure.arms_by_game[game]
-        if arm.label in scores_by_label
-    ]
-    is_return = bool(curves.episode_returns([tag]))  # short names of other tags need no addition
-    label = f"return, {TAGS[tag].short}" if is_return else TAGS[tag].short
-    scores.draw(book, scores_by_game, figure.colours, figure.levels, label, figure.heading(arms), note)
+    tag, tasks = figure.comparison
+    sources = curves.sources([level for game in tasks for level in figure.levels[game]])
+    note = f"{scores.note()}; {sources}" if sources else scores.note()
+    compared_arms = [arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})]
+    # Short names of other tags, such as "reward rate", need no addition.
+    label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
+    scores.draw(book, tasks, figure.colours, figure.levels, label, figure.heading(compared_arms), note)

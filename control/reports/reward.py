@@ -30,27 +30,33 @@ _BLACK, _WHITE, _DIM = "#010101", "#fefefe", "#6a6a6a"
 
 @dataclass(frozen=True)
 class Slice:
-    """A plane through the states of a game, on which two numbers vary and the others are 0. ``places`` are the indices
-    of the two numbers in the state, which has ``size`` numbers, and ``bounds`` their ranges. If ``angle`` is set, the
-    first number is an angle, and the state begins with its cosine and sine."""
+    """A plane through the states of a game, on which two numbers, x and y, vary and the others are 0.
+
+    :param names: axis labels of x and y.
+    :param indices: indices of x and y in the state.
+    :param bounds: smallest and largest value of x and of y.
+    :param size: number S of the numbers in a state.
+    :param angle: whether x is an angle, with whose cosine and sine the state begins.
+    """
 
     names: tuple[str, str]
-    places: tuple[int, int]
+    indices: tuple[int, int]
     bounds: tuple[tuple[float, float], tuple[float, float]]
     size: int
     angle: bool = False
 
-    def obs(self) -> Tensor:
-        """Return states on a grid of the plane, ``[81, 81, S]``. The first axis is the second number of the plane, the
-        second axis the first number, as in an image."""
-        first_axis, second_axis = (torch.linspace(*bound, _POINTS) for bound in self.bounds)
-        second, first = torch.meshgrid(second_axis, first_axis, indexing="ij")
+    def states(self) -> Tensor:
+        """Return states on a grid of the plane, ``[81, 81, S]``. As in an image, the first axis is y, the second x."""
+        x_bounds, y_bounds = self.bounds
+        y, x = torch.meshgrid(torch.linspace(*y_bounds, _POINTS), torch.linspace(*x_bounds, _POINTS), indexing="ij")
+        x_index, y_index = self.indices
         states = torch.zeros(_POINTS, _POINTS, self.size)
-        states[..., self.places[1]] = second
+        states[..., y_index] = y
         if self.angle:
-            states[..., 0], states[..., 1] = first.cos(), first.sin()
+            states[..., 0] = x.cos()
+            states[..., 1] = x.sin()
         else:
-            states[..., self.places[0]] = first
+            states[..., x_index] = x
         return states
 
 
@@ -112,9 +118,10 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
     size = (3.5 * len(slices), 2.7)
     with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
         for axis, plane in zip(axes, slices, strict=True):
-            values = phi(plane.obs().flatten(0, 1)[None])[0].view(_POINTS, _POINTS)
-            (x_min, x_max), (y_min, y_max) = plane.bounds
-            extent = (x_min, x_max, y_min, y_max)
+            states = plane.states().flatten(0, 1)
+            values = phi(states[None])[0].view(_POINTS, _POINTS)
+            x_bounds, y_bounds = plane.bounds
+            extent = (*x_bounds, *y_bounds)
             image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
             axis.contour(values, 8, extent=extent, colors=_WHITE, linewidths=0.6, linestyles="solid")
             axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
@@ -122,17 +129,21 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
             axis.figure.colorbar(image, ax=axis, label=_quantity(phi))
 
 
-def _weights(networks: Any, flat: Tensor, path: Path, title: str, look: Look) -> None:
-    """Draw the weight of each number in the info of a step or, for a network with hidden layers, the norm of its
-    weights in the first layer. ``flat`` are the parameters of the networks."""
-    weights = networks.named_tensors(flat)["reward.0.weight"]  # [units, inputs]
-    info_names = networks.spaces.info if networks.mode.info else ()  # mode 0 has a single unused input instead
-    info_weights = weights[:, -len(info_names) :] if info_names else weights  # info follows the state
+def _weights(networks: Any, parameters: Tensor, path: Path, title: str, look: Look) -> None:
+    """Draw a bar for each number in the info of a step: its weight in a linear reward network, otherwise the norm of
+    its weights in the first layer. ``parameters`` are the flat parameters of the networks."""
+    weights = networks.named_tensors(parameters)["reward.0.weight"]  # [units, inputs]
+    names = ("none",)  # mode 0 has a single unused input
+    if networks.mode.info:
+        names = networks.spaces.info
+        weights = weights[:, -len(names) :]  # info follows the state
+    values, ylabel = weights.norm(dim=0), "size of its weights in the first layer"
+    if networks.linear:  # one unit
+        values, ylabel = weights[0], "weight"
     with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
-        values = info_weights[0] if networks.linear else info_weights.norm(dim=0)  # a linear network has one unit
         axis.bar(range(len(values)), values.numpy())
-        axis.set_xticks(range(len(values)), info_names or ("none",), rotation=20)
-        axis.set(ylabel="weight" if networks.linear else "size of its weights in the first layer")
+        axis.set_xticks(range(len(values)), names, rotation=20)
+        axis.set(ylabel=ylabel)
 
 
 def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool = False) -> tuple[Tensor, Tensor]:
@@ -141,17 +152,19 @@ def best_moves(dynamics: CellTable, phi: Phi, discount: float, zero_at_end: bool
     for terminal states counts as 0."""
     cells, moves = dynamics.spaces.obs_shape[0], len(dynamics.actions)
     potentials = phi(torch.eye(cells)[None])[0].double()  # [S]; observations are one-hot
-    next_cells = dynamics.next_cell.view(cells, moves)
-    terminated, reward = dynamics.terminated.view(cells, moves), dynamics.reward.view(cells, moves).double()
-    next_potentials = potentials[next_cells].masked_fill(terminated & zero_at_end, 0.0)
+    next_potentials = potentials[dynamics.next_cell.view(cells, moves)]
+    if zero_at_end:
+        next_potentials = next_potentials.masked_fill(dynamics.terminated.view(cells, moves), 0.0)
+    reward = dynamics.reward.view(cells, moves).double()
     learned_reward = shaped(phi.networks.mode, reward, potentials[:, None], next_potentials, discount)  # [S, A]
-    best = []
-    for table in (reward, learned_reward):
-        _, values = dynamics.values(table, discount)
-        rounding = 1e-9 * (1 + values.abs().amax())
-        best.append(values >= values.amax(1, keepdim=True) - rounding)
-    real_best, learned_best = best
-    return real_best, learned_best
+    return _best_moves(dynamics, reward, discount), _best_moves(dynamics, learned_reward, discount)
+
+
+def _best_moves(dynamics: CellTable, reward: Tensor, discount: float) -> Tensor:
+    """Return which moves have the highest value under a ``reward [S, A]``, up to rounding: bool ``[S, A]``."""
+    _, values = dynamics.values(reward, discount)
+    rounding = 1e-9 * (1 + values.abs().amax())
+    return values >= values.amax(1, keepdim=True) - rounding
 
 
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
@@ -167,8 +180,8 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     real_best, learned_best = best_moves(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    note = "arrows: best moves under the learned reward, grey if they are not best under the real reward; "
-    note += f"numbers: {quantity}"
+    arrows_note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
+    note = f"{arrows_note}; numbers: {quantity}"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     font_size = 9 * cell_size
     with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):

@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from envs.names import resolve
 from models.settings import SettingError, UserError
 
 LAST = 0.1  # final share of the epochs, over which `Run.last` averages
-FOREIGN = ("monitor.csv", "evaluations.npz")  # ends of the names of files that stable-baselines3 writes
+SB3_FILES = ("monitor.csv", "evaluations.npz")  # ends of the names of files that stable-baselines3 writes
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)  # raised by damaged files
 _NUMBER = re.compile(r"[_-](\d+)$")
 
@@ -39,7 +39,8 @@ class Run:
     columns: dict[str, Array]
 
     def points(self, tag: str, x: str = "epoch") -> tuple[Array, Array]:
-        """Return the finite values of a tag and their x, ``(x [K], values [K])``. K is 0 if it was never logged."""
+        """Return ``(x [K], values [K])``: the finite values of a tag, and the column ``x`` of their rows. K is 0 if the
+        tag was never logged."""
         values = self.columns.get(tag)
         if values is None:
             return np.empty(0), np.empty(0)
@@ -71,33 +72,34 @@ class Group:
 def read_runs(path: Path) -> list[Run]:
     """Read the runs in the metrics.csv ``path``, sorted by seed. For a file of stable-baselines3, read the run in its
     folder. An incomplete last line is ignored. Raises SettingError if the file is no readable table of numbers."""
-    columns: dict[str, Any] = _foreign_columns(path) if path.name.endswith(FOREIGN) else read_columns(path)
+    columns: dict[str, Any] = _sb3_columns(path) if path.name.endswith(SB3_FILES) else read_columns(path)
     if not columns:
         raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: it is empty")
     seeds = np.array(columns["seed"], dtype=np.float64)
-    runs_and_masks = [(Run(int(seed), path, columns={}), seeds == seed) for seed in np.unique(seeds)]
+    runs = [Run(int(seed), path, columns={}) for seed in np.unique(seeds)]
     for name in list(columns):
         values = np.array(columns.pop(name), dtype=np.float64)  # pop: long tables are not kept twice
-        for run, is_row_of_seed in runs_and_masks:
-            run.columns[name] = values[is_row_of_seed]
-    return [run for run, _ in runs_and_masks]
+        for run in runs:
+            run.columns[name] = values[seeds == run.seed]
+    return runs
 
 
-def _foreign_columns(path: Path) -> dict[str, Array]:
+def _sb3_columns(path: Path) -> dict[str, Array]:
     """Read the run of stable-baselines3 in the folder of ``path``, as columns of metrics.csv. The folder has a file of
     evaluations, and a monitor file for each environment with a row for each episode. Steps are the sum over
     environments. A number at the end of the folder's name is the seed. Raises SettingError for a damaged file."""
     folder = path.parent.resolve()
+    monitor_end, evaluations_name = SB3_FILES
     episodes: list[tuple[float, ...]] = []  # time of the end, length, return
-    rows: list[tuple[float, ...]] = []  # steps, training return, mean of an evaluation
-    for file in (*sorted(folder.glob(f"*{FOREIGN[0]}")), *folder.glob(FOREIGN[1])):
-        try:
-            if file.name == FOREIGN[1]:
-                rows += _evaluation_rows(file)
-            else:
-                episodes += _episode_rows(file)
-        except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
-            raise SettingError(f"{str(file)!r} is no file of stable-baselines3's Monitor or EvalCallback") from error
+    rows: list[tuple[float, ...]] = []  # steps, training return, mean return of an evaluation
+    for file in sorted(folder.glob(f"*{monitor_end}")):
+        with _sb3_errors(file):
+            episodes += _sb3_episodes(file)
+    for file in folder.glob(evaluations_name):
+        with _sb3_errors(file), np.load(file) as arrays:
+            means = arrays["results"].mean(1).tolist()
+            for step, mean in zip(arrays["timesteps"].tolist(), means, strict=True):
+                rows.append((float(int(step)), math.nan, float(mean)))
     steps = 0.0
     for _, length, episode_return in sorted(episodes):  # by time
         steps += length
@@ -112,29 +114,35 @@ def _foreign_columns(path: Path) -> dict[str, Array]:
     return columns | {TRAINING: training_returns, GREEDY: evaluations}
 
 
-def _episode_rows(file: Path) -> list[tuple[float, ...]]:
-    """Return (time of the end, length, return) of the episodes in a monitor file. An incomplete last line is ignored.
-    Raises for a damaged file."""
-    header, *lines = file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+@contextlib.contextmanager
+def _sb3_errors(file: Path) -> Iterator[None]:
+    """Context manager that turns errors about the content of a ``file`` of stable-baselines3 into a SettingError."""
+    try:
+        yield
+    except (*_DAMAGED, EOFError, zipfile.BadZipFile) as error:
+        raise SettingError(f"{str(file)!r} is no file of stable-baselines3's Monitor or EvalCallback") from error
+
+
+def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
+    """Return ``(time of the end, length, return)`` of the episodes in a monitor file. An incomplete last line is
+    ignored."""
+    complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
+    header, *lines = complete_lines.splitlines()
     start = json.loads(header.removeprefix("#"))["t_start"]
     return [(start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)]
 
 
-def _evaluation_rows(file: Path) -> list[tuple[float, ...]]:
-    """Return (steps, NaN, mean return) of the evaluations in evaluations.npz. Raises for a damaged file."""
-    with np.load(file) as arrays:
-        pairs = zip(arrays["timesteps"].tolist(), arrays["results"].mean(1).tolist(), strict=True)
-        return [(float(int(step)), math.nan, float(mean)) for step, mean in pairs]
-
-
-def _foreign_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a run of stable-baselines3: environment (only from a monitor file), parent and folder."""
-    folder, game = path.parent.resolve(), ""
+def _sb3_names(path: Path) -> tuple[str, ...]:
+    """Return the names of a run of stable-baselines3: the environment if ``path`` is a monitor file, the parent folder
+    and the folder."""
+    folder = path.parent.resolve()
+    names = (folder.parent.name, _NUMBER.sub("", folder.name))
+    game = ""
     with contextlib.suppress(*_DAMAGED, UserError, ImportError):
-        with path.open(encoding="utf-8") as opened:
-            game = str(json.loads(opened.readline().removeprefix("#"))["env_id"])
+        with path.open(encoding="utf-8") as file:
+            game = str(json.loads(file.readline().removeprefix("#"))["env_id"])
         game = resolve(game).name  # an unknown one keeps Gymnasium's id
-    return (*[game] * bool(game), folder.parent.name, _NUMBER.sub("", folder.name))
+    return (game, *names) if game else names
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
@@ -148,24 +156,27 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     named_folders = {folder.resolve() for folder in run_dirs if (folder / "metrics.csv").is_file()}
     # Versions of a run have the same parent folder.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
-    candidates: list[tuple[tuple[bool, int, float], Path, tuple[str, ...]]] = []  # priority, file and names
-    for path in _metrics_files(run_dirs, setting):
-        names, version = names_and_version(path)
-        if separate_versions:
-            names += (path.parent.name,)
-        candidates.append(((path.parent in named_folders, version, path.stat().st_mtime), path, names))
+
+    def priority(path: Path) -> tuple[bool, int, float]:
+        _, version = names_and_version(path)
+        return path.parent in named_folders, version, path.stat().st_mtime
+
     groups: dict[tuple[str, ...], Group] = {}
     unused_versions: dict[Path, list[Path]] = {}  # folder in use -> folders of older versions
-    for _, path, names in sorted(candidates, key=lambda candidate: candidate[0], reverse=True):
+    for path in sorted(_metrics_files(run_dirs, setting), key=priority, reverse=True):
+        folder, (names, _) = path.parent, names_and_version(path)
+        if separate_versions:
+            names += (folder.name,)
         for run in read_runs(path):
             group = groups.setdefault(names, Group(names, runs=[]))
-            used_folder = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
+            folder_by_seed = {other.seed: other.source.parent for other in group.runs}
+            used_folder = folder_by_seed.get(run.seed)
             if used_folder is None:
                 group.runs.append(run)
             elif used_folder not in named_folders:
                 unused_folders = unused_versions.setdefault(used_folder, [])
-                if path.parent not in unused_folders:
-                    unused_folders.append(path.parent)
+                if folder not in unused_folders:
+                    unused_folders.append(folder)
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
@@ -182,10 +193,9 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
         if setting == "plot":
-            foreign: dict[Path, Path] = {}  # folder of stable-baselines3 -> file; a monitor file, which names the game
-            for end in reversed(FOREIGN):
-                foreign |= {file.parent: file for file in sorted(folder.rglob(f"*{end}"))}
-            paths += foreign.values()
+            # A file for each folder of stable-baselines3, a monitor file if there is one, because it names the game.
+            sb3_files = [file for end in reversed(SB3_FILES) for file in sorted(folder.rglob(f"*{end}"))]
+            paths += {file.parent: file for file in sb3_files}.values()
         if not paths:
             fault = "holds no metrics.csv" if folder.exists() else "is not there"
             raise SettingError(
@@ -199,15 +209,15 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return the names (environment, experiment, implementation) and the version of the run with this metrics.csv, from
     its path. The names of a copied run folder are only its name, and its version is 0."""
-    if path.name.endswith(FOREIGN):
-        return _foreign_names(path), 0
-    folder, seed_folder = path.parent, path.parent.parent
-    _, *parts = path.parts  # without the root: .../GAME/EXPERIMENT/IMPLEMENTATION/seed_S/version_V/metrics.csv
-    if folder.name.startswith("version_") and seed_folder.name.startswith("seed_") and len(parts) >= 6:
-        game, experiment, implementation = parts[-6:-3]
-        number = folder.name.removeprefix("version_")
-        return (game, experiment, implementation), int(number) if number.isdigit() else 0
-    return (folder.name,), 0
+    if path.name.endswith(SB3_FILES):
+        return _sb3_names(path), 0
+    _, *parts = path.parts  # without the root
+    if len(parts) >= 6:
+        game, experiment, implementation, seed, version, _ = parts[-6:]  # cartpole/debug/PPO/seed_0/version_0/...
+        if seed.startswith("seed_") and version.startswith("version_"):
+            number = version.removeprefix("version_")
+            return (game, experiment, implementation), int(number) if number.isdigit() else 0
+    return (path.parent.name,), 0
 
 
 def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
@@ -222,12 +232,13 @@ def return_tags(runs: Sequence[Run]) -> list[str]:
 
 
 def note_other_versions(path: str, used_path: Path, flag: str) -> None:
-    """Print a note if the folder ``path``, the value of a flag, has several versions of a run. ``used_path`` is a file
-    in the version that is used."""
+    """Print a note if the folder ``path``, the value of a ``flag``, has several versions of a run. ``used_path`` is a
+    file in the version that is used."""
     newest_first = version_folders(Path(path))[::-1]
-    used = next((folder for folder in newest_first if folder in used_path.parents), None)
-    if used and len(newest_first) > 1:
-        _note_versions({used: [folder for folder in newest_first if folder != used]}, f"--{flag} ")
+    unused = [folder for folder in newest_first if folder not in used_path.parents]
+    if unused and len(unused) < len(newest_first):
+        (used,) = set(newest_first) - set(unused)
+        _note_versions({used: unused}, f"--{flag} ")
 
 
 def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "") -> None:
@@ -236,11 +247,11 @@ def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "
     if not unused_versions:
         return
     used, unused = next(iter(unused_versions.items()))
-    runs = f"each of {len(unused_versions)} runs" if len(unused_versions) > 1 else "a run"
-    unused_names = ", ".join(folder.name for folder in unused)
-    another = f"for another, name its folder: {flag}{shlex.quote(short_path(unused[0]))}"
-    such_as = ", such as" if len(unused_versions) > 1 else ":"
-    note(f"the newest version of {runs} counts{such_as} {short_path(used)} (not {unused_names}); {another}")
+    example = f"{short_path(used)} (not {', '.join(folder.name for folder in unused)})"
+    text = f"the newest version of a run counts: {example}"
+    if len(unused_versions) > 1:
+        text = f"the newest version of each of {len(unused_versions)} runs counts, such as {example}"
+    note(f"{text}; for another, name its folder: {flag}{shlex.quote(short_path(unused[0]))}")
 
 
 def short_path(path: Path) -> str:

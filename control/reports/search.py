@@ -38,21 +38,20 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     """
     from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 
-    solved = config.solved_reward
-    scores = outcome.scores[outcome.scores.isfinite()].double().numpy()
+    solved, curve = config.solved_reward, outcome.curve
+    is_finite = outcome.scores.isfinite()
+    scores = outcome.scores[is_finite].double().numpy()
     if not len(scores):
         scores = np.full(1, np.nan)  # all statistics are NaN
     low, high = interval(scores, iqm) or (None, None)
     speed: dict[str, Any] = {}
-    if outcome.curve.shape[1] and config.test_every and solved is not None:
-        speed = {
-            "first": quartiles(first_solved_test(outcome.curve, solved), outcome.curve, config.test_every),
-            "stays": quartiles(first_stable(outcome.curve, solved), outcome.curve, config.test_every),
-            "staying": float(stays_solved(outcome.curve, solved).float().mean()),
-        }
+    if curve.shape[1] and config.test_every and solved is not None:
+        speed["first"] = quartiles(first_solved_test(curve, solved), curve, config.test_every)
+        speed["stays"] = quartiles(first_stable(curve, solved), curve, config.test_every)
+        speed["staying"] = float(stays_solved(curve, solved).float().mean())
     return speed | {
         "agents": len(outcome.scores),
-        "failed": int((~outcome.scores.isfinite()).sum()),
+        "failed": int((~is_finite).sum()),
         "mean": float(scores.mean()),
         "std": float(scores.std()),
         "median": float(np.median(scores)),
@@ -69,46 +68,54 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
 
 def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float | None]:
     """Return lower quartile, median, upper quartile and maximum over N agents of the training steps to a test.
-    ``tests [N]`` has the index of the test for each agent, among the T tests of ``curve [N, T]``, which are
-    ``test_every`` steps apart. Index T, for no test, becomes None."""
-    indices = [float(np.quantile(tests.double().numpy(), level, method="higher")) for level in (0.25, 0.5, 0.75, 1.0)]
-    return [(index + 1) * test_every if index < curve.shape[1] else None for index in indices]
+
+    :param tests: index ``[N]`` of each agent's test; T if it has none, for which the result is None.
+    :param curve: returns ``[N, T]`` of the agents in T tests.
+    :param test_every: training steps between two tests.
+    """
+    steps: list[float | None] = []
+    for level in (0.25, 0.5, 0.75, 1.0):
+        index = float(np.quantile(tests.double().numpy(), level, method="higher"))
+        steps.append((index + 1) * test_every if index < curve.shape[1] else None)
+    return steps
 
 
 def speed_text(summary: dict[str, Any]) -> str:
     """Return how soon agents solve the game as two sentences, from `describe`'s numbers. For example ``Steps to the
     first solved test: median agent 225, slowest agent 400. Steps until all later tests are solved: median agent 300,
     slowest agent never (97 % of agents solve all tests of the second half).``"""
-
     texts = {}
     for key in ("first", "stays"):
         _, median, _, slowest = ("never" if steps is None else f"{steps:,.0f}" for steps in summary[key])
         texts[key] = f"median agent {median}, slowest agent {slowest}"
     share = f"{100 * summary['staying']:.0f} % of agents solve all tests of the second half"
-    text = f"Steps to the first solved test: {texts['first']}. Steps until all later tests are solved: "
-    return f"{text}{texts['stays']} ({share})."
+    first = f"Steps to the first solved test: {texts['first']}."
+    return f"{first} Steps until all later tests are solved: {texts['stays']} ({share})."
 
 
 def iqm_text(summary: dict[str, Any]) -> str:
     """Return the interquartile mean of `describe`'s numbers and its interval, such as ``500.0 [499.1, 500.0]``."""
-    bounds = summary["iqm_low"], summary["iqm_high"]
-    return with_interval(summary["iqm"], None if None in bounds else bounds)
+    has_interval = summary["iqm_low"] is not None
+    return with_interval(summary["iqm"], (summary["iqm_low"], summary["iqm_high"]) if has_interval else None)
 
 
 def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
-    """Draw ``curve.png`` of a fitted synthetic environment: losses in training and on held-out data, wrong ends."""
+    """Draw ``curve.png`` in the run folder of a fitted synthetic environment, and return its path. One panel has the
+    losses in training and on held-out data, the other the shares of episodes whose end is predicted wrongly."""
     (run,) = read_runs(folder / "metrics.csv")
     path = look.path(folder, "curve")
     updates = run.columns[GRADIENT_STEPS]
-    with sheet(path, [[0, 1]], (WIDTH, 2.4), look, note="solid: on transitions held out; dotted: in training") as axes:
+    note = "solid: on transitions held out; dotted: in training"
+    with sheet(path, [[0, 1]], (WIDTH, 2.4), look, note=note) as (loss_axis, share_axis):
         for tag, label, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
-            axes[0].plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
-            axes[0].plot(updates, run.columns[tag.replace("model/", f"{HELD_OUT}_")], color=colour, label=label)
-        rates = {"ends_missed": "ends missed", "ends_false": "ends false", "rollout_ends": "rollouts that end wrongly"}
-        for (name, label), colour in zip(rates.items(), COLOURS[3:], strict=False):
-            axes[1].plot(updates, run.columns[f"{HELD_OUT}_{name}"], color=colour, label=label)
-        axes[0].set(xlabel="gradient steps", ylabel="loss", yscale="log")
-        axes[1].set(xlabel="gradient steps", ylabel="share")
+            held_out_tag = tag.replace("model/", f"{HELD_OUT}_")
+            loss_axis.plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
+            loss_axis.plot(updates, run.columns[held_out_tag], color=colour, label=label)
+        shares = {"ends_missed": "ends missed", "ends_false": "ends false", "rollout_ends": "rollouts that end wrongly"}
+        for (name, label), colour in zip(shares.items(), COLOURS[3:], strict=False):
+            share_axis.plot(updates, run.columns[f"{HELD_OUT}_{name}"], color=colour, label=label)
+        loss_axis.set(xlabel="gradient steps", ylabel="loss", yscale="log")
+        share_axis.set(xlabel="gradient steps", ylabel="share")
     return path
 
 
@@ -166,16 +173,15 @@ def read_trials(
     """Read the file `TRIALS` in ``folder``. Return the space of hyperparameters and the trials, each passed through
     ``convert``. The space is ``space`` or, by default, the space in the file. Raises SettingError about the ``setting``
     if the file is damaged or a value of a trial is outside the space."""
-    problem = "is not as a search writes it"
     try:
         content = read_json(folder / TRIALS, _MAX_BYTES)
-        dimensions, trials = space or content["space"], content["trials"]
-        _optuna_trials(dimensions, trials)
-        return dimensions, [convert(trial) for trial in trials]
+        space, trials = space or content["space"], content["trials"]
+        _optuna_trials(space, trials)  # raises if a trial is not in the space
+        return space, [convert(trial) for trial in trials]
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     except (ValueError, TypeError, LookupError, AttributeError):
-        pass
+        problem = "is not as a search writes it"
     line = f"{setting} is {str(folder)!r}, where {TRIALS} {problem}; allowed: the folder of a search"
     raise SettingError(line, setting)
 
@@ -199,13 +205,14 @@ def importance_figure(
     content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers_file: Path | None = None
 ) -> None:
     """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
-    have intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores the hash of
+    have 95 % intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores the hash of
     ``numbers_file``."""
     space = {name: entry for name, entry in content["space"].items() if len(entry["values"]) > 1}
     trials = [trial for trial in content["trials"] if trial["best"]]  # with scores
     importance = importances(space, trials)  # the largest first
     generator = np.random.default_rng(0)
-    resampled = [importances(space, generator.choice(trials, len(trials)).tolist()) for _ in range(_RESAMPLES)]
+    samples = [generator.choice(trials, len(trials)).tolist() for _ in range(_RESAMPLES)]
+    resampled = [importances(space, sample) for sample in samples]
     bounds = {name: np.percentile([sample[name] for sample in resampled], [2.5, 97.5]) for name in importance}
     top = list(importance)[:_PANELS]
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"

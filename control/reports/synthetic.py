@@ -21,8 +21,12 @@ from models.proxies.synthetic.networks import Networks, unscale_states
 from models.spaces import Discrete
 from models.trajectory import Trajectory
 
-_AGENTS, _EPISODES, BINS = 10, 10, 60  # agents, episodes of each agent, bins of a histogram
-_REWARD_BINS, _ACTIONS, _MAX_PANELS = 25, 41, 9  # of `draw_rewards`: bins of a state, values of an action, panels
+_AGENTS = 10
+_EPISODES = 10  # of each agent
+BINS = 60  # of a histogram
+_REWARD_BINS = 25  # of a number of the state, in `draw_rewards`
+_ACTIONS = 41  # values of a continuous action, in `draw_rewards`
+_MAX_PANELS = 9  # of `draw_rewards`
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
@@ -33,43 +37,53 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     after training. "real" has next states and rewards from ten greedy episodes of each agent on the real environment.
     "synthetic on real" has the outputs of the synthetic environment for the states and actions of these episodes.
     """
+    loop = _inner_loop(proxy, settings)
+    parameters = proxy.parameters.expand(_AGENTS, -1)
+    step_loop = loop.begin(parameters, list(range(_AGENTS)))
+    policy = loop.train_to_end(step_loop).policy
+    agent: Any = step_loop.agent
+    networks = Networks(proxy.config, loop.stages.spaces)
+    if hasattr(agent, "replay_buffer"):
+        synthetic_samples = _replayed_samples(agent, proxy, networks)
+    else:
+        config: Any = loop.config
+        unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
+        training = _play(policy, unscaled.stage(parameters, agent))
+        states = _next_states(training) if proxy.config.proxy == "mdp" else training.obs
+        synthetic_samples = _joined(states[training.valid], training.reward[training.valid])
+    real = make_environment(proxy.game, _AGENTS, _EPISODES)
+    trajectory = _play(policy, real)
+    real.close()
+    valid = trajectory.valid  # steps before the end of an episode
+    synthetic = networks.with_weights(parameters)
+    steps = [synthetic.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
+    predicted_states = torch.stack([step.next_state for step in steps])
+    predicted_rewards = torch.stack([step.reward for step in steps])
+    return {
+        "synthetic": synthetic_samples,
+        "real": _joined(_next_states(trajectory)[valid], trajectory.reward[valid]),
+        "synthetic on real": _joined(predicted_states[valid], predicted_rewards[valid]),
+    }
+
+
+def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
+    """Return a loop that trains agents of the first implementation on ``proxy``, all in one program."""
     # Trainings that may end early run in torch: there, agents that have finished leave the others.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
-    # Without vary_hp, all networks have one shape, so that one program trains the agents.
-    loop = InnerLoop(config, settings.run.agent, settings.replace(vary_hp=False).agent, proxy.game)
-    loop = loop.copy_for_kind(loop.kinds[0])  # only agents of the first implementation
-    parameters = proxy.parameters.expand(_AGENTS, -1)
-    step_loop = loop.begin(parameters, list(range(_AGENTS)))
-    trained = loop.train_to_end(step_loop)
-    agent: Any = step_loop.agent
-    networks = Networks(proxy.config, loop.stages.spaces)
-    if hasattr(agent, "replay_buffer"):
-        train_states, train_rewards = _replayed_samples(agent, proxy, networks)
-    else:
-        unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
-        training = _play(trained.policy, unscaled.stage(parameters, agent))
-        states = _next_states(training) if proxy.config.proxy == "mdp" else training.obs
-        train_states, train_rewards = states[training.valid], training.reward[training.valid]
-    real = make_environment(proxy.game, _AGENTS, _EPISODES)
-    trajectory = _play(trained.policy, real)
-    real.close()
-    synthetic = networks.with_weights(parameters)
-    answers = [synthetic.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
-    answer_states = torch.stack([answer.next_state for answer in answers])
-    answer_rewards = torch.stack([answer.reward for answer in answers])
-    valid = trajectory.valid  # steps before the end of an episode
-    samples = {
-        "synthetic": (train_states, train_rewards),
-        "real": (_next_states(trajectory)[valid], trajectory.reward[valid]),
-        "synthetic on real": (answer_states[valid], answer_rewards[valid]),
-    }
-    return {name: torch.cat([states, rewards[:, None]], 1).numpy() for name, (states, rewards) in samples.items()}
+    agent_config = settings.replace(vary_hp=False).agent  # so all networks have one shape
+    loop = InnerLoop(config, settings.run.agent, agent_config, proxy.game)
+    return loop.copy_for_kind(loop.kinds[0])
 
 
-def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> tuple[Tensor, Tensor]:
-    """Return the next states (for a bandit, states) ``[N, S]`` and rewards ``[N]`` in the replay buffers of agents."""
+def _joined(states: Tensor, rewards: Tensor) -> np.ndarray:
+    """Return states ``[N, S]`` and rewards ``[N]`` as one array ``[N, S + 1]``."""
+    return torch.cat([states, rewards[:, None]], 1).numpy()
+
+
+def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> np.ndarray:
+    """Return the next states (for a bandit, states) and rewards in the replay buffers of agents, ``[N, S + 1]``."""
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
     if obs_key not in columns:  # agents of continuous actions store observation and action together
@@ -77,13 +91,13 @@ def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> tuple[Ten
     states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
     if networks.scales_obs:  # the buffers have scaled states
         states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]
-    return states, rewards
+    return _joined(states, rewards)
 
 
 def _play(policy: Policy, environment: Environment) -> Trajectory:
-    """Return one episode in each environment of each member, from the seeds 0, 1, ..."""
-    seeds = torch.arange(environment.members * environment.envs).view(environment.members, environment.envs)
-    return rollout(policy, environment, seeds)
+    """Return one episode in each environment of each agent, from the seeds 0, 1, ..."""
+    agents, envs = environment.members, environment.envs
+    return rollout(policy, environment, torch.arange(agents * envs).view(agents, envs))
 
 
 def _next_states(trajectory: Trajectory) -> Tensor:
@@ -109,10 +123,12 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     gets ``behaviour_reward.png`` (`draw_rewards`)."""
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
-    histogram_samples = samples
     spaces = spaces_of(proxy.game)
+    histogram_samples = dict(samples)
     if spaces.one_hot:  # a histogram of cells, instead of one for each cell
-        histogram_samples = {kind: np.stack([rows[:, :-1].argmax(1), rows[:, -1]], 1) for kind, rows in samples.items()}
+        for kind, states_and_rewards in samples.items():
+            cells, rewards = states_and_rewards[:, :-1].argmax(1), states_and_rewards[:, -1]
+            histogram_samples[kind] = np.stack([cells, rewards], 1)
     look = stored_look(look_of(settings.run))
     path = look.path(folder, "behaviour")
     draw_behaviour(path, histogram_samples, proxy.game, is_bandit, look)
@@ -124,13 +140,15 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
 
 
 def names_of(game: str, size: int) -> list[str]:
-    """Return the names of the ``size`` numbers of a state of ``game``."""
-    numbered = [f"state {i}" for i in range(size)] if size > 1 else ["state"]
-    return [*_NAMES.get(game.partition(",")[0], numbered)]
+    """Return the names of the ``size`` numbers of a state of ``game``, such as ``pole angle (rad)``."""
+    game, _, _ = game.partition(",")  # without parameters
+    if game in _NAMES:
+        return list(_NAMES[game])
+    return [f"state {i}" for i in range(size)] if size > 1 else ["state"]
 
 
 def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
-    """Draw histograms of the ``samples`` of `behaviour`."""
+    """Draw histograms of the ``samples`` of `behaviour`. ``bandit`` is whether they are of a synthetic bandit."""
     kind = "bandit" if bandit else "MDP"
     source = "states that agents train on" if bandit else "agents in training"
     labels = {
@@ -138,8 +156,10 @@ def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit
         "real": "real environment: the same agents, greedy",
         "synthetic on real": f"answers of the synthetic {kind} to real states and actions",
     }
-    note = f"ten agents trained on the synthetic {kind}, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % "
-    note += "quantile of all samples"
+    note = (
+        f"ten agents trained on the synthetic {kind}, ten episodes each; "
+        f"{BINS} bins from the 0.2 % to the 99.8 % quantile of all samples"
+    )
     draw_histograms(path, histograms(samples, game, bandit), labels, look, note)
 
 
@@ -169,39 +189,49 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
 def draw_histograms(
     path: Path, panels: list[dict[str, Any]], labels: dict[str, str], look: Look, note: str, numbers: Path | None = None
 ) -> None:
-    """Draw panels of `histograms` with the same logarithmic y axis, and with ``labels`` by kind of samples."""
+    """Draw panels of `histograms` with the same logarithmic y axis. ``labels`` are the texts of the legend by kind of
+    samples, and a PNG stores the hash of the file ``numbers``."""
     lengths = balanced(len(panels))
+    first_of_rows = np.cumsum([0, *lengths])
+    styles = ("-", "-", (0, (3, 1)))
     with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, numbers, note=note) as axes:
         for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            for (kind, label), colour, style in zip(labels.items(), COLOURS, ("-", "-", (0, (3, 1))), strict=False):
+            for (kind, label), colour, style in zip(labels.items(), COLOURS, styles, strict=False):
                 if kind in panel:
                     line: Any = {"color": colour, "linestyle": style, "linewidth": 1.1, "label": label}
                     axis.stairs(panel[kind], panel["edges"], **line)
             axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
-            axis.set_ylabel("share of samples", visible=number in np.cumsum([0, *lengths]))  # once in a row
+            axis.set_ylabel("share of samples", visible=number in first_of_rows)
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
-    """Return actions ``[K]`` and their rewards ``[K, N]`` in ``states [N, S]``. Discrete actions are all actions.
-    Continuous actions are values of one ``coordinate``, with the others at the middle of their ranges."""
+    """Return K actions and the rewards ``[K, N]`` of a synthetic environment for them in ``states [N, S]``. Discrete
+    actions are all actions. Continuous actions are values of one ``coordinate``, with the other coordinates at the
+    middle of their ranges."""
     networks: Any = proxy.networks
     synthetic = networks.with_weights(proxy.parameters[None])  # one member
-    space, count = networks.actions, len(states)
+    space, num_states = networks.actions, len(states)
     if isinstance(space, Discrete):
         actions = torch.arange(space.n)
-        action_batch = actions.view(-1, 1, 1).expand(-1, 1, count)  # [K, 1, N]
+        action_batches = actions.view(-1, 1, 1).expand(-1, 1, num_states)  # [K, 1, N]
     else:
         low, high = torch.tensor(space.low), torch.tensor(space.high)
         actions = torch.linspace(float(low[coordinate]), float(high[coordinate]), _ACTIONS)
-        action_batch = ((low + high) / 2).repeat(_ACTIONS, 1, count, 1)  # [K, 1, N, A]
-        action_batch[..., coordinate] = actions.view(-1, 1, 1)
-    return actions, torch.cat([synthetic.step(states[None], action).reward for action in action_batch])
+        middle = (low + high) / 2
+        action_batches = middle.repeat(_ACTIONS, 1, num_states, 1)  # [K, 1, N, A]
+        action_batches[..., coordinate] = actions.view(-1, 1, 1)
+    rewards = [synthetic.step(states[None], action_batch).reward for action_batch in action_batches]
+    return actions, torch.cat(rewards)
 
 
 def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Average the rewards of N states in bins of one number of the state, ``values [N]``. ``reward [K, N]`` are the
-    rewards of K actions. Return the edges ``[_REWARD_BINS + 1]`` of the bins, which leave out 0.5 % of the values at
-    both ends, and the mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin."""
+    """Average rewards in bins of one number of the state.
+
+    :param reward: rewards ``[K, N]`` of K actions in N states.
+    :param values: the number of the state, ``[N]``.
+    :return: the edges ``[_REWARD_BINS + 1]`` of the bins, which leave out 0.5 % of the values at both ends, and the
+        mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin.
+    """
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
     edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)
     bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N]
@@ -218,36 +248,62 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look:
     networks: Any = proxy.networks
     space = networks.actions
     is_discrete = isinstance(space, Discrete)
-    panels, effects = [], []
+    panels = []
     for coordinate in range(1 if is_discrete else space.size):
         actions, reward = action_rewards(proxy, states, coordinate)
+        action_label = "action" if is_discrete or space.size == 1 else f"action {coordinate}"
         for column, name in enumerate(names_of(proxy.game, states.shape[1])):
-            edges, means = in_bins(reward, states[:, column])  # means [actions, bins]
-            panels.append((coordinate, name, actions, edges, means))
-            # If the number matters, the rise of the reward from the first action to the last differs between bins.
-            rise = (means[-1] - means[0])[means.isfinite().all(0)]
-            effects.append(float(rise.std()) if len(rise) > 1 else 0.0)
-    strongest = sorted(range(len(panels)), key=lambda index: -effects[index])[:_MAX_PANELS]
-    shown_panels = [panels[index] for index in sorted(strongest)]  # in the order of coordinates and numbers
+            edges, means = in_bins(reward, states[:, column])
+            panels.append(_RewardPanel(name, action_label, actions, edges, means))
+    strongest = sorted(panels, key=lambda panel: panel.effect, reverse=True)[:_MAX_PANELS]
+    shown_panels = [panel for panel in panels if panel in strongest]  # in the order of coordinates and numbers
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on"
     if not is_discrete and space.size > 1:
         note += "; other numbers of the action are at the middle of their ranges"
     title = f"what the synthetic bandit of {proxy.game} pays for"
     with sheet(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), look, title=title, note=note) as axes:
-        for axis, (coordinate, name, actions, edges, means) in zip(axes, shown_panels, strict=True):
-            middles = (edges[1:] + edges[:-1]) / 2
+        for axis, panel in zip(axes, shown_panels, strict=True):
             if is_discrete:
-                for action, rewards in zip(actions.tolist(), means, strict=True):
-                    axis.plot(middles, rewards, label=f"action {action}")
-                axis.set(xlabel=name, ylabel="reward")
-                continue
-            extent = (float(edges[0]), float(edges[-1]), float(actions[0]), float(actions[-1]))
-            image = axis.imshow(means, origin="lower", extent=extent, aspect="auto")
-            axis.set(xlabel=name, ylabel="action" if space.size == 1 else f"action {coordinate}")
-            axis.grid(False)
-            axis.figure.colorbar(image, ax=axis, label="reward")
+                panel.draw_lines(axis)
+            else:
+                panel.draw_image(axis)
     return path
+
+
+@dataclasses.dataclass(eq=False)
+class _RewardPanel:
+    """Mean rewards ``means [K, bins]`` of K ``actions [K]`` in bins of the number ``name`` of the state, whose
+    ``edges`` are ``[bins + 1]``."""
+
+    name: str
+    action_label: str
+    actions: Tensor
+    edges: Tensor
+    means: Tensor
+
+    @property
+    def effect(self) -> float:
+        """How much the number matters for the choice of the action: the standard deviation over bins of the rise of the
+        reward from the first action to the last."""
+        is_filled = self.means.isfinite().all(0)
+        rise = (self.means[-1] - self.means[0])[is_filled]
+        return float(rise.std()) if len(rise) > 1 else 0.0
+
+    def draw_lines(self, axis: Any) -> None:
+        """Draw a line for each action."""
+        middles = (self.edges[1:] + self.edges[:-1]) / 2
+        for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
+            axis.plot(middles, rewards, label=f"action {action}")
+        axis.set(xlabel=self.name, ylabel="reward")
+
+    def draw_image(self, axis: Any) -> None:
+        """Draw an image with the number as x axis and the action as y axis."""
+        extent = (float(self.edges[0]), float(self.edges[-1]), float(self.actions[0]), float(self.actions[-1]))
+        image = axis.imshow(self.means, origin="lower", extent=extent, aspect="auto")
+        axis.set(xlabel=self.name, ylabel=self.action_label)
+        axis.grid(False)
+        axis.figure.colorbar(image, ax=axis, label="reward")
 
 
 def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:

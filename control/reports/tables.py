@@ -16,22 +16,23 @@ AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 
 @dataclass
 class Table:
-    """Table of texts. The first row is the header, and the first column has the headings of the rows. ``caption`` and
-    ``numeric`` (cells aligned to the right) are for HTML."""
+    """Table of texts. The first row is the header, and the first column has the headings of the rows. In HTML, it has a
+    ``caption``, and its cells are aligned to the right if they are ``numeric``."""
 
     rows: Sequence[Sequence[str]]
     caption: str = ""
     numeric: bool = True
 
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
-        """Return lines of text, with the first column aligned to the left and the others to the right. If a table is
-        printed row by row, ``min_widths`` of the columns align the rows."""
-        columns = list(zip(*self.rows, strict=True))
-        min_widths = min_widths or [0] * len(columns)
-        widths = [max(width, *map(len, column)) for width, column in zip(min_widths, columns, strict=True)]
+        """Return a line of text for each row, with the first column aligned to the left and the others to the right.
+        Columns are at least as wide as ``min_widths``, which align rows that are printed one by one."""
+        widths = list(min_widths) or [0] * len(self.rows[0])
+        for row in self.rows:
+            widths = [max(width, len(cell)) for width, cell in zip(widths, row, strict=True)]
         lines = []
-        for first, *rest in self.rows:
-            cells = [first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]
+        for row in self.rows:
+            cells = [cell.rjust(width) for width, cell in zip(widths, row, strict=True)]
+            cells[0] = row[0].ljust(widths[0])
             lines.append("  ".join(cells).rstrip())
         return lines
 
@@ -50,19 +51,21 @@ def solved_verdict(score: float, solved: float) -> str:
 
 
 def summarise(group: Group) -> dict[str, Any]:
-    """Return the numbers of a group, as data for JSON. ``seeds`` has the numbers of epochs and steps of each seed and,
-    for the tag of each return, its mean over the last tenth of the epochs (``last``) and its ``best`` value.
-    ``over_seeds`` has statistics of ``last`` by tag, and ``best_over_seeds`` statistics of the best running mean."""
+    """Return the statistics of a group of runs, as data for JSON.
+
+    ``seeds`` has, for each seed, the numbers of ``epochs`` and ``env_steps`` and, by tag of a return, its mean over the
+    last tenth of the epochs (``last``) and its largest value (``best``). ``over_seeds`` has the statistics of ``last``
+    by tag (`over_seeds`). ``best_over_seeds`` has statistics of the best running mean, if it was logged.
+    """
     returns = return_tags(group.runs)
-    seeds = {}
+    seeds: dict[str, dict[str, Any]] = {}
     for run in group.runs:
-        numbers: dict[str, Any] = {
+        seed = seeds[str(run.seed)] = {
             "epochs": len(run.columns["epoch"]),
             "env_steps": int(run.columns["env_steps"].max()),
         }
         for tag in returns:
-            numbers[tag] = {"last": _finite(run.last(tag)), "best": _finite(run.best(tag))}
-        seeds[str(run.seed)] = numbers
+            seed[tag] = {"last": _none_if_nan(run.last(tag)), "best": _none_if_nan(run.best(tag))}
     means = {tag: over_seeds([run.last(tag) for run in group.runs]) for tag in returns}
     summary = {"seeds": seeds, "over_seeds": means}
     if RUNNING_MEAN in returns:
@@ -70,14 +73,14 @@ def summarise(group: Group) -> dict[str, Any]:
     return summary
 
 
-def _finite(value: float) -> float | None:
-    """Return a number, or None if it is not finite."""
-    return value if math.isfinite(value) else None  # JSON has no NaN
+def _none_if_nan(value: float) -> float | None:
+    """Return a number, or None if it is not finite, because JSON has no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:
-    """Return number, mean, interquartile mean and its 95 % interval of the finite ``values``, one per seed. The
-    interval is None for fewer than three."""
+    """Return statistics of the finite ``values``, one per seed: their number ``n``, their ``mean``, their interquartile
+    mean ``iqm``, and its 95 % interval ``iqm_interval``, None for fewer than three values."""
     finite = [value for value in values if math.isfinite(value)]
     bounds = interval(finite, iqm)
     return {
@@ -89,40 +92,46 @@ def over_seeds(values: Sequence[float]) -> dict[str, Any]:
 
 
 def summary_text(title: str, summary: dict[str, Any]) -> str:
-    """Return the text of the numbers of several groups, a table for each. ``summary`` has the numbers by label."""
-    subject = f"{title}: returns" if title else "Returns"
-    lines = [f"{subject}, mean of the last tenth of the epochs (best epoch)"]
+    """Return a heading and a table for each group of runs. ``summary`` has the statistics (`summarise`) by label."""
+    quantity = f"{title}: returns" if title else "Returns"
+    lines = [f"{quantity}, mean of the last tenth of the epochs (best epoch)"]
     for label, group in summary.items():
         lines += ["", *seed_table(group, label).lines()]
     return "\n".join(lines)
 
 
 def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
-    """Return the table of a group's numbers (`summarise`): a row for each seed and, for several seeds, the three rows
-    `AGGREGATES`. ``corner`` is the first cell of the header."""
-    return_names = list(group["over_seeds"])
-    units = ("generations", "steps of all agents") if of_search(return_names) else ("epochs", "env steps")
-    rows = [[corner, *units, *(TAGS[tag].short for tag in return_names)]]
+    """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
+    three rows `AGGREGATES`. ``corner`` is the first cell of the header."""
+    returns = list(group["over_seeds"])
+    units = ("generations", "steps of all agents") if of_search(returns) else ("epochs", "env steps")
+    rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]
     for seed, numbers in group["seeds"].items():
-        cells = [f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})" for tag in return_names]
-        rows.append([f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}", *cells])
+        row = [f"seed {seed}", str(numbers["epochs"]), f"{numbers['env_steps']:,}"]
+        for tag in returns:
+            row.append(f"{number_text(numbers[tag]['last'])} ({number_text(numbers[tag]['best'])})")
+        rows.append(row)
     best = group.get("best_over_seeds", {})
-    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in return_names]
-    for name in AGGREGATES if len(group["seeds"]) > 1 else ():
-        rows.append([name, "", "", *(column[name] for column in columns)])
+    columns = [aggregates(group["over_seeds"][tag], best.get(tag)) for tag in returns]
+    if len(group["seeds"]) > 1:
+        rows += [[name, "", "", *(column[name] for column in columns)] for name in AGGREGATES]
     return Table(rows, caption)
 
 
 def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> dict[str, str]:
-    """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`. Statistics of the seeds' ``best``
-    values follow in brackets."""
-    bounds = summary["iqm_interval"]
-    if bounds:
-        interval_text = f"{number_text(bounds[0])} to {number_text(bounds[1])}"
+    """Return the statistics of `over_seeds` as texts by the names in `AGGREGATES`, such as ``{"mean": "27.5", "IQM":
+    "27.5", "  95 %": "26.3 to 29.4"}``. Statistics of the seeds' ``best`` values follow in brackets."""
+    if summary["iqm_interval"]:
+        low, high = summary["iqm_interval"]
+        interval_text = f"{number_text(low)} to {number_text(high)}"
     else:
         interval_text = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
-    cells = (number_text(summary["mean"]), number_text(summary["iqm"]), interval_text)
-    texts = dict(zip(AGGREGATES, cells, strict=True))
+    mean_name, iqm_name, interval_name = AGGREGATES
+    texts = {
+        mean_name: number_text(summary["mean"]),
+        iqm_name: number_text(summary["iqm"]),
+        interval_name: interval_text,
+    }
     if best is None:
         return texts
     best_texts = aggregates(best)
@@ -130,18 +139,23 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
 
 
 def number_text(value: float | None) -> str:
-    """Return a number as text. Numbers below 1, such as rewards per step, have three digits."""
+    """Return a number as text, such as ``1,234.5``. Numbers below 1, such as rewards per step, have three digits."""
     if value is None:
         return "-"
     return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"
 
 
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int | None = None) -> str:
-    """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, with this number of decimal ``digits`` or, by
-    default, as `number_text`."""
-    numbers = [float(number) for number in (value, *(bounds or ()))]
-    text, *ends = (number_text(number) if digits is None else f"{number:.{digits}f}" for number in numbers)
-    return f"{text} [{', '.join(ends)}]" if ends else text
+    """Return a value and its interval, such as ``500.0 [499.1, 500.0]``, or the value alone without ``bounds``. Numbers
+    have this many decimal ``digits`` or, by default, the format of `number_text`."""
+
+    def text(number: Any) -> str:
+        return number_text(float(number)) if digits is None else f"{float(number):.{digits}f}"
+
+    if not bounds:
+        return text(value)
+    low, high = bounds
+    return f"{text(value)} [{text(low)}, {text(high)}]"
 
 
 def seeds_text(counts: Sequence[int]) -> str:

@@ -97,5 +97,7 @@ def tags(*kinds: Kind) -> list[str]:
 def without_replaced(names: Iterable[str], common: Collection[str]) -> list[str]:
     """Return the tags among ``names`` to show for several runs, all of which have the tags in ``common``. A common tag
     replaces noisier tags of the same quantity. The running mean is omitted if it is not common."""
-    omitted = {name for tag in common for name in TAGS[tag].replaces} | ({RUNNING_MEAN} - {*common})
+    omitted = {name for tag in common for name in TAGS[tag].replaces}
+    if RUNNING_MEAN not in common:
+        omitted.add(RUNNING_MEAN)
     return [tag for tag in names if tag not in omitted]
