@@ -11,12 +11,12 @@ import numpy as np
 
 from control.reports.page import render
 from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
-from control.reports.stages import GOOD_FRACTION, conclusion, exam_scores, returns_table
+from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
 from understudy.program import IDS
 
-FIGURE, PAGE = "exam.png", "page.html"
+FIGURE = "exam.png"
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:

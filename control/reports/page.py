@@ -32,7 +32,7 @@ from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
-from control.reports import tags
+from control.reports import stages, tags
 from control.reports.curves import solved_return
 from control.reports.plot import Figure, distinct_labels, draw, figure_of, file_stem
 from control.reports.runs import Group, find_groups, short_path
@@ -168,11 +168,25 @@ class RunFolder:
         path = self.file("videos", f"{film.stem}.txt")
         return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
 
+    @cached_property
+    def learn_results(self) -> dict[str, Any]:
+        """Results of `--learn` by stage if this run trained its teacher, else empty."""
+        path = self.learn_folder / stages.RESULTS
+        with contextlib.suppress(OSError, ValueError):
+            results = read_json(path) if path.is_file() else {}
+            return {name: result for name, result in results.items() if name != "settings"}
+        return {}  # the file is malformed
+
+    @property
+    def learn_folder(self) -> Path:
+        """Folder of `--learn` if this run trained its teacher; the run is in GAME/teacher/PPO/seed_N/version_K there."""
+        return Path(os.path.abspath(self.path / "../../../../.."))
+
     def is_unfinished(self, epochs: int, steps: int) -> bool:
         """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
         settings. A run that may end early because of a return counts as finished."""
         settings = self.settings
-        if settings is None or settings.run.target_return is not None:
+        if settings is None or settings.run.target_return is not None or "teacher" in self.learn_results:
             return False
         if settings.proxy is not None and settings.proxy.quit_when_solved:
             return False
@@ -322,8 +336,10 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     solved_returns = {group.solved for group in groups}
     if len(solved_returns) == 1 and None not in solved_returns:  # returns in one environment, the best first
         groups.sort(key=lambda group: group.result["mean"], reverse=True)
-    run_folders = [folder.path for group in groups for folder in group.folders]
-    for path in run_folders:
+    folders = [folder for group in groups for folder in group.folders]
+    # The page about the teacher of `--learn` belongs beside the files of that command.
+    run_folders = [folder.learn_folder if folder.learn_results else folder.path for folder in folders]
+    for path in [folder.path for folder in folders]:
         if (path / "metrics.csv").is_symlink():
             raise SettingError(f"report has '{path}', whose metrics.csv is a link to another folder's")
     stem = "report"
@@ -333,6 +349,9 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     check_writable("report_out", target)
     atomic_write_text(target, _page(groups, run_dirs, target))
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
+    for folder in folders:
+        if folder.learn_results:
+            print_wrapped(f"It is about the teacher; all of --learn: {short_path(folder.learn_folder / stages.PAGE)}")
     return 0
 
 
@@ -350,6 +369,7 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         seeds=seeds_text([len(group.runs) for group in groups]),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(group.tag for group in groups) if tag],
         results=_results_table(groups),
+        teachers=_teachers(groups, target),
         unfinished=[text for group in groups for text in group.unfinished],
         figures=_page_figures(groups),
         films=films[:MAX_FILMS],
@@ -363,6 +383,18 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         date=time.strftime("%Y-%m-%d"),
         version=versions()["understudy"],
     )
+
+
+def _teachers(groups: Sequence[ReportGroup], target: Path) -> list[tuple[str, str]]:
+    """Return the conclusion of `--learn` for each run that trained a teacher, and the address of its page from the page
+    ``target``."""
+    teachers = []
+    for folder in [folder for group in groups for folder in group.folders]:
+        page = folder.learn_folder / stages.PAGE
+        if folder.learn_results and page.is_file():
+            address = Path(os.path.relpath(page, target.absolute().parent)).as_posix()
+            teachers.append((" ".join(stages.conclusion(folder.learn_results)), address))
+    return teachers
 
 
 def _title(groups: Sequence[ReportGroup]) -> str:

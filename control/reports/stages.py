@@ -10,6 +10,8 @@ from typing import Any
 
 from control.reports.tables import Table, number_text
 
+PAGE = "page.html"
+RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 

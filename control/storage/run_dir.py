@@ -60,11 +60,12 @@ def newest(folder: Path) -> Path | None:
 
 
 def find_proxy(path: Path) -> Path | None:
-    """Return the file of the proxy that a search chose at its end. ``path`` is its run folder, or a folder of run
-    folders; then the newest counts. None if there is no such file."""
+    """Return the file of the proxy that a search chose at its end, or the bandit of ``--learn``. ``path`` is its run
+    folder, or a folder of run folders; then the newest counts. None if there is no such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
-    paths = [folder / PROXY_FILE for folder in (path, newest(path)) if folder]
+    folders = [folder for folder in (path, newest(path)) if folder]
+    paths = [folder / name for folder in folders for name in (PROXY_FILE, "bandit.safetensors")]
     return next((path for path in paths if path.exists()), None)
 
 
