@@ -574,7 +574,7 @@ def _command_text(task: Task) -> str:
     if task.is_slow:
         values |= {"teacher_steps": task.teacher_steps, "race_steps": task.race_steps}
     flags = (f"--{flag} {value}" for flag, value in values.items())
-    return " ".join(("python trainer.py", f"--learn {task.game} --seed {task.seed}", *flags))
+    return " ".join(("python trainer.py", f"--learn {task.options.learn or task.game} --seed {task.seed}", *flags))
 
 
 def _time_left(task: Task, names: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 ``learned.html.j2``.
 """
 
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.page import render
+from control.reports.page import data_url, render
 from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.storage.run_dir import atomic_write_text
@@ -21,18 +22,22 @@ FIGURE = "exam.png"
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
     """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
-    figure = None
+    figures = {}  # for wide and for narrow windows, as URLs
     if "exam" in results:
         _draw(folder / FIGURE, results, stored_look())
-        figure = (folder / FIGURE).with_suffix(".svg")
+        figures["wide"] = data_url((folder / FIGURE).with_suffix(".svg"))
+        with tempfile.TemporaryDirectory() as temporary:
+            narrow = Path(temporary, "narrow.svg")
+            _draw(narrow, results, Look(formats=("svg",), narrow=True))
+            figures["narrow"] = data_url(narrow)
     page = render(
         "learned.html.j2",
         game=game,
         env_id=IDS.get(game, game),
         results=results,
-        conclusion=conclusion(results),
-        figure=figure,
-        returns=returns_table(results) if figure else None,
+        conclusion=conclusion(results, with_returns=False),
+        figures=figures,
+        returns=returns_table(results) if "exam" in results else None,
         files=sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json")),
         command=command,
         date=time.strftime("%Y-%m-%d"),
@@ -47,7 +52,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     the learning curves with both rewards, if the stage `race` has run."""
     race, rows = results.get("race"), exam_scores(results)
     cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
+    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, min_labels=99) as axes:
         means = [row["mean"] for row in rows.values()]
         errors = [2 * row["error"] for row in rows.values()]
         axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
@@ -68,3 +73,4 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
             axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
             title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
             axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)
+            axes[1].legend(loc="lower right")  # its labels are of this panel alone

@@ -179,7 +179,7 @@ class RunFolder:
 
     @property
     def learn_folder(self) -> Path:
-        """Folder of `--learn` if this run trained its teacher; the run is in GAME/teacher/PPO/seed_N/version_K there."""
+        """Folder of `--learn` if this run, in GAME/teacher/PPO/seed_N/version_K there, trained its teacher."""
         return Path(os.path.abspath(self.path / "../../../../.."))
 
     def is_unfinished(self, epochs: int, steps: int) -> bool:
@@ -622,7 +622,7 @@ def render(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "data_url": _data_url,
+        "data_url": data_url,
         "poster": lambda path: base64.b64encode(poster(path)).decode(),
         "number": number_text,
         "solved_text": solved_text,
@@ -632,7 +632,7 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def _data_url(path: Path) -> str:
+def data_url(path: Path) -> str:
     """Return a file as a URL. An SVG gets the page's colours. As an image on the page it cannot run scripts."""
     content = path.read_bytes()
     if path.suffix == ".svg":
