@@ -184,10 +184,22 @@ def draw_levels(
 GRID_POINTS = 200
 _FEW_POINTS = 15  # a curve with fewer points has markers
 SMOOTH = 0.02  # width of the moving average as a fraction of a curve's points
-CURVES_NOTE = (
-    "line: mean over seeds, a centred moving average over 2 % of the points; band: its 95 % bootstrap interval; "
-    "dashed: interquartile mean; thin: single seeds; fewer than three seeds have no interval: a line each"
-)
+
+
+def curves_note(seed_counts: Sequence[int], with_seeds: bool = True) -> str:
+    """Return a note about the lines of a figure with groups of so many seeds (``seed_counts``). ``with_seeds`` says
+    whether a panel has thin lines of single seeds, as in `draw_curves`."""
+    average = "a centred moving average over 2 % of the points"
+    if max(seed_counts) < MIN_RUNS:
+        return f"line: a seed, {average}"
+    parts = [f"line: mean over seeds, {average}", "band: its 95 % bootstrap interval"]
+    if max(seed_counts) > MIN_RUNS:
+        parts.append("dashed: interquartile mean")
+    if with_seeds:
+        parts.append("thin: single seeds")
+    if min(seed_counts) < MIN_RUNS:
+        parts.append("fewer than three seeds have a line each")
+    return "; ".join(parts)
 
 
 def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array, Array]:

@@ -368,7 +368,8 @@ def _draw_sheet(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
     games = dict.fromkeys(panel.game for panel in panels if panel.is_return)
     sources = curves.sources([level for game in games for level in figure.levels[game]])
-    note = f"{curves.CURVES_NOTE}; {sources}" if sources else curves.CURVES_NOTE
+    note = curves.curves_note([arm.seeds for arm in arms], any(len(panel.arms) == 1 for panel in panels))
+    note = f"{note}; {sources}" if sources else note
     title, size = figure.heading(arms), (sheets.WIDTH, row_height * len(rows))
     with book.sheet(sheets.rows(*row_lengths), size, name=name, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend

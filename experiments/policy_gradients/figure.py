@@ -20,10 +20,10 @@ import numpy as np
 
 from control.reports import scores
 from control.reports.curves import (
-    CURVES_NOTE,
     RETURN_LABEL,
     STEPS_LABEL,
     Level,
+    curves_note,
     draw_curves,
     draw_levels,
     levels,
@@ -161,7 +161,7 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
     panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = levels(comparison.game)
-    note = "; ".join([CURVES_NOTE, sources(reference_levels)])
+    note = "; ".join([curves_note(counts), sources(reference_levels)])
     lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
     with Book(out, look) as book:
         with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
