@@ -312,11 +312,21 @@ class ReportGroup(Group):
         return texts
 
     @property
+    def kind_of_return(self) -> str:
+        """Kind of the return by which the runs are judged, such as ``greedy``; empty without any."""
+        return tags.TAGS[self.tag].short if self.tag else ""
+
+    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
-        steps = [seed["env_steps"] for seed in self.summary["seeds"].values()]
-        smallest, largest = min(steps), max(steps)
-        return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
+        return _range_text([seed["env_steps"] for seed in self.summary["seeds"].values()])
+
+    @property
+    def real_steps(self) -> str:
+        """Numbers of steps in the real environment that the searches made, as text like `steps`; ``-`` if unknown."""
+        tag = "search/real_steps"
+        steps = [int(np.nanmax(run.columns[tag])) for run in self.runs if tag in run.columns]
+        return _range_text(steps) if steps else "-"
 
     def setting_text(self, name: str) -> str:
         """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
@@ -419,6 +429,8 @@ def _results_table(groups: Sequence[ReportGroup]) -> Table:
         mean_heading = "return" if any(group.is_search for group in groups) else "return at the end"
     rows = [_results_row(group, mean_heading) for group in groups]
     columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+    if not any(group.is_search for group in groups):
+        columns.remove("real steps")  # all steps are real
     cells = [[row[name] for name in columns] for row in rows]
     return Table([columns, *cells], "Results" if has_one_seed else "Results over seeds")
 
@@ -439,12 +451,18 @@ def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
         "its 95 % interval": interval,
         "verdict": group.verdict or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
-        "return of": tags.TAGS[group.tag].short if group.tag else "-",
+        "return of": group.kind_of_return or "-",
         "best return": number_text(group.best),
         "seeds": f"{len(group.runs)} ({_seed_numbers([run.seed for run in group.runs])})",
-        "steps of a seed": "-" if group.is_search else group.steps,
-        "steps of a search": group.steps if group.is_search else "-",
+        "steps": group.steps,
+        "real steps": group.real_steps if group.is_search else group.steps,
     }
+
+
+def _range_text(numbers: Sequence[int]) -> str:
+    """Return numbers as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
+    smallest, largest = min(numbers), max(numbers)
+    return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
 
 
 def _agents_iqm(scores: dict[str, Any]) -> tuple[str, str]:
