@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from control.reports.page import render
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
+from control.reports.sheets import COLOURS, GREY, WIDTH, Look, rows, set_row_labels, sheet, stored_look
 from control.reports.tables import number_text
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
@@ -49,17 +49,19 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
     """Return the conclusion from the ``results`` (stage -> its results) as sentences: the verdict of the last stage
     that has one, the mean returns of the exam's agents that trained on the task itself, the environment's cost in steps
     of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these."""
+    sentences = []
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
-    sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
+    if verdicts:
+        sentences = [f"{sentence.removesuffix('.')}." for sentence in verdicts[-1].split(". ")]
     if exam := results.get("exam"):
-        scores = ", ".join(f"{name} {number_text(score['mean'])}" for name, score in exam["real"].items())
-        if scores:
+        steps = results["teacher"].get("real_steps", 0) + results["bandit"].get("real_steps", 0)
+        cost = f"{steps:,} steps of the task"
+        if "real_steps" not in results["teacher"]:  # a policy of the user
+            cost += " beside the teacher's"
+        if exam["real"]:
+            scores = ", ".join(f"{name} {number_text(score['mean'])}" for name, score in exam["real"].items())
             sentences.append(f"Agents that trained for {exam['steps']:,} steps on the task itself: {scores}.")
-        steps = sum(results[name].get("real_steps", 0) for name in ("teacher", "bandit"))
-        excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
-        cost = f"{steps:,} steps of the task{excluded}"
-        if scores:
-            cost = f"{cost}, as many as {steps / exam['steps']:.1f} of these agents"
+            cost += f", as many as {steps / exam['steps']:.1f} of these agents"
         sentences.append(f"The environment took {cost}; agents on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
@@ -71,29 +73,38 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
     the learning curves with both rewards, if the stage `race` has run."""
     probe, exam, race = results["probe"], results["exam"], results.get("race")
-    rows = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
-    rows |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
-    rows |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
-    rows |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
-    cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look) as axes:
-        means = [row["mean"] for row in rows.values()]
-        errors = [2 * row["error"] for row in rows.values()]
-        axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
-        colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in rows]
-        axes[0].scatter(means, range(len(rows)), c=colours, zorder=3)
-        set_row_labels(axes[0], list(rows))
-        axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
-        axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
+    scores = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
+    scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
+    scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
+    scores |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
+    with sheet(path, rows(2 if race else 1), (WIDTH, 0.8 + 0.28 * len(scores)), look) as axes:
+        _draw_scores(axes[0], scores)
         if race:
-            labels = {"learned": "learned reward", "task": "task's reward"}
-            for (arm, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
-                result = race["arms"][arm]
-                curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
-                steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
-                axes[1].plot(steps, np.median(curves, 0), color=colour, label=label)
-                axes[1].plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
-            goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
-            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
-            title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
-            axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)
+            _draw_race(axes[1], race)
+
+
+def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
+    """Draw a row with the mean return and its error for each of ``scores``, with agents on the bandit in colour."""
+    means = [score["mean"] for score in scores.values()]
+    errors = [2 * score["error"] for score in scores.values()]
+    colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in scores]
+    axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
+    axis.scatter(means, range(len(scores)), c=colours, zorder=3)
+    set_row_labels(axis, list(scores))
+    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task")
+    axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
+
+
+def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
+    """Draw the learning curves of agents with the learned reward and with the task's reward."""
+    labels = {"learned": "learned reward", "task": "task's reward"}
+    for (reward, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
+        result = race["arms"][reward]
+        curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
+        steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
+        axis.plot(steps, np.median(curves, 0), color=colour, label=label)
+        axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
+    goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+    axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
+    title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
+    axis.set(xlabel="thousand steps on the task", ylabel="return", title=title)
