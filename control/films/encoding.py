@@ -14,7 +14,9 @@ from envs.names import first_line
 from models.settings import UserError
 
 GIF_BYTES = 2_000_000  # size at which a GIF is cut off; the file exceeds it by at most about one frame
-_GIF_FRAME_RATE, _GIF_MAX_WIDTH, _GIF_COLOURS = 12.5, 560, 64  # frames per second, pixels, number of colours
+_GIF_FRAME_RATE = 12.5  # frames per second
+_GIF_MAX_WIDTH = 560  # pixels
+_GIF_COLOURS = 64  # number of colours
 
 
 def encoder() -> Any:
@@ -37,15 +39,15 @@ def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None
     # A slower preset would not make the file of drawn pictures smaller.
     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
-    writer: Any = None
+    writer: Any = None  # of imageio_ffmpeg, a generator that receives frames
     with replacing(path) as temporary:
 
         def add(frame: Frame) -> None:
             nonlocal writer
             with _writing("video", path):
-                if writer is None:
-                    size = frame.shape[1], frame.shape[0]  # width, height
-                    writer = encoder().write_frames(str(temporary), size, output_params=options, **settings)
+                if writer is None:  # the first frame has the size of the video
+                    height, width, _ = frame.shape
+                    writer = encoder().write_frames(str(temporary), (width, height), output_params=options, **settings)
                     writer.send(None)  # starts the generator
                 writer.send(np.ascontiguousarray(frame))
 

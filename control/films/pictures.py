@@ -1,6 +1,7 @@
 """Frames of a film: enlarged pictures with lines of text below, which Pillow draws in a font of matplotlib."""
 
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ Frame = NDArray[np.uint8]
 
 SMALLEST = 400  # pixels; a picture is enlarged if its longer side is shorter
 GAP = 8  # pixels between pictures side by side
-_LETTER_HEIGHT, _WIDTH_PER_HEIGHT = 16, 52  # letters are 16 pixels high, or 1/52 of the film's width if that is more
+_LETTER_HEIGHT = 16  # pixels, the minimum height of letters
+_WIDTH_PER_HEIGHT = 52  # letters are as high as 1/52 of a film's width if that is more
 _SMALLEST_LETTERS = 10  # pixels, the minimum height of letters in a cell with long text
 _BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # RGB
 
@@ -21,7 +23,8 @@ _BACKGROUND, _GREY, _WHITE = (24, 26, 30), (206, 210, 216), (255, 255, 255)  # R
 def enlarged(frame: Frame) -> Frame:
     """Enlarge the picture by the smallest integer factor that makes its longer side at least `SMALLEST` pixels. Pixels
     are repeated, so edges remain sharp."""
-    factor = max(1, -(-SMALLEST // max(frame.shape[:2])))  # rounded up
+    height, width, _ = frame.shape
+    factor = math.ceil(SMALLEST / max(height, width))
     return frame if factor == 1 else frame.repeat(factor, 0).repeat(factor, 1)
 
 
@@ -75,7 +78,8 @@ def _fit_text(text: str, height: int, max_width: float) -> tuple[str, Any]:
     """Return ``text`` and the largest font, up to ``height``, in which it fits into ``max_width`` pixels. Text is cut,
     with an ellipsis at its end, if letters would be smaller than `_SMALLEST_LETTERS`."""
     fraction = max_width / max(1, _font(height).getlength(text))  # lengths are proportional to heights
-    font = _font(max(min(height, int(height * fraction)), min(height, _SMALLEST_LETTERS)))
+    fitting_height = int(height * fraction)
+    font = _font(min(height, max(fitting_height, _SMALLEST_LETTERS)))
     while len(text) > 1 and font.getlength(text) > max_width:
         text = f"{text[:-2]}…"
     return text, font

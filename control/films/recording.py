@@ -2,7 +2,6 @@
 optionally a GIF beside it."""
 
 import contextlib
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +24,14 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # maximum length of a filmed episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
-# For `film_seconds`: frames that are drawn and encoded in a second, and frames of a pause.
-_FRAMES_PER_SECOND = 60.0
-_PAUSE_FRAMES = 90
+_PAUSE_FRAMES = 90  # of a pause, for `film_seconds`
+_FRAMES_PER_SECOND = 60.0  # frames that are drawn and encoded in a second, for `film_seconds`
 
 
 @dataclass(frozen=True)
 class Actor:
-    """A filmed agent. ``begin()`` returns a policy for the next episode; its first member is filmed. ``caption`` is
-    printed below the pictures."""
+    """A filmed agent. ``begin()`` returns a policy for the next episode. If the policy has several members, the first
+    is filmed. ``caption`` is printed below the pictures."""
 
     begin: Callable[[], Policy]
     caption: str = ""
@@ -57,7 +55,7 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
             environment.frame(0, 0)
         encoder()
     except UserError as error:
-        # Raises another error, without the setting, if the game cannot be built even without rendering.
+        # If the game cannot be built without rendering either, this raises an error that does not name the setting.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
         reason = str(error).removeprefix("record: ")
         line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
@@ -65,10 +63,13 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
 
 
 def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, name: str, sample: bool) -> str:
-    """Film the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run of ``checkpoint``, and return a
-    line with the path. ``name`` selects the episodes, and ``sample`` sampled actions instead of greedy ones. With
-    ``run.record``, the film has ``record_episodes`` episodes and a GIF, and raises UserError or OSError if it cannot be
-    written. Otherwise the film has one episode, and the line is a note if it cannot be written."""
+    """Film an evaluation and return a line for the user, such as ``video: .../eval_best_0.mp4 (greedy: one episode,
+    return 500)``.
+
+    The film shows the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run of ``checkpoint``. ``name``
+    selects the episodes. With ``run.record``, there are ``record_episodes`` episodes and a GIF, and UserError or
+    OSError is raised if they cannot be written. Otherwise there is one episode, and the line says if it failed.
+    """
     path = new_film(checkpoint, f"eval_{stem}")
     try:
         episodes = run.record_episodes if run.record else 1
@@ -78,23 +79,26 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
         if run.record:
             raise
         return f"note: no film ({str(error).removeprefix('record: ')})"
-    texts = [filmed_seed_text(loop.seeds), "drawn actions" if sample else "greedy"]
-    acting = ", ".join(text for text in texts if text)
+    text = f"{'drawn actions' if sample else 'greedy'}: {returns_text(returns)}"
+    if len(loop.seeds) > 1:
+        text = f"{filmed_seed_text(loop.seeds)}, {text}"
     gif_line = f"\nGIF:   {path.with_suffix('.gif')}" if run.record else ""
-    return f"video: {path} ({acting}: {returns_text(returns)}){gif_line}"
+    return f"video: {path} ({text}){gif_line}"
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:
     """Return a new file ``STEM_N.mp4`` (`first_free`) in the folder ``videos`` of the run, or beside a ``checkpoint``
     outside of a run."""
-    run_dir = run_folder_of(checkpoint)  # the folder of the checkpoint if it is outside of a run
-    return first_free(run_dir if run_dir == checkpoint.parent else run_dir / "videos", stem)
+    is_in_run = checkpoint.parent.name == "checkpoints"
+    return first_free(run_folder_of(checkpoint) / "videos" if is_in_run else checkpoint.parent, stem)
 
 
 def first_free(folder: Path, stem: str) -> Path:
     """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist in ``folder``."""
-    paths = (folder / f"{stem}_{number}.mp4" for number in itertools.count())
-    return next(path for path in paths if not path.exists())
+    number = 0
+    while (folder / f"{stem}_{number}.mp4").exists():
+        number += 1
+    return folder / f"{stem}_{number}.mp4"
 
 
 def film_seconds(run: RunConfig, length: float | None) -> float:
@@ -114,7 +118,7 @@ def film(
     with_gif: bool = False,
     watch: Watch | None = None,
 ) -> list[float]:
-    """Film ``episodes`` episodes of the first member as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. Write
+    """Film episodes of the first member of ``loop`` as ``path`` (mp4) and, if ``with_gif``, as a GIF beside it. Write
     the seed and the returns to a text file beside it, and return the return of each episode. Random streams depend on
     ``name`` and the run's seeds, so filming does not change training. ``watch`` gets the finished fraction."""
     seeds = Streams.from_name(loop.seeds, name).episode_seeds(episodes)[0].tolist()  # of the first member
@@ -141,26 +145,27 @@ def record(
     returns of its episodes. Raises UserError if ffmpeg is missing or the environment cannot be rendered.
     """
     with contextlib.ExitStack() as stack:
-        stages = [_Stage(actor, game, time_limit, len(actors), stack) for actor in actors]
-        frame_rate = stages[0].environment.frames_per_second
+        episodes = [_FilmedEpisodes(actor, game, time_limit, len(actors), stack) for actor in actors]
+        frame_rate = episodes[0].environment.frames_per_second
+        pause_frames = max(1, round(_PAUSE_SECONDS * frame_rate))
         add_frame = stack.enter_context(mp4(path, frame_rate))
         for number, seed in enumerate(seeds):
             heading = f"episode {number + 1} of {len(seeds)}" if len(seeds) > 1 else "one episode"
-            for stage in stages:
-                stage.start(seed, heading)
-            add_frame(side_by_side([stage.picture() for stage in stages]))
-            pause_frames_left = max(1, round(_PAUSE_SECONDS * frame_rate))  # counts down once all agents are done
-            while pause_frames_left:
-                if all(stage.done for stage in stages):
-                    pause_frames_left -= 1
-                for stage in stages:
-                    stage.advance()
-                add_frame(side_by_side([stage.picture() for stage in stages]))
+            for episode in episodes:
+                episode.start(seed, heading)
+            add_frame(side_by_side([episode.picture() for episode in episodes]))
+            num_paused = 0  # frames since all episodes have ended
+            while num_paused < pause_frames:
+                if all(episode.done for episode in episodes):
+                    num_paused += 1
+                for episode in episodes:
+                    episode.advance()
+                add_frame(side_by_side([episode.picture() for episode in episodes]))
                 if watch is not None:
-                    watch((number + min(stage.finished_fraction for stage in stages)) / len(seeds))
+                    watch((number + min(episode.finished_fraction for episode in episodes)) / len(seeds))
     if with_gif:
         gif(path)
-    return [stage.returns for stage in stages]
+    return [episode.returns for episode in episodes]
 
 
 def filmed_seed_text(seeds: Sequence[int]) -> str:
@@ -169,16 +174,16 @@ def filmed_seed_text(seeds: Sequence[int]) -> str:
 
 
 def returns_text(returns: Sequence[float]) -> str:
-    """Return the number of filmed episodes and their returns as text."""
+    """Return the number of filmed episodes and their returns as text, such as ``2 episodes, returns 500, 431``."""
     if len(returns) == 1:
         return f"one episode, return {returns[0]:.0f}"
     texts = ", ".join(f"{episode_return:.0f}" for episode_return in returns)
     return f"{len(returns)} episodes, returns {texts}"
 
 
-class _Stage:
-    """One of ``num_actors`` actors, with a separate environment and its current picture. ``stack`` closes the
-    environment. The environment has a row for each member of the actor's policy, but only the first row is stepped."""
+class _FilmedEpisodes:
+    """The episodes of one of ``num_actors`` actors, in a separate environment, which ``stack`` closes. The environment
+    has a row for each member of the actor's policy, but only the first row is stepped."""
 
     def __init__(self, actor: Actor, game: str, time_limit: int | None, num_actors: int, stack: contextlib.ExitStack):
         self.actor, self._num_actors = actor, num_actors
@@ -198,7 +203,9 @@ class _Stage:
         seeds = torch.full(self._is_filmed.shape, seed, dtype=torch.int64)
         self._obs: Tensor = self.environment.reset(seeds, self._is_filmed)
         self._frame = enlarged(self.environment.frame(0, 0))
-        self._heading, self._steps, self.done = heading, 0, False
+        self._heading = heading
+        self._steps = 0
+        self.done = False
         self.returns.append(0.0)
         self._command = self.policy.current_command()
 
@@ -223,8 +230,9 @@ class _Stage:
 
     def picture(self) -> Frame:
         """Return the current picture with its text below."""
-        lines = [[self.actor.caption]] if self.actor.caption else []
-        lines.append([self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"])
+        lines = [[self._heading, f"step {self._steps:,}", f"return {_number_text(self.returns[-1])}"]]
+        if self.actor.caption:
+            lines.insert(0, [self.actor.caption])
         if self._command:  # name -> value [M, 1]
             lines.append([f"{name} asked {_number_text(float(value[0, 0]))}" for name, value in self._command.items()])
         film_width = (self._frame.shape[1] + GAP) * self._num_actors
@@ -232,4 +240,5 @@ class _Stage:
 
 
 def _number_text(value: float) -> str:
+    """Return a return or a command as text, such as ``12.5`` or ``1,250``."""
     return f"{value:.1f}" if abs(value) < 1000 else f"{value:,.0f}"

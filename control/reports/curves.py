@@ -63,8 +63,11 @@ def quantity(tag: str, package: str = "") -> tuple[str, str]:
 def package_of(names: Iterable[str]) -> str:
     """Return the folder in models/agents/ of the first implementation among ``names``, such as "ppo" for PPO. Empty if
     there is none."""
-    registered = implementations()
-    return next((family(name).package.rpartition(".")[2] for name in names if name in registered), "")
+    for name in names:
+        if name in implementations():
+            _, _, folder = family(name).package.rpartition(".")
+            return folder
+    return ""
 
 
 def is_episode_return(tag: str) -> bool:
@@ -153,30 +156,32 @@ def draw_levels(
     the legend, with ``game`` as its environment.
     """
     is_y = axis_name == "y"
-    get_limits, set_limits = (axis.get_ylim, axis.set_ylim) if is_y else (axis.get_xlim, axis.set_xlim)
-    draw_line = axis.axhline if is_y else axis.axvline
     styles = iter(_STYLES)
-    is_log = is_y and axis.get_yscale() == "log"
     for level in reference_levels:
         value = level.value
-        style: dict[str, Any]
         if level.implementation:
-            style = {"color": colours[level.implementation], "linestyle": "-."}
+            style: dict[str, Any] = {"color": colours[level.implementation], "linestyle": "-."}
         else:
             style = {"color": GREY, "linestyle": next(styles, ":")}
-        low, high = get_limits()
+        low, high = axis.get_ylim() if is_y else axis.get_xlim()
         distance = max(low - value, value - high)  # from the panel
         if is_y and distance > _MAX_DISTANCE * (high - low):
             place = f" in {game}" if game else ""
             axis.plot([], [], label=f"{level.label}{place} (beyond the axis)", **style)
             continue
-        text = {"values": level.label, "names": level.name, "none": None}[legend]
-        draw_line(value, linewidth=1.0, label=text, zorder=1.5, **style)
-        if legend == "names" and not level.implementation and is_y:
+        label = {"values": level.label, "names": level.name, "none": None}[legend]
+        margin = 0.04 * (high - low)
+        if not is_y:
+            axis.axvline(value, label=label, linewidth=1.0, zorder=1.5, **style)
+            axis.set_xlim(min(low, value - margin), max(high, value + margin))
+            continue
+        axis.axhline(value, label=label, linewidth=1.0, zorder=1.5, **style)
+        if legend == "names" and not level.implementation:
             transform = axis.get_yaxis_transform()
             axis.text(1.01, value, f"{value:g}", transform=transform, color=GREY, fontsize=6, va="center")
-        margin = 0.0 if is_log else 0.04 * (high - low)
-        set_limits(min(low, value - margin), max(high, value + margin))
+        if axis.get_yscale() == "log":
+            margin = 0.0
+        axis.set_ylim(min(low, value - margin), max(high, value + margin))
 
 
 # -- curves ------------------------------------------------------------------------------------------------------------
@@ -206,8 +211,7 @@ def on_grid(runs: Sequence[Run], tag: str, x: str = "env_steps") -> tuple[Array,
     """Return smoothed curves of a tag on a common grid, ``(grid [G], values [N, G])``, for the N runs that have logged
     the tag. The grid covers the values of column ``x`` that all runs have: it begins with the latest start and ends
     with the earliest end. Values are interpolated linearly. If N is 0, both arrays are empty."""
-    curves = [run.points(tag, x) for run in runs]
-    curves = [(xs, values) for xs, values in curves if len(xs)]
+    curves = [run.points(tag, x) for run in runs if run.has(tag)]
     if not curves:
         return np.empty(0), np.empty((0, 0))
     start = max(xs[0] for xs, _ in curves)
@@ -248,10 +252,13 @@ def draw_curves(
     seeds have no band: they have a line each instead of the mean."""
     if not len(x):
         return
-    label = f" {label}" if label.startswith("_") else label  # matplotlib hides labels with a leading underscore
-    marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(x) < _FEW_POINTS else {}
+    if label.startswith("_"):
+        label = f" {label}"  # matplotlib hides labels with a leading underscore
+    marker: dict[str, Any] = {}
     if len(x) == 1:
-        marker |= {"markersize": 6, "clip_on": False}
+        marker = {"marker": "o", "markersize": 6, "clip_on": False}
+    elif len(x) < _FEW_POINTS:
+        marker = {"marker": "o", "markersize": 3.5}
     if with_band and len(curves) < MIN_RUNS:
         first_line, *_ = axis.plot(x, curves.T, color=colour, linewidth=1.2, **marker)
         first_line.set_label(label)  # one entry in the legend
@@ -262,7 +269,7 @@ def draw_curves(
     if not with_band or len(x) == 1:
         return
     # A bootstrap at each of many thousand points would need gigabytes.
-    points = np.linspace(0, len(x) - 1, GRID_POINTS).round().astype(int) if len(x) > GRID_POINTS else slice(None)
+    points = np.linspace(0, len(x) - 1, min(len(x), GRID_POINTS)).round().astype(int)
     bounds = interval(curves[:, points])
     assert bounds  # there are at least three seeds
     axis.fill_between(x[points], *bounds, color=colour, alpha=0.2, linewidth=0)
@@ -304,10 +311,10 @@ def clip_below(axis: Any, values: Array) -> None:
         return
     num_lowest = max(1, int(_MAX_HIDDEN * len(values)))
     low, high = values[num_lowest], values[-1]  # of the other 98 %
-    height = high - low
-    if height == 0 or low - values[0] <= 2 * height:
+    height, height_of_lowest = high - low, low - values[0]
+    if height == 0 or height_of_lowest <= 2 * height:
         return
-    lowest_visible = values[values >= low - height][0]  # may be one of the 2 %, if it is near the others
+    lowest_visible = values[values >= low - height].min()  # may be one of the 2 %, if it is near the others
     margin = 0.05 * (high - lowest_visible)
     axis.set_ylim(lowest_visible - margin, high + margin)
 
@@ -324,11 +331,11 @@ def note_hidden(axis: Any, values: Array) -> None:
 
 def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
     """Give panels of the same quantity the same limits of the ``axis_name`` axis, which include all their limits."""
-    limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
-    lowest = min((low for low, _ in limits), default=0.0)
-    highest = max((high for _, high in limits), default=1.0)
-    for axis in axes:
-        getattr(axis, f"set_{axis_name}lim")(lowest, highest)
+    if axes:
+        limits = [getattr(axis, f"get_{axis_name}lim")() for axis in axes]
+        lowest, highest = min(low for low, _ in limits), max(high for _, high in limits)
+        for axis in axes:
+            getattr(axis, f"set_{axis_name}lim")(lowest, highest)
 
 
 # -- the figure of one run ---------------------------------------------------------------------------------------------
@@ -338,18 +345,22 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
     """Draw the returns, losses and commands of a run folder over its steps, and return the file: `curve.png` in the
     folder, or `curve.pdf` and so on for other formats of ``look``. Several seeds are thin lines with their mean. Raises
     SettingError if there is nothing to draw."""
-    run_dir = Path(run_dir)
-    runs = read_runs(run_dir / "metrics.csv")
+    metrics_file = Path(run_dir, "metrics.csv")
+    runs = read_runs(metrics_file)
     if not runs:
-        raise SettingError(f"{run_dir / 'metrics.csv'} has no epoch yet")
-    names, _ = names_and_version(runs[0].source.resolve())
-    title = ", ".join([*names, "seed " + ", ".join(str(run.seed) for run in runs)])
+        raise SettingError(f"{metrics_file} has no epoch yet")
+    names, _ = names_and_version(metrics_file.resolve())
+    seeds = ", ".join(str(run.seed) for run in runs)
+    title = f"{', '.join(names)}, seed {seeds}"
     returns, losses = return_tags(runs), logged(runs, tags("loss"))
     has_commands = bool(logged(runs, [COMMAND]) and logged(runs, [TRAINING]))
-    reference_levels = levels(names[0], names[2:]) if any(map(is_episode_return, returns)) else []
+    note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
+    reference_levels = []
+    if any(is_episode_return(tag) for tag in returns):
+        reference_levels = levels(names[0], names[2:])
+        if reference_levels:
+            note += f"; {sources(reference_levels)}"
     row_lengths = balanced(len(losses) + has_commands)
-    lines_note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
-    note = "; ".join(filter(None, (lines_note, sources(reference_levels))))
     path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
     with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
         _draw_returns(axes[0], runs, returns, reference_levels, look.log)
@@ -364,15 +375,19 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
 
 
 def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references: Sequence[Level], log: bool) -> None:
-    """Draw the panel of a run's ``returns`` (tags) with grey reference levels."""
+    """Draw the panel of the tags ``returns`` of a run, with grey reference levels."""
     # The first two tags, running mean and training return, have the same colour: a figure has only one of them.
     colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
+    all_values = [np.empty(0)]
     for tag in returns:
         _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
+        all_values += [run.points(tag)[1] for run in runs]
+    values = np.concatenate(all_values)
     axis.set_title("Reward per step" if returns == [REWARD_RATE] else "Return")
-    _, label = quantity(returns[0]) if len(returns) == 1 else ("", RETURN_LABEL)
-    values = np.concatenate([np.empty(0), *(run.points(tag)[1] for run in runs for tag in returns)])
-    finish_panel(axis, returns[0] if returns else "", label, log, values)
+    ylabel = RETURN_LABEL
+    if len(returns) == 1:
+        _, ylabel = quantity(returns[0])
+    finish_panel(axis, returns[0] if returns else "", ylabel, log, values)
     draw_levels(axis, [replace(level, implementation="") for level in references], {})  # grey
     note_hidden(axis, values)
 
@@ -387,8 +402,9 @@ def _draw_runs(axis: Any, runs: Sequence[Run], tag: str, colour: str, label: str
 def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
     """Draw the obtained return (y) over the commanded return (x) of each epoch, coloured by epoch, and the diagonal on
     which they are equal."""
-    names = (COMMAND, TRAINING, "epoch")
-    commands, returns, epochs = (np.concatenate([run.columns[name] for run in runs]) for name in names)
+    commands = np.concatenate([run.columns[COMMAND] for run in runs])
+    returns = np.concatenate([run.columns[TRAINING] for run in runs])
+    epochs = np.concatenate([run.columns["epoch"] for run in runs])
     dots = axis.scatter(commands, returns, s=7, linewidths=0, c=epochs, cmap="viridis")
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]

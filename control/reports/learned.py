@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from control.reports.page import data_url, render
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, set_row_labels, sheet, stored_look
+from control.reports.sheets import COLOURS, GREY, WIDTH, Look, rows, set_row_labels, sheet, stored_look
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
@@ -50,27 +50,36 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
 def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
     the learning curves with both rewards, if the stage `race` has run."""
-    race, rows = results.get("race"), exam_scores(results)
-    cells = [[0, 1]] if race else [[0]]
-    with sheet(path, cells, (WIDTH, 0.8 + 0.28 * len(rows)), look, min_labels=99) as axes:
-        means = [row["mean"] for row in rows.values()]
-        errors = [2 * row["error"] for row in rows.values()]
-        axes[0].errorbar(means, range(len(rows)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
-        colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in rows]
-        axes[0].scatter(means, range(len(rows)), c=colours, zorder=3)
-        set_row_labels(axes[0], list(rows))
-        axes[0].set(xlabel="mean ± 2 standard errors", title="Returns on the task")
-        axes[0].locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
+    race, scores = results.get("race"), exam_scores(results)
+    with sheet(path, rows(2 if race else 1), (WIDTH, 0.8 + 0.28 * len(scores)), look, min_labels=99) as axes:
+        _draw_scores(axes[0], scores)
         if race:
-            labels = {"learned": "learned reward", "task": "task's reward"}
-            for (arm, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
-                result = race["arms"][arm]
-                curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
-                steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
-                axes[1].plot(steps, np.median(curves, 0), color=colour, label=label)
-                axes[1].plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
-            goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
-            axes[1].axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
-            title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
-            axes[1].set(xlabel="thousand steps on the task", ylabel="return", title=title)
-            axes[1].legend(loc="lower right")  # its labels are of this panel alone
+            _draw_race(axes[1], race)
+
+
+def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
+    """Draw a row with the mean return and its error for each of ``scores``, with agents on the bandit in colour."""
+    means = [score["mean"] for score in scores.values()]
+    errors = [2 * score["error"] for score in scores.values()]
+    colours = [COLOURS[0] if name.endswith(" on the bandit") else GREY for name in scores]
+    axis.errorbar(means, range(len(scores)), xerr=errors, linestyle="none", color=GREY, elinewidth=1)
+    axis.scatter(means, range(len(scores)), c=colours, zorder=3)
+    set_row_labels(axis, list(scores))
+    axis.set(xlabel="mean ± 2 standard errors", title="Returns on the task")
+    axis.locator_params(axis="x", nbins=4)  # returns of a hundred thousand fit
+
+
+def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
+    """Draw the learning curves of agents with the learned reward and with the task's reward."""
+    labels = {"learned": "learned reward", "task": "task's reward"}
+    for (reward, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
+        result = race["arms"][reward]
+        curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
+        steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
+        axis.plot(steps, np.median(curves, 0), color=colour, label=label)
+        axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
+    goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
+    axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
+    title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
+    axis.set(xlabel="thousand steps on the task", ylabel="return", title=title)
+    axis.legend(loc="lower right")  # its labels are of this panel alone

@@ -17,7 +17,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop, rounds
 from control.loops.rollout import rollout
-from control.reports.sheets import COLOURS, GREY, WIDTH, sheet, show
+from control.reports.sheets import COLOURS, GREY, WIDTH, rows, sheet, show
 from control.reports.statistics import MIN_RUNS, Array, interval
 from control.reports.tables import Table, with_interval
 from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
@@ -28,7 +28,7 @@ from models.streams import Streams
 from models.trajectory import discounted_returns
 
 EPISODES = 20  # per command, by default
-BEYOND = 0.25  # margin of a sweep at each end of the training range, as a fraction of the range
+MARGIN = 0.25  # of a sweep at each end of the training range, as a fraction of the range
 COMMANDS = 15
 REGIONS = ("inside", "outside", "all")
 NAMES = {"slope": "slope", "rho": "rank correlation", "mae": "mean absolute error"}
@@ -43,7 +43,7 @@ def command_grid(low: ArrayLike, high: ArrayLike) -> Array:
     size = highest - lowest
     if size == 0:  # all training returns are equal
         size = max(1.0, abs(highest))
-    return np.linspace(lowest - BEYOND * size, highest + BEYOND * size, COMMANDS)
+    return np.linspace(lowest - MARGIN * size, highest + MARGIN * size, COMMANDS)
 
 
 def slope(commands: Array, returns: Array) -> float:
@@ -56,11 +56,14 @@ def slope(commands: Array, returns: Array) -> float:
 def rank_correlation(commanded: ArrayLike, returns: ArrayLike) -> float:
     """Return Spearman's rank correlation of N pairs of a command and an obtained return. Equal numbers get the mean of
     their ranks. The correlation is 0 if all commands or all returns are equal."""
-    command_ranks, return_ranks = (
-        centred_ranks(torch.as_tensor(np.asarray(values, dtype=np.float64))).numpy() for values in (commanded, returns)
-    )
+    command_ranks, return_ranks = _ranks(commanded), _ranks(returns)
     scale = float(np.sqrt((command_ranks @ command_ranks) * (return_ranks @ return_ranks)))
     return float(command_ranks @ return_ranks) / scale if scale else 0.0
+
+
+def _ranks(values: ArrayLike) -> Array:
+    """Return the ranks of ``values [N]`` minus their mean, ``[N]``."""
+    return centred_ranks(torch.as_tensor(np.asarray(values, dtype=np.float64))).numpy()
 
 
 _STATISTICS: dict[str, Callable[[Array, Array], float]] = {
@@ -83,8 +86,8 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
     """
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
-    inside = (commands >= lows) & (commands <= highs)  # [M, C]
-    regions = dict(zip(REGIONS, (inside, ~inside, np.ones_like(inside)), strict=True))
+    is_inside = (commands >= lows) & (commands <= highs)  # [M, C]
+    masks = (is_inside, ~is_inside, np.ones_like(is_inside))
     bounds = _interval(obtained.transpose(0, 2, 1))  # [M, E, C]
     return {
         "commanded": commands.tolist(),
@@ -92,7 +95,7 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
         "obtained": obtained.mean(2).tolist(),
         "mean": obtained.mean((0, 2)).tolist(),
         "interval": None if bounds is None else np.stack(bounds, 1).tolist(),
-        "regions": {name: _region(commands, obtained, mask) for name, mask in regions.items()},
+        "regions": {name: _region(commands, obtained, mask) for name, mask in zip(REGIONS, masks, strict=True)},
     }
 
 
@@ -103,16 +106,17 @@ def _interval(results: Array) -> tuple[Array, Array] | None:
 
 
 def _region(commands: Array, returns: Array, mask: Any) -> dict[str, Any]:
-    """Return statistics of the ``returns [M, C, E]`` in a region of `measure`. The commands of the region, among
-    ``commands [C]``, are True in ``mask [M, C]``; they may differ between seeds."""
+    """Return statistics of the ``returns [M, C, E]`` in one of `REGIONS`, as in `measure`. ``mask [M, C]`` is True for
+    the commands of the region, among ``commands [C]``, which may differ between seeds."""
     region: dict[str, Any] = {"commands": int(mask.any(0).sum()), "episodes": int(mask.sum()) * returns.shape[2]}
-    if mask.sum(1).min() < 2:  # commands of a seed in the region
+    num_commands = mask.sum(1)  # of each seed
+    if num_commands.min() < 2:
         return region | dict.fromkeys(NAMES)
     for name, statistic in _STATISTICS.items():
         rows = []
         for seed_returns, seed_mask in zip(returns, mask, strict=True):
-            episodes = seed_returns[seed_mask].T  # [E, commands of the region]
-            rows.append([statistic(commands[seed_mask], episode) for episode in episodes])
+            seed_commands = commands[seed_mask]
+            rows.append([statistic(seed_commands, episode) for episode in seed_returns[seed_mask].T])
         estimates = np.array(rows)  # [M, E]
         bounds = _interval(estimates)
         ends = None if bounds is None else [float(bound) for bound in bounds]
@@ -124,12 +128,14 @@ def table(numbers: dict[str, Any]) -> str:
     """Return the ``numbers`` of `report` as text: a table for each mode, with a row for each of `REGIONS`."""
     tables = []
     for mode, results in numbers["modes"].items():
-        rows = [[mode, "commands", "episodes", *NAMES.values()]]
+        table_rows = [[mode, "commands", "episodes", *NAMES.values()]]
         for name, region in results["regions"].items():
-            estimates = [region[statistic] for statistic in NAMES]
-            cells = (with_interval(item["value"], item["interval"], digits=2) if item else "-" for item in estimates)
-            rows.append([name, f"{region['commands']}", f"{region['episodes']:,}", *cells])
-        tables.append(str(Table(rows)))
+            row = [name, f"{region['commands']}", f"{region['episodes']:,}"]
+            for statistic in NAMES:
+                estimate = region[statistic]
+                row.append(with_interval(estimate["value"], estimate["interval"], digits=2) if estimate else "-")
+            table_rows.append(row)
+        tables.append(str(Table(table_rows)))
     return "\n\n".join(tables)
 
 
@@ -138,15 +144,17 @@ def draw(numbers: dict[str, Any], target: Path) -> None:
     under each command with its interval, and the ranges of returns in training."""
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
-    with sheet(target, [list(range(len(modes)))], size, title=numbers["title"], note=NOTE) as axes:
+    quantity = "return" if numbers["discount"] == 1 else "discounted return"
+    with sheet(target, rows(len(modes)), size, title=numbers["title"], note=NOTE) as axes:
         for axis, (mode, results) in zip(axes, modes.items(), strict=True):
             draw_returns(axis, results)
-            kind = "return" if numbers["discount"] == 1 else "discounted return"
-            axis.set(title=f"{mode.capitalize()} actions", xlabel=f"commanded {kind}", ylabel=f"obtained {kind}")
+            title = f"{mode.capitalize()} actions"
+            axis.set(title=title, xlabel=f"commanded {quantity}", ylabel=f"obtained {quantity}")
 
 
 def draw_returns(axis: Any, results: dict[str, Any]) -> None:
-    """Draw the ``results`` of `measure` into a panel."""
+    """Draw the ``results`` of `measure` into a panel: the mean return under each command with its interval, and the
+    ranges of returns in training."""
     commands, mean, ranges = results["commanded"], np.array(results["mean"]), results["seen"]
     for low, high in ranges:
         axis.axvspan(low, high, color=GREY, alpha=0.18 / len(ranges), linewidth=0)
@@ -175,25 +183,25 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play ``episodes`` episodes under each of the commanded returns ``commands``. Return the obtained returns
+    """Play ``episodes`` episodes under each of the C commanded returns ``commands``. Return the obtained returns
     ``[M, C, E]``, discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts
     under all commands. ``fixed_command`` has the other parts of commands, such as a horizon."""
-    config = loop.agent.config
+    config: Any = loop.agent.config
     discount = config.return_discount
     returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands):
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             full_command = {**fixed_command, "return": float(command)}
-            parts = []
+            command_returns = []
             for count in rounds(episodes, loop.eval_envs):  # episodes that are played at once
                 policy = loop.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=full_command)
                 trajectory = rollout(policy, loop.evaluation, streams.episode_seeds(count))
-                if discount == 1:
-                    parts.append(trajectory.returns)  # as in other evaluations; `discounted_returns` rounds differently
+                if discount == 1:  # as in other evaluations; `discounted_returns` rounds differently
+                    command_returns.append(trajectory.returns)
                 else:
-                    parts.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
-            returns.append(torch.cat(parts, dim=1))  # [M, E]
+                    command_returns.append(discounted_returns(trajectory.reward, trajectory.valid, discount)[0])
+            returns.append(torch.cat(command_returns, dim=1))  # [M, E]
             if watch:
                 watch((number + 1) / len(commands))
     return torch.stack(returns, dim=1).double().numpy()
@@ -205,12 +213,12 @@ def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[flo
     columns = read_metrics(run_folder_of(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     low, high = [], []
-    if metrics.keys() >= {SMALLEST_SEEN, LARGEST_SEEN}:
-        is_past = (metrics["epoch"] <= checkpoint.run_state["epoch"]) & np.isfinite(metrics[SMALLEST_SEEN])
-        rows_of_seeds = [is_past & (metrics["seed"] == seed) for seed in seeds]
-        low = [float(metrics[SMALLEST_SEEN][rows].min(initial=np.inf)) for rows in rows_of_seeds]
-        high = [float(metrics[LARGEST_SEEN][rows].max(initial=-np.inf)) for rows in rows_of_seeds]
-    if not low or max(low) == np.inf:  # a seed has not played yet
+    for seed in seeds if metrics.keys() >= {SMALLEST_SEEN, LARGEST_SEEN} else ():
+        is_row = (metrics["epoch"] <= checkpoint.run_state["epoch"]) & (metrics["seed"] == seed)
+        is_row &= np.isfinite(metrics[SMALLEST_SEEN])
+        low.append(float(metrics[SMALLEST_SEEN][is_row].min(initial=np.inf)))
+        high.append(float(metrics[LARGEST_SEEN][is_row].max(initial=-np.inf)))
+    if not low or np.inf in low:  # a seed has not played yet
         problem = "has no metrics.csv that says which returns its training has seen"
         raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")
     return low, high

@@ -47,6 +47,10 @@ class Run:
         is_finite = np.isfinite(values)
         return self.columns[x][is_finite], values[is_finite]
 
+    def has(self, tag: str) -> bool:
+        """Return whether a tag was logged."""
+        return len(self.points(tag)[1]) > 0
+
     def last(self, tag: str) -> float:
         """Return the mean over the last tenth of the epochs, or the latest value if none was logged there; NaN if the
         tag was never logged."""
@@ -222,12 +226,12 @@ def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
 
 def logged(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
     """Return the tags among ``names`` that at least one run has logged."""
-    return [tag for tag in names if any(len(run.points(tag)[1]) for run in runs)]
+    return [tag for tag in names if any(run.has(tag) for run in runs)]
 
 
 def return_tags(runs: Sequence[Run]) -> list[str]:
     """Return the tags of logged returns, without noisier tags of the same quantity (`without_replaced`)."""
-    common = [tag for tag in tags("return") if all(len(run.points(tag)[1]) for run in runs)]
+    common = [tag for tag in tags("return") if all(run.has(tag) for run in runs)]
     return without_replaced(logged(runs, tags("return")), common)
 
 

@@ -21,7 +21,8 @@ Task = Mapping[str, Array]
 
 
 def comparable(task: Task) -> dict[str, Array]:
-    """Return the algorithms with three seeds or more, or none if there are fewer than two."""
+    """Return the scores ``[N]`` of the algorithms that can be compared: those with three seeds or more, or none if
+    there are fewer than two."""
     eligible = {label: np.asarray(scores, float) for label, scores in task.items() if len(scores) >= MIN_RUNS}
     return eligible if len(eligible) > 1 else {}
 
@@ -36,34 +37,36 @@ def improvements(tasks: Mapping[str, Task]) -> dict[tuple[str, str], tuple[float
     scores higher than a seed of the second, and its 95 % interval. The probability is the mean over tasks. The first
     pairs are of the algorithm with the highest mean probability, then of the second, and so on."""
     shared = sorted(set.intersection(*(set(task) for task in tasks.values())))
-    estimates, total_probability = {}, dict.fromkeys(shared, 0.0)
+    estimates = {}
+    total_probability = dict.fromkeys(shared, 0.0)
     for first, second in permutations(shared, 2):
         first_scores = [task[first] for task in tasks.values()]
         second_scores = [task[second] for task in tasks.values()]
-        estimates[first, second] = improvement(first_scores, second_scores)
-        total_probability[first] += estimates[first, second][0]
-    order = sorted(shared, key=lambda label: -total_probability[label])
-    return {pair: estimates[pair] for pair in permutations(order, 2)}
+        probability, bounds = improvement(first_scores, second_scores)
+        estimates[first, second] = probability, bounds
+        total_probability[first] += probability
+    best_first = sorted(shared, key=lambda label: total_probability[label], reverse=True)
+    return {pair: estimates[pair] for pair in permutations(best_first, 2)}
 
 
 def compare(tasks: Mapping[str, Task]) -> dict[str, dict[str, Any]]:
     """Return the `improvements` as data for JSON, by names such as ``PPO > DDQN``."""
-    return {
-        f"{first} > {second}": {"estimate": probability, "interval": bounds and list(bounds)}
-        for (first, second), (probability, bounds) in improvements(tasks).items()
-    }
+    compared: dict[str, dict[str, Any]] = {}
+    for (first, second), (probability, bounds) in improvements(tasks).items():
+        compared[f"{first} > {second}"] = {"estimate": probability, "interval": list(bounds) if bounds else None}
+    return compared
 
 
 def comparison_text(compared: Mapping[str, Any]) -> str:
     """Return the numbers of `compare` as a table. Of each pair of algorithms, only the order with a probability of at
     least 0.5 is listed. Empty if there are no pairs."""
-    table = [["probability of improvement", "", "95 %"]]
-    for pair, probability in compared.items():
-        if probability["estimate"] >= 0.5:
-            bounds = probability["interval"]
+    rows = [["probability of improvement", "", "95 %"]]
+    for pair, numbers in compared.items():
+        probability, bounds = numbers["estimate"], numbers["interval"]
+        if probability >= 0.5:
             interval_text = f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"
-            table.append([pair, f"{probability['estimate']:.2f}", interval_text])
-    return str(Table(table)) if compared else ""
+            rows.append([pair, f"{probability:.2f}", interval_text])
+    return str(Table(rows)) if compared else ""
 
 
 def note(score: str = "mean over the last tenth of the epochs") -> str:
@@ -87,16 +90,16 @@ def draw(
     have the label ``axis_label``."""
     estimates = improvements(tasks)
     several = len(tasks) > 1
-    height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)
-    if several:  # a row with scores and profiles for each task; a last row with improvements
-        lengths, heights = [2] * len(tasks), [height] * len(tasks)
-        if estimates:
-            lengths, heights = [*lengths, 1], [*heights, 0.75 * height]
-    else:  # one row
-        lengths, heights = [2 + bool(estimates)], [height]
+    height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)  # inches; algorithms are rows of a panel
+    lengths, heights = [2] * len(tasks), [height] * len(tasks)  # a row with scores and profiles for each task
+    if estimates and several:  # a last row with improvements
+        lengths.append(1)
+        heights.append(0.75 * height)
+    elif estimates:
+        lengths = [3]
     cells = rows(*lengths)
-    options: Any = {"title": title, "note": note, "heights": heights, "min_labels": 1}
-    options["widths"] = [1.15, 1.0, 0.95][: len(cells[0])]
+    widths = [1.15, 1.0, 0.95][: len(cells[0])]
+    options: Any = {"title": title, "note": note, "heights": heights, "widths": widths, "min_labels": 1}
     with book.sheet(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
@@ -115,33 +118,37 @@ def draw(
             set_title(axis, f"{heading}Seeds that score more", 2.2)
         if estimates:
             axis = next(remaining_axes)
-            best, _ = next(iter(estimates))
+            best, _ = list(estimates)[0]  # the first pair
             rivals = {second: estimate for (first, second), estimate in estimates.items() if first == best}
             _draw_improvements(axis, rivals, colours)
-            scope, width = (f" over {len(tasks)} environments", 6.0) if several else ("", 1.8)
-            set_title(axis, f"Probability that {best} is better{scope}", width)
+            heading = f"Probability that {best} is better"
+            if several:
+                set_title(axis, f"{heading} over {len(tasks)} environments", 6.0)
+            else:
+                set_title(axis, heading, 1.8)
 
 
 def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     """Draw a row for each algorithm of a task: dots for the scores, a diamond and line for mean and interval, and a bar
     for the IQM."""
-    order = ranked(task)
-    for row, label in enumerate(order):
+    labels = ranked(task)
+    for row, label in enumerate(labels):
         values, colour = np.asarray(task[label], float), colours[label]
-        dot_heights = np.full(len(values), row + 0.2)
-        axis.plot(values, dot_heights, "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
+        dots_y, mean_y = row + 0.2, row - 0.16  # the mean is above the dots
+        axis.plot(values, [dots_y] * len(values), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
         axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
         if bounds := interval(values):
-            axis.plot(bounds, [row - 0.16] * 2, color=colour, linewidth=1.4)
-        axis.plot(values.mean(), row - 0.16, "D", color=colour, markersize=3.6)
-    set_row_labels(axis, order)
+            axis.plot(bounds, [mean_y] * 2, color=colour, linewidth=1.4)
+        axis.plot(values.mean(), mean_y, "D", color=colour, markersize=3.6)
+    set_row_labels(axis, labels)
 
 
 def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     """Draw the performance profiles of the algorithms of a task."""
     all_scores = np.concatenate(list(task.values()))
-    margin = 0.04 * (all_scores.max() - all_scores.min() or 1)  # 1 for equal scores
-    levels = np.linspace(all_scores.min() - margin, all_scores.max() + margin, POINTS)
+    low, high = all_scores.min(), all_scores.max()
+    margin = 0.04 * (high - low if high > low else 1)
+    levels = np.linspace(low - margin, high + margin, POINTS)
     for label in ranked(task):
         fractions, bounds = profile([task[label]], levels)
         axis.plot(levels, fractions, color=colours[label], linewidth=1.4)

@@ -75,12 +75,14 @@ PLAIN = Look()
 
 def look_of(run: Any) -> Look:
     """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
-    return Look(run.plot_theme, tuple(dict.fromkeys(run.plot_format or ())), run.plot_log)
+    formats = dict.fromkeys(run.plot_format or ())  # without duplicates
+    return Look(run.plot_theme, tuple(formats), run.plot_log)
 
 
 def stored_look(look: Look = PLAIN) -> Look:
     """Return the appearance of a picture that pages show: ``look`` with SVG as a further format."""
-    return replace(look, formats=tuple(dict.fromkeys((*(look.formats or ("png",)), "svg"))))
+    formats = look.formats or ("png",)
+    return look if "svg" in formats else replace(look, formats=(*formats, "svg"))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -100,8 +102,8 @@ def show(text: str, numbers: Any, draw: Callable[[Path], None], target: Path, se
 def write_numbers(path: Path, numbers: Any) -> None:
     """Write JSON with each list of numbers on one line, so that files can be compared line by line."""
     text = json.dumps(numbers, indent=2)
-    innermost_list = r"\[\s+([^][{}]*?)\s+\]"
-    text = re.sub(innermost_list, lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+    # Replaces the line breaks in lists that contain no other list and no mapping.
+    text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda match: f"[{' '.join(match[1].split())}]", text)
     atomic_write_text(path, text + "\n")
 
 
@@ -147,32 +149,39 @@ Cells = list[list[int]]
 def rows(*lengths: int) -> Cells:
     """Return the cells of rows with these numbers of panels, without rows of length 0. Panels of shorter rows span more
     cells, so that no cell is empty: ``rows(1, 2)`` is ``[[0, 0], [1, 2]]``."""
-    full_lengths = [length for length in lengths if length]
-    columns = math.lcm(*full_lengths)  # each panel of a row spans columns / length cells
-    cells, first = [], 0
-    for length in full_lengths:
-        cells.append([first + column * length // columns for column in range(columns)])
-        first += length
+    filled_lengths = [length for length in lengths if length]
+    columns = math.lcm(*filled_lengths)
+    cells = []
+    first_panel = 0  # of the row
+    for length in filled_lengths:
+        cells_per_panel = columns // length
+        cells.append([first_panel + column // cells_per_panel for column in range(columns)])
+        first_panel += length
     return cells
 
 
 def balanced(panels: int, max_columns: int = 3) -> list[int]:
     """Return the lengths of rows of at most ``max_columns`` panels, as equal as possible: [3, 2] for 5 ``panels``."""
+    if panels == 0:
+        return []
     num_rows = math.ceil(panels / max_columns)
-    return [panels // num_rows + (row < panels % num_rows) for row in range(num_rows)]
+    length, num_longer = divmod(panels, num_rows)
+    return [length + 1] * num_longer + [length] * (num_rows - num_longer)
 
 
 class Book:
-    """Sheets of one figure, written to ``target`` in every format of ``look``. A PDF has a page for each sheet. Other
-    formats have a file for each sheet, and the names of all files after the first end with the name of the sheet.
-    ``files`` lists the written files. If the figure is drawn from the file ``numbers``, a PNG stores the SHA-256 of
-    that file as its metadata ``Numbers``."""
+    """Writes a figure of one or several sheets to ``target``, at the end of its ``with`` block. A PDF has a page for
+    each sheet. Other formats have a file for each sheet, and the names of all files after the first end with the name
+    of the sheet. If the figure is drawn from the file ``numbers``, a PNG stores the SHA-256 of that file as its
+    metadata ``Numbers``."""
 
     def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
-        self.look, self.target, self.files = look, target, list[Path]()
-        digest = hashlib.sha256(numbers.read_bytes()).hexdigest() if numbers else None
-        self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {"Numbers": digest} if digest else {}}
+        self.target, self.look = target, look
         self.formats = look.formats or (target.suffix[1:].lower(),)
+        self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {}}
+        if numbers:
+            self.metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
+        self.files: list[Path] = []  # that have been written
         self.sheets: list[tuple[str, str]] = []  # names and notes
         self._figures: list[Any] = []  # matplotlib's, one for each sheet
 
@@ -194,15 +203,16 @@ class Book:
 
     def _write(self) -> None:
         """Write the files in all formats."""
-        for form in self.formats:
-            if form == "pdf":
-                self._write_pdf(self.target.with_suffix(".pdf"))
+        for file_format in self.formats:
+            path = self.target.with_suffix(f".{file_format}")
+            if file_format == "pdf":
+                self._write_pdf(path)
                 continue
-            for number, (figure, (name, _)) in enumerate(zip(self._figures, self.sheets, strict=True)):
-                stem = f"{self.target.stem}_{name}" if number else self.target.stem
-                path = self.target.with_name(f"{stem}.{form}")
+            for figure, (name, _) in zip(self._figures, self.sheets, strict=True):
+                if figure is not self._figures[0]:
+                    path = self.target.with_name(f"{self.target.stem}_{name}.{file_format}")
                 with replacing(path) as temporary:
-                    figure.savefig(temporary, format=form, metadata=self.metadata[form])
+                    figure.savefig(temporary, format=file_format, metadata=self.metadata[file_format])
                 self.files.append(path)
 
     def _write_pdf(self, path: Path) -> None:
@@ -227,17 +237,19 @@ class Book:
         heights: Sequence[float] | None = None,
         min_labels: int = 2,
     ) -> Iterator[list[Any]]:
-        """Yield the axes of a sheet. ``size`` is the size of all panels in inches;
-        title, legend and note are added to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are
-        hidden if they have no data. One legend serves all panels, if they have ``min_labels`` labels or more."""
+        """Context manager that yields the axes of a sheet with panels in ``cells`` (`rows`). ``size`` is the width and
+        height of all panels in inches; title, legend and note are added to it. ``widths`` and ``heights`` are ratios of
+        columns and rows. Panels are hidden if they have no data. One legend serves all panels, if they have
+        ``min_labels`` labels or more."""
         from matplotlib.figure import Figure
 
         if self.look.narrow:  # one column, in which each panel is as high as its row
             ratios = heights or [1] * len(cells)
-            panel_heights: dict[int, float] = {}
+            height_by_panel = {}
             for row, ratio in zip(cells, ratios, strict=True):
-                panel_heights |= {number: size[1] * ratio / sum(ratios) for number in row}
-            cells, heights, widths = [[number] for number in panel_heights], [*panel_heights.values()], None
+                for panel in row:
+                    height_by_panel[panel] = size[1] * ratio / sum(ratios)
+            cells, widths, heights = [[panel] for panel in height_by_panel], None, list(height_by_panel.values())
             size = (NARROW, sum(heights))
         figure = Figure(figsize=size, layout="constrained")
         panels: Any = figure.subplot_mosaic(
@@ -269,7 +281,9 @@ def sheet(
     numbers: Path | None = None,
     **options: Any,
 ) -> Iterator[Any]:
-    """Yield the axes of a figure of one sheet, as `Book` writes it. ``options`` are passed to `Book.sheet`."""
+    """Context manager that yields the axes of a figure, and writes it to ``target`` at the end of the block. ``cells``
+    and ``size`` in inches lay out the panels, and a PNG stores the hash of the file ``numbers``. ``options`` are the
+    others of `Book.sheet`, such as ``title`` and ``note``."""
     with Book(target, look, numbers) as book, book.sheet(cells, size, **options) as axes:
         yield axes
 
@@ -292,10 +306,8 @@ def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: s
     """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
     in inches. The legend is omitted for fewer labels than ``min_labels``."""
     width, panel_height = size
-    title_text = textwrap.fill(title, int(_TITLE_LETTERS * width))
-    note_text = textwrap.fill(note, int(_NOTE_LETTERS * width))
-    title_height = 0.05 + _TITLE_LINE * (title_text.count("\n") + 1) if title else 0.02
-    note_height = 0.05 + _NOTE_LINE * (note_text.count("\n") + 1) if note else 0.0
+    title_lines = textwrap.wrap(title, int(_TITLE_LETTERS * width))
+    note_lines = textwrap.wrap(note, int(_NOTE_LETTERS * width))
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -303,20 +315,24 @@ def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: s
     has_legend = len(handles) >= min_labels
     letters = sum(len(label) + _HANDLE_LETTERS for label in handles)
     legend_lines = max(1, math.ceil(letters / (_LEGEND_LETTERS * width)))
+    # Heights in inches, with space around the text.
+    title_height = 0.05 + _TITLE_LINE * len(title_lines) if title else 0.02
+    note_height = 0.05 + _NOTE_LINE * len(note_lines) if note else 0.0
     legend_height = 0.08 + _LEGEND_LINE * legend_lines if has_legend else 0.0
     top_margin = title_height + legend_height
     height = panel_height + top_margin + note_height
     figure.set_size_inches(width, height)
     figure.get_layout_engine().set(rect=(0, note_height / height, 1, 1 - (top_margin + note_height) / height))
     if title:
-        figure.suptitle(title_text, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
+        title = "\n".join(title_lines)
+        figure.suptitle(title, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
     if has_legend:
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
-        figure.legend(
-            [*handles.values()], [*handles], ncols=math.ceil(len(handles) / legend_lines), borderaxespad=0.2, **place
-        )
+        columns = math.ceil(len(handles) / legend_lines)
+        figure.legend(list(handles.values()), list(handles), ncols=columns, borderaxespad=0.2, **place)
     if note:
-        figure.text(0.05 / width, 0.03 / height, note_text, ha="left", va="bottom", fontsize=6.5, color=GREY)
+        note = "\n".join(note_lines)
+        figure.text(0.05 / width, 0.03 / height, note, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
 def _parameters(theme: str) -> Any:

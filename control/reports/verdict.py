@@ -99,27 +99,31 @@ class Baselines:
         replaces the environment's time limit; an environment without one gets `LONG`. Results are cached, so equal
         arguments play only once. ``watch`` receives the progress."""
         spaces = spaces_of(game, limit)
-        limit = limit if spaces.max_episode_steps else LONG
-        streams = Streams([derive_seed(seed, "random play")])
+        if not spaces.max_episode_steps:
+            limit = LONG
         actions = constant_actions(spaces.actions)
         constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
-        max_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)  # of an episode of each policy
-        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * max_steps)))  # episodes at once
+        # An episode of each policy has at most so many steps. Fewer episodes at once stop closer to MOST_STEPS.
+        round_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)
+        envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * round_steps)))
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
-            choice_watch, watch = watch_part(watch, 0.0, 0.5), watch_part(watch, 0.5, 0.5)
-            choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2, choice_watch)
+            first_half = watch_part(watch, 0.0, 0.5)
+            choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2, first_half)
             best = max(choice, key=lambda name: sum(choice[name]))
+            streams = Streams([derive_seed(seed, "random play")])
             policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
             policies[best] = constants[best]
             if teacher is not None:
                 policies["teacher"] = teacher
-            returns, steps = _play(policies, real, seed, EPISODES, MOST_STEPS - choice_steps, watch)
+            second_half = watch_part(watch, 0.5, 0.5)
+            returns, steps = _play(policies, real, seed, EPISODES, MOST_STEPS - choice_steps, second_half)
         scores = {name: Score.of(values) for name, values in returns.items()}
         return cls(scores["random"], scores[best], best, scores.get("teacher"), choice_steps + steps)
 
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
-        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`."""
-        return Verdict(agents=Score.of(returns), **vars(self) | details)
+        """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`, such as
+        ``goal``."""
+        return Verdict(**vars(self), agents=Score.of(returns), **details)
 
 
 def _play(
@@ -128,17 +132,18 @@ def _play(
     """Return the returns of at least ``count`` episodes of each of ``policies`` by name, and the number of steps. After
     ``max_steps`` steps of all policies, no further episodes begin. ``seed`` and ``count`` determine the episodes, which
     are the same for all policies. ``watch`` receives the progress."""
-    starts = Streams([derive_seed(seed, f"{count} episodes of baselines")])
+    streams = Streams([derive_seed(seed, f"{count} episodes of baselines")])
     returns: dict[str, list[float]] = {name: [] for name in policies}
-    num_episodes = steps = 0
+    num_episodes = 0  # of each policy
+    steps = 0
     while num_episodes == 0 or (num_episodes < count and steps < max_steps):
-        seeds = starts.episode_seeds(real.envs)
-        for number, (name, act) in enumerate(policies.items(), 1):
+        seeds = streams.episode_seeds(real.envs)
+        for number, (name, act) in enumerate(policies.items(), start=1):
             episodes = play_episodes(FunctionPolicy(act), real, seeds)
             steps += int(episodes.lengths.sum())
             returns[name] += episodes.returns[0].tolist()
             if watch is not None:
-                mean_episodes = num_episodes + real.envs * number / len(policies)  # of a policy
+                mean_episodes = num_episodes + real.envs * number / len(policies)  # over policies
                 watch(min(1.0, max(mean_episodes / count, steps / max_steps)))
         num_episodes += real.envs
     return returns, steps
@@ -177,11 +182,13 @@ class Verdict(Baselines):
         if self.failure:
             return _two_sentences(self.failure, self.advice, self.numbers if self.agents.count else "")
         if self.teacher is not None:
-            return _two_sentences(f"agents come {100 * self.share:.0f} % {_WAY}", "", self.numbers)
-        text = "agents are better than random play and than the best constant action"
-        if not self.agents.exceeds(self.constant):
-            text = "agents are better than random play, and as good as the best constant action, which reaches the goal"
-        return _two_sentences(text, "", self.numbers)
+            result = f"agents come {100 * self.share:.0f} % {_WAY}"
+        elif self.agents.exceeds(self.constant):
+            result = "agents are better than random play and than the best constant action"
+        else:
+            result = "agents are better than random play, and as good as the best constant action"
+            result += ", which reaches the goal"
+        return _two_sentences(result, "", self.numbers)
 
     @property
     def numbers(self) -> str:
@@ -215,16 +222,20 @@ class Verdict(Baselines):
         if not agents.count:
             return "the weights of all agents are no longer finite"
         scores = [score for score in (agents, random, constant, teacher) if score is not None]
-        if not any(score.error or score.exceeds(other) for score, other in itertools.permutations(scores, 2)):
+        some_vary = any(score.error for score in scores)
+        some_differ = any(score.exceeds(other) for score, other in itertools.permutations(scores, 2))
+        if not some_vary and not some_differ:
             return "agents, random play and constant actions have the same return, which shows nothing to learn"
         if teacher is not None and not teacher.exceeds(random):
             return f"the teacher is {teacher.failure_to_exceed(random)} random play"
         if not agents.exceeds(random):
             return f"agents are {agents.failure_to_exceed(random)} random play"
-        at_goal = self.goal is not None and agents.mean >= self.goal
-        as_good_as_teacher = teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents)
-        if agents.exceeds(constant) or at_goal or as_good_as_teacher:
+        if agents.exceeds(constant):
             return ""
+        if self.goal is not None and agents.mean >= self.goal:
+            return ""
+        if teacher is not None and not teacher.exceeds(constant) and not teacher.exceeds(agents):
+            return ""  # the agents are as good as the teacher, which is no better than a constant action
         return f"agents are {agents.failure_to_exceed(constant)} the best constant action"
 
     @property
@@ -243,33 +254,39 @@ class Verdict(Baselines):
 def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
     name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass."""
-    failures = {name: verdict.failure for name, verdict in verdicts.items() if verdict.failure}
-    passed = 2 * len(failures) < len(verdicts)
-    first_verdict = next(iter(verdicts.values()))
-    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if not verdict.failure]
-    clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}"] if shares else []
-    clauses += [f"{name}: {failure}" for name, failure in failures.items()]
-    if shares and first_verdict.doubt:
-        clauses.append(first_verdict.doubt)
+    first_verdict = next(iter(verdicts.values()))  # all have the same baselines and advice
+    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if verdict.passed]
+    failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]
+    passed = len(shares) > len(failures)
+    clauses = failures
+    if shares:
+        clauses = [f"new agents that trained only on the bandit come {', '.join(shares)} {_WAY}", *failures]
+        if first_verdict.doubt:
+            clauses.append(first_verdict.doubt)
     returns = ", ".join(f"{name} {verdict.agents}" for name, verdict in verdicts.items())
     numbers = f"mean returns: {returns}, {first_verdict._baseline_numbers}"
     sentence = _two_sentences("; ".join(clauses), "" if passed else first_verdict.advice, numbers)
-    kinds = {name: verdict.as_dict() for name, verdict in verdicts.items()}
-    return {"passed": passed, "sentence": sentence, "kinds": kinds}
+    return {
+        "passed": passed,
+        "sentence": sentence,
+        "kinds": {name: verdict.as_dict() for name, verdict in verdicts.items()},
+    }
 
 
 def _two_sentences(result: str, advice: str, numbers: str = "") -> str:
-    """Return two sentences: the clause ``result`` with an ``advice`` to try something, and the clause ``numbers``.
-    Empty parts are left out."""
-    texts = [f"{result}: try {advice}" if advice else result, numbers]
-    return " ".join(f"{text[0].upper()}{text[1:]}." for text in texts if text)
+    """Return two sentences, such as ``Agents are no better than random play: try more steps. Mean returns: agents 9.``,
+    from a ``result``, an ``advice`` and ``numbers``. Advice and numbers may be empty."""
+    clauses = [f"{result}: try {advice}" if advice else result, numbers]
+    return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in clauses if clause)
 
 
 def read_verdict(folder: Path) -> dict[str, Any]:
     """Return `Verdict.as_dict` of the search in a run folder, {} if it has none."""
     path = folder / SCORES
-    verdict: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")).get("verdict", {}) if path.exists() else {}
-    return verdict
+    if not path.exists():
+        return {}
+    scores: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return scores.get("verdict", {})
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:

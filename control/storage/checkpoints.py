@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 
@@ -72,8 +72,12 @@ def load(path: str | os.PathLike[str], resume: bool = False) -> Checkpoint:
     """
     file = Path(path)
     if file.is_dir():
-        runs = (file, *reversed(version_folders(file)))  # ``path`` may be a run; else the newest run is first
-        file = find_checkpoint(file, *(run / "checkpoints" for run in runs)) or _no_checkpoint_in(file)
+        # The folder may contain checkpoints, be a run, or contain runs, the newest of which counts.
+        runs = [file, *reversed(version_folders(file))]
+        checkpoint_file = find_checkpoint(file, *(run / "checkpoints" for run in runs))
+        if checkpoint_file is None:
+            raise _no_checkpoint_error(file)
+        file = checkpoint_file
     elif not file.is_file():
         problem = "is no file" if file.exists() else f"does not exist ({missing_reason(file)})"
         if nearby_files := sorted(file.parent.glob("*.ckpt")):
@@ -120,20 +124,23 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
             line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
         other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
         with contextlib.suppress(Exception):
-            _read(other)
+            _read(other)  # raises if it cannot be read
             line += f"; {str(other)!r} {'may serve with --reload' if resume else 'is sound'}"
         raise CheckpointError(line) from error
 
 
 def find_checkpoint(*folders: Path) -> Path | None:
     """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
-    paths = (folder / name for folder in folders for name in ("best.ckpt", "last.ckpt"))
-    return next((path for path in paths if path.is_file()), None)
+    for folder in folders:
+        for path in (folder / "best.ckpt", folder / "last.ckpt"):
+            if path.is_file():
+                return path
+    return None
 
 
-def _no_checkpoint_in(folder: Path) -> NoReturn:
-    """Raise the error for a folder without a checkpoint. It lists the runs below the folder that have a checkpoint or a
-    proxy. The search stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
+def _no_checkpoint_error(folder: Path) -> CheckpointError:
+    """Return the error for a folder without a checkpoint. It lists the runs below the folder that have a checkpoint or
+    a proxy. The search stops after `_MOST_FOLDERS` folders, because the user may have named any folder."""
     runs = []
     for path, subfolders, _ in itertools.islice(os.walk(folder), _MOST_FOLDERS):
         run = Path(path)
@@ -141,10 +148,11 @@ def _no_checkpoint_in(folder: Path) -> NoReturn:
             runs.append(str(run.relative_to(folder)))
             subfolders.clear()  # `os.walk` does not enter them
     if not runs:
-        raise CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
-    remainder = f" and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
-    names = f"{', '.join(sorted(runs)[:_SHOWN])}{remainder}"
-    raise CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
+        return CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
+    names = ", ".join(sorted(runs)[:_SHOWN])
+    if len(runs) > _SHOWN:
+        names += f" and {len(runs) - _SHOWN} more"
+    return CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
 
 
 def _error(path: Any, problem: str) -> CheckpointError:

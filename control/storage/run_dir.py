@@ -23,16 +23,18 @@ KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
 LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
-Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv, and the same as numbers
+Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv as texts, and the same as numbers
 
 
 def parent(run: RunConfig, search: bool = False) -> Path:
     """Return the folder of the run folders ``version_K`` of a run: ``LOGDIR/GAME/EXPERIMENT/IMPLEMENTATION/NAME``. NAME
     is ``seed_25`` for one seed, ``seed_25-29`` for five seeds, and ``tune`` for a hyperparameter ``search``."""
-    last_seed = run.seed + run.num_seeds - 1
-    seeds = f"seed_{run.seed}" if run.num_seeds == 1 else f"seed_{run.seed}-{last_seed}"
-    name = "tune" if search else seeds
-    return Path(run.logdir, *map(safe_name, (run.gamename, run.exp_name, run.implementation)), name)
+    name = f"seed_{run.seed}"
+    if run.num_seeds > 1:
+        name += f"-{run.seed + run.num_seeds - 1}"
+    if search:
+        name = "tune"
+    return Path(run.logdir, safe_name(run.gamename), safe_name(run.exp_name), safe_name(run.implementation), name)
 
 
 def safe_name(name: str) -> str:
@@ -60,13 +62,17 @@ def newest(folder: Path) -> Path | None:
 
 
 def find_proxy(path: Path) -> Path | None:
-    """Return the file of the proxy that a search chose at its end, or the bandit of ``--learn``. ``path`` is its run
-    folder, or a folder of run folders; then the newest counts. None if there is no such file."""
+    """Return the file of the proxy, a learned environment or reward, that a search chose at its end, or of the bandit
+    of ``--learn``. ``path`` is its run folder, or a folder of run folders; then the newest counts. None if there is no
+    such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
     folders = [folder for folder in (path, newest(path)) if folder]
-    paths = [folder / name for folder in folders for name in (PROXY_FILE, "bandit.safetensors")]
-    return next((path for path in paths if path.exists()), None)
+    for folder in folders:
+        for name in (PROXY_FILE, "bandit.safetensors"):
+            if (folder / name).exists():
+                return folder / name
+    return None
 
 
 def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
@@ -76,13 +82,10 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     try:
         folder.mkdir(parents=True, exist_ok=True)
         last_run = newest(folder)
-        first_number = _version_number(last_run) + 1 if last_run else 0
-        for number in itertools.count(first_number):
-            path = folder / f"version_{number}"
-            # mkdir is atomic: exactly one of several processes makes the folder, the others try the next number.
-            with contextlib.suppress(FileExistsError):
-                path.mkdir()
-                break
+        number = _version_number(last_run) + 1 if last_run else 0
+        while not _make_folder(folder / f"version_{number}"):
+            number += 1
+        path = folder / f"version_{number}"
         for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
@@ -95,6 +98,15 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
         problem = f"cannot make {str(folder)!r} ({reason})"
         raise SettingError(f"logdir is {run.logdir!r}: {problem}; allowed: a folder that can be written") from error
     return path
+
+
+def _make_folder(path: Path) -> bool:
+    """Make a folder. Return False if it exists. If several processes try at the same time, one gets True."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
 
 
 def remove_empty(folder: Path, root: Path) -> None:
@@ -122,8 +134,7 @@ def locked(folder: Path, new: bool = False) -> Iterator[None]:
     """
     with open(folder / ".lock", "a") as file:
         try:
-            mode = fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB  # LOCK_NB: do not wait
-            fcntl.flock(file, mode)
+            fcntl.flock(file, fcntl.LOCK_EX if new else fcntl.LOCK_EX | fcntl.LOCK_NB)  # LOCK_NB: do not wait
         except BlockingIOError as error:
             checkpoint_note = "" if (folder / LAST_CHECKPOINT).exists() else ", which has no checkpoint yet"
             problem = f"another process is writing {str(folder)!r}{checkpoint_note}"
@@ -182,8 +193,7 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        header, _ = next(_lines(path), ([], ()))  # the default is for a file that does not exist
-        self.columns = header or list(KEYS)
+        self.columns = _header(path) or list(KEYS)
         self._write(_rows(path))  # without an incomplete last line, if the run was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
@@ -194,23 +204,24 @@ class MetricsFile:
         if new_columns:
             self.columns += new_columns
             self._write(_rows(self.path))
-        # Numbers of Python, because csv would write the names of NumPy and torch types.
-        plain_rows = []
-        for row in rows:
-            plain_rows.append({tag: int(value) if tag in KEYS else float(value) for tag, value in row.items()})
         with open(self.path, "a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, self.columns, lineterminator="\n").writerows(plain_rows)
+            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
+            for row in rows:
+                # Numbers of Python, because csv would write the names of NumPy and torch types.
+                writer.writerow({tag: int(value) if tag in KEYS else float(value) for tag, value in row.items()})
 
     def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
         """Remove the rows of epochs after a checkpoint, from which the run resumes, and add missing rows of its epoch.
         ``checkpoint_rows`` has a row of this epoch for each seed, with `KEYS` only."""
-        last_epoch, logged_seeds, texts = checkpoint_rows[0]["epoch"], set[int](), []
+        last_epoch = checkpoint_rows[0]["epoch"]
+        logged_seeds = set()  # with a row of this epoch
+        lines = []
         for cells, (epoch, _, seed, *_) in _rows(self.path):
             if epoch <= last_epoch:
-                texts.append(",".join(cells))  # a fifth of the memory of a list
+                lines.append(",".join(cells))  # a fifth of the memory of a list
             if epoch == last_epoch:
-                logged_seeds.add(int(seed))
-        self._write((text.split(","), ()) for text in texts)
+                logged_seeds.add(seed)
+        self._write((line.split(","), ()) for line in lines)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
@@ -229,14 +240,19 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
     file does not exist."""
-    lines = _lines(path)
-    header, _ = next(lines, ([], ()))  # the default is for a file that does not exist
-    columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in header}
+    columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in _header(path)}
     append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
-    for _, numbers in lines:
+    for _, numbers in _rows(path):
         for append, number in zip(append_functions, numbers, strict=True):
             append(number)
     return columns
+
+
+def _header(path: Path) -> list[str]:
+    """Return the names of the columns of a metrics.csv; empty if it does not exist."""
+    for cells, _ in _lines(path):
+        return cells
+    return []
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -250,23 +266,25 @@ def _lines(path: Path) -> Iterator[Row]:
     Yield nothing if the file does not exist. Raises SettingError if it cannot be read or is not a table of numbers."""
     if not path.exists():
         return
-    line_text = ""  # of the current row, for errors
+    place = ""  # the current line, for errors
     try:
         check_regular(path, LARGEST)
         with open(path, encoding="utf-8") as file:
             rows = csv.reader(line[:-1] for line in file if line.endswith("\n"))
             columns = next(rows, [])
-            if columns and (tuple(columns[: len(KEYS)]) != KEYS or len(set(columns)) < len(columns)):
+            has_keys = tuple(columns[: len(KEYS)]) == KEYS
+            if columns and (not has_keys or len(set(columns)) < len(columns)):
                 raise ValueError(f"its first line must be {','.join(KEYS)} and other names, each once")
             yield columns, ()
             for line_number, cells in enumerate(rows, start=2):
-                line_text = f"line {line_number}: "
+                place = f"line {line_number}: "
                 if len(cells) != len(columns):
                     raise ValueError(f"{len(cells)} cells instead of {len(columns)}")
                 keys = array("q", [int(cell) for cell in cells[: len(KEYS)]])  # OverflowError beyond 64 bits
-                yield cells, [*keys, *[float(cell or math.nan) for cell in cells[len(KEYS) :]]]
+                values = [float(cell or math.nan) for cell in cells[len(KEYS) :]]
+                yield cells, [*keys, *values]
     except (OSError, ValueError, OverflowError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         if isinstance(error, UnicodeError):
             reason = "it is no text in UTF-8"
-        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {line_text}{reason}") from error
+        raise SettingError(f"{str(path)!r} is no metrics.csv of numbers: {place}{reason}") from error

@@ -38,8 +38,9 @@ def write_versions(folder: Path, epoch: int) -> None:
     this epoch or later are removed. A new entry is added, unless the last remaining entry has the same versions."""
     old_entries = read_versions(folder)
     entries = [entry for entry in old_entries if int(entry["from"]) < epoch]
-    if not entries or {**entries[-1], "from": ""} != {**versions(), "from": ""}:  # other versions
-        entries.append({"from": str(epoch)} | versions())
+    new_entry = {"from": str(epoch)} | versions()
+    if not entries or new_entry | {"from": entries[-1]["from"]} != entries[-1]:
+        entries.append(new_entry)
     if entries != old_entries:
         atomic_write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
 
@@ -48,8 +49,8 @@ def read_versions(folder: Path) -> list[dict[str, str]]:
     """Return the entries of ``versions.json`` in order: name -> version as in `versions`, and ``from``, the first epoch
     for which they are valid. Empty if the file is missing or malformed."""
     try:
-        entries = read_json(folder / FILE)
-        return [{str(name): str(value) for name, value in entry.items()} for entry in entries if int(entry["from"]) > 0]
+        entries = [entry for entry in read_json(folder / FILE) if int(entry["from"]) > 0]
+        return [{str(name): str(value) for name, value in entry.items()} for entry in entries]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 
