@@ -62,14 +62,15 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
-    generation, winner, rows = 0, module.mean.detach()[0], list[dict[str, Any]]()
+    generation, winner = 0, module.mean.detach()[0]
+    rows: list[dict[str, Any]] = []  # results of the re-evaluated means
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
-    all_diverged = summary["failed"] == summary["agents"]
-    no_finite_mean = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
-    if all_diverged or no_finite_mean:
+    all_agents_diverged = summary["failed"] == summary["agents"]
+    all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
+    if all_agents_diverged or all_means_diverged:
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
@@ -111,14 +112,19 @@ def _scores_and_origin(
     fit (empty for a search), ``rows`` are results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
     if fit:
         return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
-    if not rows:  # a clone of a teacher
-        origin = f"made from {module.config.start_from}"
-    else:
-        # The last generation moves the mean once more, which gives it the next number.
-        origin = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
-    scores = {"generation": generation, "generations": module.epoch, "report": summary, "second_test": rows}
-    steps = {"search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps}
-    return scores | steps, origin
+    scores = {
+        "generation": generation,
+        "generations": module.epoch,
+        "report": summary,
+        "second_test": rows,
+        "search_synthetic_steps": int(module.env_steps.sum()),
+        "search_real_steps": module.real_steps,
+    }
+    if not rows:  # a clone of a policy
+        return scores, f"made from {module.config.start_from}"
+    if generation > module.epoch:  # the last generation moves the mean once more, which gives it the next number
+        return scores, "last mean"
+    return scores, f"mean of generation {generation}"
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
@@ -138,31 +144,32 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
     actions and a teacher. The steps of these in the real environment are not counted as steps of the search."""
     run, config = module.settings.run, module.config
-    source, act = config.start_from, None
-    if source is not None and is_teacher(source):
-        act = teacher(source, run.gamename, module.stages.spaces)
-    baselines = Baselines.measure(run.gamename, run.seed, config.test_limit, act)
+    teacher_policy = None
+    if config.start_from is not None and is_teacher(config.start_from):
+        teacher_policy = teacher(config.start_from, run.gamename, module.stages.spaces)
+    baselines = Baselines.measure(run.gamename, run.seed, config.test_limit, teacher_policy)
     goal = config.solved_reward
     if goal is None:
         goal = spaces_of(run.gamename, config.test_limit).max_return
-    reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
     advice = family(run.implementation).advice(config)
-    progress = None
+    progress = _fitness_progress(module, outcome, goal)
+    return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
+
+
+def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
+    """Return the fitness of the first generation and of the winner (``outcome``). The verdict requires that the second
+    is higher. None if they cannot be compared, or if the search did not begin with random proxies."""
+    config = module.config
+    began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
     first_config = config.at(1)  # settings of the first generation
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
-    # The verdict requires that the winner's fitness exceeds the first generation's only in a search from random
-    # proxies. Agents that reach the goal cannot improve further if their final return is the fitness.
-    if (
-        module.epoch > 1
-        and source is None
-        and module.first_scores.isfinite().any()
-        and is_comparable
-        and not (config.objective == "final" and reaches_goal)
-    ):
-        num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
-        shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
-        progress = Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
-    return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
+    # Agents that reach the goal cannot improve further if their final return is the fitness.
+    is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
+    if not (began_at_random and is_comparable) or is_best:
+        return None
+    num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
+    shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
+    return Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
 
 
 def real_agents_text(module: ProxyModule) -> str:
@@ -188,10 +195,12 @@ def write_proxy(
 ) -> None:
     """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
     ``scores``, and the command that makes it: ``text``, or by default the command of the run with these settings."""
-    without_outcome = {name for config in settings.configs for name in names_with(config, "outcome", False)}
+    omitted: set[str] = set()  # settings that do not affect results
+    for config in settings.configs:
+        omitted |= names_with(config, "outcome", False)
     description = {
-        "command": text or command_line(settings, without_outcome),
-        "settings": {name: value for name, value in effective_values(settings).items() if name not in without_outcome},
+        "command": text or command_line(settings, omitted),
+        "settings": {name: value for name, value in effective_values(settings).items() if name not in omitted},
         "scores": dict(scores),
     }
     game = settings.run.gamename
@@ -244,11 +253,11 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
     with _progress_with_estimate(module, text, len(entries) * count, module.config.retest_drawn) as watch:
         scores, agent_counts = test(module, means, count, watch)
-    rows, eligible_scores = [], []
+    rows: list[dict[str, Any]] = []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
         rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
-        eligible_scores.append(score if num_agents == count else -torch.inf)
-    best = eligible_scores.index(max(eligible_scores))
+    has_all_agents = torch.tensor([num_agents == count for num_agents in agent_counts])
+    best = int(scores.where(has_all_agents, -torch.inf).argmax())  # the first of equal ones
     _, generation, winner = entries[best]
     return generation, winner, rows
 
@@ -275,7 +284,8 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
         outcome = _train_and_test(module, means, "second test", count, watch, sample_all)
-        return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
+        returns = outcome.scores.view(len(means), count).nan_to_num(-torch.inf)
+        return returns.mean(1), [count] * len(means)
     # All agents of the first mean, then the other means in rounds of `_ROUND_AGENTS` agents.
     fraction = 1 / len(means)  # of the work, for each mean
     outcome = _train_and_test(module, means[:1], "second test", count, watch_part(watch, 0, fraction), sample_all)

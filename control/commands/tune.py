@@ -289,16 +289,15 @@ def _scheduler(search: Search) -> Any:
                 scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
         return scheduler
     # Population-based training.
-    perturbed_names = names_with(settings.agent, "perturbed")
-    perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
+    mutations: dict[str, Any] = {}
+    for name, dimension in space.dimensions.items():
+        if name in names_with(settings.agent, "perturbed"):
+            mutations[name] = dimension.labels if dimension.kind == "choice" else _domain(dimension)
     return schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbation_interval(settings),
         custom_explore_fn=space.clamp,
-        hyperparam_mutations={
-            dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
-            for dimension in perturbed
-        },
+        hyperparam_mutations=mutations,
         log_config=False,
     )
 

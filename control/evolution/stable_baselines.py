@@ -45,21 +45,21 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
     """Return the greedy policy of the agent in the file ``source``. It is a function from observations ``[N, S]`` to
     actions or, with ``wants_values``, to action values (DQN only). Loading the file can run any code in it. Raises
     SettingError if the agent cannot be loaded, or if it has other spaces."""
-    model, name = _load_model(source)
+    model = _load_model(source)
     obs_space, action_space = model.observation_space, model.action_space
+    is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
     obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
     if isinstance(spaces.actions, Discrete):
         fits = getattr(action_space, "n", None) == spaces.actions.n
     else:
         fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
-    problem, allowed = "", f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
     if obs_shape != spaces.obs_shape or not fits:
-        problem = f" for {obs_space} and {action_space}"
-    elif wants_values and name != "DQN":
-        problem, allowed = f", but {name} has no value of each action", "clone_of actions"
-    if problem:
-        raise policy_error(source, f"{_DESCRIPTION}{problem}", allowed)
+        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
+        raise policy_error(source, f"{_DESCRIPTION} for {obs_space} and {action_space}", allowed)
+    if wants_values and not hasattr(model, "q_net"):
+        name = type(model).__name__
+        raise policy_error(source, f"{_DESCRIPTION}, but {name} has no value of each action", "clone_of actions")
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
@@ -68,23 +68,24 @@ def load_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Call
             inputs, _ = model.policy.obs_to_tensor(observations)
             return model.q_net(inputs)
         actions, _ = model.predict(observations, deterministic=True)
-        actions = actions.reshape(len(obs), -1)
-        return torch.as_tensor(np.asarray(actions[:, 0] if isinstance(spaces.actions, Discrete) else actions))
+        rows = torch.as_tensor(np.asarray(actions).reshape(len(obs), -1))
+        return rows[:, 0] if is_discrete else rows
 
     return act
 
 
-def _load_model(source: str) -> tuple[Any, str]:
-    """Load the agent in the file ``source``, and return it with the name of its class. Raises SettingError."""
+def _load_model(source: str) -> Any:
+    """Return the agent in the file ``source``, an object of stable-baselines3. Raises SettingError."""
     try:
         library: Any = importlib.import_module("stable_baselines3")
         with zipfile.ZipFile(source) as archive:
             attributes = json.loads(archive.read("data"))
-        name = next(name for attribute, name in _CLASSES.items() if attribute in attributes)
+        class_name = next(name for attribute, name in _CLASSES.items() if attribute in attributes)
         # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
-        schedules = ("lr_schedule", "clip_range", "exploration_schedule")
-        unused = {"buffer_size": 1} | dict.fromkeys(schedules, lambda progress: 0.0)
-        return getattr(library, name).load(source, device="cpu", custom_objects=unused), name
+        replaced: dict[str, Any] = {"buffer_size": 1}
+        for schedule in ("lr_schedule", "clip_range", "exploration_schedule"):
+            replaced[schedule] = lambda progress: 0.0
+        return getattr(library, class_name).load(source, device="cpu", custom_objects=replaced)
     except ModuleNotFoundError as error:
         problem = f"{_DESCRIPTION}, which needs the module {error.name}"
         raise policy_error(source, problem, "pip install stable-baselines3") from error

@@ -143,12 +143,14 @@ class OpenAIES(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean after a step of Adam (see `Strategy._step`)."""
-        gradient, (beta1, beta2) = self.gradient(noise, fitness), self.betas
+        gradient = self.gradient(noise, fitness)
+        beta1, beta2 = self.betas
         self.steps += 1
         self.first_moment = beta1 * self.first_moment + (1 - beta1) * gradient
         self.second_moment = beta2 * self.second_moment + (1 - beta2) * gradient.square()
-        first, second = self.first_moment / (1 - beta1**self.steps), self.second_moment / (1 - beta2**self.steps)
-        return self.mean.double() + self.config.step_size * first / (second.sqrt() + self.epsilon)
+        first_corrected = self.first_moment / (1 - beta1**self.steps)
+        second_corrected = self.second_moment / (1 - beta2**self.steps)
+        return self.mean.double() + self.config.step_size * first_corrected / (second_corrected.sqrt() + self.epsilon)
 
 
 class SNES(Strategy):
@@ -178,7 +180,8 @@ class SNES(Strategy):
             weights_of_noise, weights_of_square = plus - minus, plus + minus
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         mean = decayed + self.config.step_size * self.noise_std * (weights_of_noise @ noise)
-        self.noise_std = self.noise_std * (self.rate / 2 * (weights_of_square @ (noise.square() - 1))).exp()
+        gradient_of_log_std = weights_of_square @ (noise.square() - 1)
+        self.noise_std = self.noise_std * (self.rate / 2 * gradient_of_log_std).exp()
         return mean
 
 
@@ -199,9 +202,10 @@ class ARS(Strategy):
         pairs = sound_fitness.view(self.rows, 2)  # of the members with added and with subtracted noise
         half = -(-self.rows // 2)  # rounded up
         best = pairs.amax(1).sort(descending=True, stable=True).indices[:half]
-        plus, minus = pairs[best].unbind(1)
+        best_pairs = pairs[best]
+        plus, minus = best_pairs.unbind(1)
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        std = pairs[best].std(correction=0)
+        std = best_pairs.std(correction=0)
         if not std > 0:  # all members are equal
             return decayed
         return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
@@ -226,11 +230,11 @@ class Archive:
         self.entries: list[tuple[float, int, Tensor]] = []  # (fitness, generation, mean [D])
 
     def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
-        """Add the ``mean [D]`` if it is among the best. Of two means with the same ``fitness``, the earlier one is
-        better. A mean with NaN or infinite fitness is not added."""
+        """Add the ``mean [D]`` of a generation if it is among the best. Of two means with the same ``fitness``, the
+        earlier one is better. A mean with NaN or infinite fitness is not added."""
         if math.isfinite(fitness):
             self.entries.append((fitness, generation, mean.clone()))
-            self.entries.sort(key=lambda entry: -entry[0])  # stable
+            self.entries.sort(key=lambda entry: entry[0], reverse=True)  # stable: equal entries keep their order
             del self.entries[self.size :]
 
     def state_dict(self) -> dict[str, Any]:

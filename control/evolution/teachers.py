@@ -51,12 +51,13 @@ _RETURN_ENVS = 32  # parallel environments of episodes with known returns
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy instead of a proxy: a function ``module:function``, an agent's run
-    folder or checkpoint, or an agent of stable-baselines3. Any other file that is no proxy counts as a policy too."""
+    """Return whether ``source`` names a policy and not a proxy (a learned environment or reward). Policies are
+    functions ``module:function`` and files: an agent's run folder or checkpoint, an agent of stable-baselines3, and any
+    other file that is no proxy."""
     path = Path(source)
-    if not path.exists():
-        return ":" in source and source not in pretrained()
-    return path.suffix != SUFFIX and find_proxy(path) is None
+    if path.exists():
+        return path.suffix != SUFFIX and find_proxy(path) is None
+    return ":" in source and source not in pretrained()
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
@@ -66,21 +67,23 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     invalid output of the policy."""
     if stable_baselines.is_agent(source):
         policy = stable_baselines.load_policy(source, spaces, wants_values)
+    elif Path(source).exists():
+        policy = _agent_policy(source, game, wants_values)
     else:
-        policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
+        policy = _function_policy(source)
     actions: Any = spaces.actions
     shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
-    picks_action = isinstance(actions, Discrete) and not wants_values
 
     def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        _check_output(source, output, (len(obs), *shape), actions.n if picks_action else None)
-        if picks_action:
-            return output.long()
+        _check_output(source, output, (len(obs), *shape))
         if wants_values:
             return output.float()
+        if isinstance(actions, Discrete):
+            _check_action_numbers(source, output, actions.n)
+            return output.long()
         return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
@@ -88,19 +91,25 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     return checked_policy
 
 
-def _check_output(source: str, output: Tensor, shape: tuple[int, ...], num_actions: int | None) -> None:
-    """Raise SettingError unless the output of the policy ``source`` has the ``shape [N, ...]``, finite numbers and,
-    with ``num_actions``, the numbers of actions."""
+def _check_output(source: str, output: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise SettingError unless the output of the policy ``source`` has finite numbers and the ``shape``, whose first
+    axis is the number of observations."""
     if output.shape != shape:
         problem = f", which gives {list(output.shape)} numbers for {shape[0]} observations"
         raise policy_error(source, problem, f"{list(shape)}")
     if not output.float().isfinite().all():
         raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
-    if num_actions is not None:
-        invalid = output[(output != output.long()) | (output < 0) | (output >= num_actions)]
-        if len(invalid):
-            problem = f", which gives the action {invalid[0].item()}"
-            raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
+
+
+def _check_action_numbers(source: str, output: Tensor, num_actions: int) -> None:
+    """Raise SettingError unless the output ``[N]`` of the policy ``source`` are whole numbers from 0 to
+    ``num_actions - 1``."""
+    is_whole = output == output.long()
+    is_in_range = (output >= 0) & (output < num_actions)
+    invalid = output[~(is_whole & is_in_range)]
+    if len(invalid):
+        problem = f", which gives the action {invalid[0].item()}"
+        raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
 
 
 def _function_policy(source: str) -> Teacher:
@@ -181,7 +190,8 @@ def visited_states(
             action = act(obs)  # [E] or [E, A]
             if isinstance(space, Discrete):
                 random_action = (streams.uniform(envs)[0] * space.n).long()
-                action = random_action.where(streams.uniform(envs)[0] < noise_levels, action)
+                is_random = streams.uniform(envs)[0] < noise_levels
+                action = torch.where(is_random, random_action, action)
             else:
                 low, high = torch.tensor(space.low), torch.tensor(space.high)
                 noise = streams.normal(envs, space.size)[0] * noise_levels[:, None] * (high - low) / 2
@@ -210,8 +220,7 @@ class TeacherEpisodes:
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
         each observation on. So that the observations differ, each episode begins with random actions. Their number is
-        random, at most one and a half times the mean length of random play. The return of a truncated episode is
-        computed as if the mean reward of its last tenth continued for ever."""
+        random, at most one and a half times the mean length of random play."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -221,15 +230,12 @@ class TeacherEpisodes:
             max_random_steps = 1.5 * float(random_play.lengths.float().mean())
             if limit is not None:
                 max_random_steps = min(max_random_steps, limit / 2)
-            for _ in range(-(-episodes // _RETURN_ENVS)):
+            for _ in range(-(-episodes // _RETURN_ENVS)):  # rounded up
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
-                steps = torch.arange(len(trajectory.reward))[:, None, None]
-                is_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
-                mean_reward = (trajectory.reward * is_end).sum(0) / is_end.sum(0)
-                # The sum of mean_reward * discount ** t over all steps t after a truncation, [1, E].
-                later_return = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
+                later_return = _return_after_truncation(trajectory, discount)
                 values = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)  # [T, 1, E]
+                steps = torch.arange(len(values))[:, None, None]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
                 returns.append(values[follows_policy])
@@ -243,11 +249,23 @@ class TeacherEpisodes:
         def act(obs: Tensor) -> Tensor:
             random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
             is_random = next(step_numbers) < random_steps  # [E]
-            return random_action.where(is_random.view(-1, *[1] * (random_action.dim() - 1)), self.act(obs))
+            if random_action.dim() == 2:
+                is_random = is_random.unsqueeze(1)
+            return torch.where(is_random, random_action, self.act(obs))
 
         trajectory = rollout(FunctionPolicy(act), real, seeds)
         self.count_steps(int(trajectory.valid.sum()))
         return trajectory
+
+
+def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
+    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated. If it was
+    truncated, the mean reward of its last tenth continues for ever."""
+    steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
+    is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
+    mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
+    geometric_sum = mean_reward / max(1 - discount, 1e-3)  # of mean_reward * discount ** t
+    return geometric_sum * trajectory.truncated.any(0)
 
 
 def cloned_proxy(

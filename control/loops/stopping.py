@@ -27,22 +27,21 @@ class RunningWindow:
         """Add ``new_values [N]`` of ``members [N]``, ascending. A member can occur several times."""
         size = self.values.shape[1]
         new_counts = torch.bincount(members, minlength=len(self.counts))
-        first = torch.searchsorted(members, members)  # [N], index of the first new value of the same member
-        order = torch.arange(len(members)) - first  # [N], 0, 1, ... among the member's new values
-        columns = (self.counts[members] + order) % size
-        is_latest = order >= new_counts[members] - size  # older values would be overwritten
+        # The position of each number among the new ones of its member: 0, 1, 0 for the members 4, 4, 7.
+        positions = torch.arange(len(members)) - torch.searchsorted(members, members)
+        columns = (self.counts[members] + positions) % size
+        is_latest = positions >= new_counts[members] - size  # the others would be overwritten
         self.values[members[is_latest], columns[is_latest]] = new_values[is_latest].double()
         self.counts += new_counts
 
-    def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Return the mean ``[N]`` of the entries ``first`` to ``last - 1`` of each of ``members [N]``. Entries are
-        counted back from the latest, which is 0: ``mean(m, 0, 10)`` is the mean of the latest ten. Entries that do not
-        exist yet are left out; NaN if there are none."""
-        offsets = torch.arange(first, last)
-        index = self.counts[members].unsqueeze(1) - 1 - offsets  # [N, last - first], in the order of adding
+    def mean(self, members: Tensor, count: int, skip: int = 0) -> Tensor:
+        """Return the mean ``[N]`` of the latest ``count`` numbers of each of ``members [N]``, without the very latest
+        ``skip``. Numbers that do not exist yet are left out; NaN if there are none."""
+        ages = torch.arange(skip, skip + count)  # 0 is the latest number
+        index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count], in the order of adding
         valid = index >= 0
-        entries = self.values[members].gather(1, index % self.values.shape[1])
-        return (entries * valid).sum(1) / valid.sum(1)
+        numbers = self.values[members].gather(1, index % self.values.shape[1])
+        return (numbers * valid).sum(1) / valid.sum(1)
 
 
 class Rule(ABC):
@@ -73,9 +72,10 @@ class Plateau(Rule):
         """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
         members, n = ended.members, self.number
         self.latest.add(members, ended.returns)
-        current = self.latest.mean(members, first=0, last=n)
-        previous = self.latest.mean(members, first=n, last=2 * n)
-        is_flat = (current - previous).abs() / (previous.abs() + 1e-9) < self.difference
+        current = self.latest.mean(members, n)
+        previous = self.latest.mean(members, n, skip=n)
+        relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)
+        is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
         has_steps = ended.step * loop.agent.envs >= self.floor
         return is_flat & has_episodes & has_steps
@@ -101,5 +101,6 @@ class Solved(Rule):
             unique_members, indices = members.unique(return_inverse=True)
             scores = self.test(loop, unique_members)[indices]  # [N], of each episode
         self.latest.add(members, scores)
-        enough_episodes = self.latest.counts[members] > self.initial
-        return (self.latest.mean(members, first=0, last=self.number) >= self.solved) & enough_episodes
+        has_episodes = self.latest.counts[members] > self.initial
+        is_solved = self.latest.mean(members, self.number) >= self.solved
+        return is_solved & has_episodes
