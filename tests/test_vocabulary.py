@@ -11,8 +11,8 @@ import yaml
 
 import trainer
 from conftest import ROOT
-from control.cli.parse import as_dict, from_dict, parse, settings_from
-from control.cli.settings import effective_values
+from control.cli.parse import parse, settings_from
+from control.cli.settings import as_dict, effective_values, from_dict
 from control.commands.search_space import search_space, trial_settings
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from control.cli.errors import missing_reason
+from control.cli.errors import missing_reason, single_errors
 from control.cli.originals import from_original, is_original
 from control.cli.words import check_text, pairs_of
-from models.settings import SettingError, SettingErrors, raise_all
+from models.settings import SettingError, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
 
@@ -52,8 +52,7 @@ def errors_in(path: str) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        errors = error.errors if isinstance(error, SettingErrors) else (error,)
-        raise_all([SettingError(f"{path}: {part}") for part in errors])
+        raise_all([SettingError(f"{path}: {part}") for part in single_errors(error)])
     except RecursionError as error:
         raise SettingError(f"{path}: nested too deep") from error
 

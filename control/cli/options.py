@@ -67,10 +67,8 @@ def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
 
 def command_flags() -> dict[str, Flag]:
     """Return name -> `Flag` for the commands to an agent, such as ``command.return``."""
-    command_flags = [
-        Flag(f"command.{name}", COMMAND, field.metadata, None, "evaluation") for name, field in RETURN_COMMANDS.items()
-    ]
-    return {flag.name: flag for flag in command_flags}
+    metadata = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
+    return {name: Flag(name, COMMAND, meta, None, "evaluation") for name, meta in metadata.items()}
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:

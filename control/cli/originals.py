@@ -40,15 +40,10 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     if "save_params" in entries:
         settings["no_checkpoint"] = str(entries.pop("save_params")).lower() == "false"
     save_steps, eval_steps = str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))
-    if _is_positive_integer(save_steps) and _is_positive_integer(eval_steps):  # else the key is refused as unknown
+    if save_steps.isdecimal() and eval_steps.isdecimal() and int(save_steps) and int(eval_steps):
         settings["checkpoint_every"] = str(-(-int(save_steps) // int(eval_steps)))  # in epochs, rounded up
-        del entries["save_frequency"]
+        del entries["save_frequency"]  # any other value remains, and the key is refused as unknown
     return settings | entries
-
-
-def _is_positive_integer(text: str) -> bool:
-    """Return whether ``text`` is a whole number above 0."""
-    return text.isdecimal() and int(text) > 0
 
 
 def _pop_implementation(entries: dict[str, Any]) -> str:

@@ -254,9 +254,9 @@ def replaced_in(implementation: str) -> dict[str, str]:
     family_spec = family(implementation)
     replacements: dict[str, str] = {}
     for field in dataclasses.fields(RunConfig):
-        replacement_of = field.metadata["replaced"]  # ``learns_from`` of families without the setting -> replacement
-        if family_spec.learns_from in replacement_of:
-            replacements[field.name] = replacement_of[family_spec.learns_from]
+        replacement_by_learning = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
+        if family_spec.learns_from in replacement_by_learning:
+            replacements[field.name] = replacement_by_learning[family_spec.learns_from]
     return {**replacements, **family_spec.replaced}
 
 

@@ -392,13 +392,8 @@ def _settings_for_real_environment(agent: Any) -> Any:
     """Return a copy of the config ``agent`` for training on the real environment: with one environment, updates after
     the first episode, exploration that decays by episodes, and a replay buffer for all steps, if it has these
     settings."""
-    changes = {
-        "num_envs": 1,
-        "fill": 0,
-        "init_episodes": max(1, agent.init_episodes),
-        "buffer_size": 100_000,
-        "eps_fraction": None,
-    }
+    changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
+    changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
     return dataclasses.replace(agent, **{name: value for name, value in changes.items() if name in existing})
 

@@ -209,19 +209,18 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run, with the user's values (``settings``) for settings that may change
     when a run resumes. Raises SettingError if the user changes another setting."""
     previous, explicit_names = checkpoint.settings, settings.explicit_names
-    previous_values, new_values = as_dict(previous), as_dict(settings)
+    old_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
     # ``quit_when_solved`` decides whether a new target_return ends the search.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
-    advice = "leave it out, or start a new run without --resume"
-    errors = []
-    for name in sorted((explicit_names & previous_values.keys()) - changeable):
-        old, new = previous_values[name], new_values[name]
-        if old != new:
-            errors.append(SettingError(f"{name} is {new!r}, but the run to resume has {old!r}; {advice}"))
+    errors: list[SettingError] = []
+    for name in sorted((explicit_names & old_values.keys()) - changeable):
+        if old_values[name] != new_values[name]:
+            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
+            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume"))
     raise_all(errors)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"

@@ -240,22 +240,22 @@ class InnerLoop:
         configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)
         loop.config = dataclasses.replace(self.config, **changes)
-        if by_target:
-            assert proxies is not None
-            return loop._test_targets(proxies, seeds)
         outcomes: list[Outcome] = []
         order: list[int] = []  # indices in ``seeds`` of the agents in ``outcomes``
         for batch_loop, rows in loop._batches(seeds, sample_all):
             batch_proxies = None if proxies is None else proxies[rows]
+            batch_seeds = [seeds[i] for i in rows]
             batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
-            outcomes.append(batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch))
+            outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
         return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
-        shape, at most `_max_members`. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        size = self._max_members()
+        shape, and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        # In a grid world, an observation counts as one number, its cell.
+        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
+        size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
             if not indices:
@@ -269,12 +269,6 @@ class InnerLoop:
                 for first in range(0, len(group), size):
                     yield loop, group[first : first + size]
 
-    def _max_members(self) -> int:
-        """Return the maximum number of agents that are trained together. In a grid world, an observation counts as one
-        number, its cell."""
-        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
-        return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
-
     def copy_for_kind(self, kind: str) -> "InnerLoop":
         """Return a copy of this loop for ``kind``, one of its agent implementations."""
         loop = copy.copy(self)
@@ -282,38 +276,25 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None) -> Outcome:
-        """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. There must be at most
-        `_max_members` agents, of one implementation, with networks of one shape."""
+    def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
+        """Train the agents of ``seeds [N]``, a batch (`_batches`), together on ``proxies [N, D]``, and test them. With
+        ``by_target``, test the policies with the highest rewards in the proxies instead (`run`)."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
-        loop = self.begin(proxies, list(seeds))
-        trained = self.train_to_end(loop, with_tests=True, watch=watch_part(watch, 0, _TRAINING_FRACTION))
-        outcome = self._test_outcome(trained, seeds, train_seconds=time.perf_counter() - start_time)
-        if watch is not None:
-            watch(1)
-        return outcome
-
-    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
-        """Test the policies with the highest rewards in ``proxies [N, D]``, in batches. No agents are trained."""
-        self._training_test_steps = 0
-        size = self._max_members()
-        outcomes: list[Outcome] = []
-        for first in range(0, len(seeds), size):
-            batch = proxies[first : first + size]
-            policy = self.stages.parameters.target(batch)  # with the highest rewards
-            zeros, no_curve = torch.zeros(len(batch), dtype=torch.int64), torch.zeros(len(batch), 0)
-            trained = Trained(policy, batch.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
-            outcomes.append(self._test_outcome(trained, seeds[first : first + size], train_seconds=0.0))
-        return Outcome.joined(outcomes)
-
-    def _test_outcome(self, trained: Trained, seeds: Sequence[int], train_seconds: float) -> Outcome:
-        """Test the agents after training, and return their results. Returns of agents whose weights are no longer
-        finite are NaN, also in ``trained.curve``."""
-        start_time = time.perf_counter()
+        if by_target:
+            assert proxies is not None
+            policy = self.stages.parameters.target(proxies)  # with the highest rewards
+            zeros, no_curve = torch.zeros(len(seeds), dtype=torch.int64), torch.zeros(len(seeds), 0)
+            trained = Trained(policy, proxies.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
+        else:
+            loop = self.begin(proxies, list(seeds))
+            trained = self.train_to_end(loop, with_tests=True, watch=watch_part(watch, 0, _TRAINING_FRACTION))
+        training_end = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
             returns[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
+        if watch is not None:
+            watch(1)
         return Outcome(
             returns=test_episodes.returns,
             lengths=test_episodes.lengths,
@@ -321,8 +302,8 @@ class InnerLoop:
             steps=trained.steps,
             episodes=trained.episodes,
             test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
-            train_seconds=train_seconds,
-            test_seconds=time.perf_counter() - start_time,
+            train_seconds=training_end - start_time,
+            test_seconds=time.perf_counter() - training_end,
         )
 
     def close(self) -> None:
@@ -426,19 +407,13 @@ class InnerLoop:
         return Episodes(returns.unsqueeze(1).repeat(repeats), lengths.unsqueeze(1).repeat(repeats))
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ends the training of agents early, by its name in the setting ``inner_rule``. No agent
-        ends within its initial random episodes.
-
-        - "plateau": the returns no longer change
-        - "tests": tests after training episodes solve the environment
-        - "solved": training episodes solve it, for agents on the real environment
-        - "budget": None, no rule
-        """
+        """Return the rule that ends the training of agents early, by its name in the setting ``inner_rule``, or None
+        for "budget". No agent ends within its initial random episodes."""
         config, initial = self.config, self.agent_config.init_episodes
         name, window = config.inner_rule, config.early_out_num
-        if name == "plateau":
+        if name == "plateau":  # the returns no longer change
             return Plateau(members, window, config.early_out_virtual_diff, initial, config.plateau_floor)
-        if name in ("tests", "solved"):
+        if name in ("tests", "solved"):  # by tests after training episodes, or by the returns of these episodes
             assert config.solved_reward is not None
             test = self._test_members if name == "tests" else None
             return Solved(members, window, config.solved_reward, initial, test)

@@ -22,13 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.evolution.fitness_shaping import (
-    centred_ranks,
-    failures_last,
-    shared_utilities,
-    transform,
-    without_failures,
-)
+from control.evolution import fitness_shaping as shaping
 from models.proxies.search import SearchConfig
 from models.state import check_like, require
 
@@ -62,7 +56,7 @@ class Strategy(ABC):
         Return ``update_norm`` (Euclidean length of the update), ``noise_std`` (after the update, mean over D) and
         ``failed`` (number of failed members).
         """
-        fitness = failures_last(fitness)
+        fitness = shaping.failures_last(fitness)
         num_failed = int((fitness == -torch.inf).sum())
         old_mean = self.mean
         if num_failed < len(fitness):
@@ -108,7 +102,7 @@ class NES(Strategy):
             plus, minus = fitness.view(self.rows, 2).unbind(1)
             sign = torch.where(minus > plus, -1.0, 1.0).double()
             fitness = torch.maximum(plus, minus)
-        weights = transform(self.config.score_transform, fitness, mean_score) * sign
+        weights = shaping.transform(self.config.score_transform, fitness, mean_score) * sign
         step_size = self.config.step_size / self.rows if self.config.nes_step_size else self.config.step_size
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         return decayed + step_size * self.noise_std * (weights @ noise)
@@ -134,7 +128,7 @@ class OpenAIES(Strategy):
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
         """Return the gradient ``[D]`` of the ranked ``fitness [P]``, estimated by ``noise [rows, D]``, minus decay."""
-        utility = centred_ranks(fitness)
+        utility = shaping.centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
             utility = plus - minus
@@ -173,7 +167,7 @@ class SNES(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean, and update ``noise_std``, by the formulas of the class (see `Strategy._step`)."""
-        utility = shared_utilities(fitness)
+        utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
             plus, minus = utility.view(self.rows, 2).unbind(1)
@@ -198,7 +192,7 @@ class ARS(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean, by the formula of the class (see `Strategy._step`)."""
-        sound_fitness, _ = without_failures(fitness)
+        sound_fitness, _ = shaping.without_failures(fitness)
         pairs = sound_fitness.view(self.rows, 2)  # of the members with added and with subtracted noise
         half = -(-self.rows // 2)  # rounded up
         best = pairs.amax(1).sort(descending=True, stable=True).indices[:half]

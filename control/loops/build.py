@@ -177,13 +177,11 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
     they do. Raises SettingError if machine code is required and impossible."""
     implementation, threads = settings.run.implementation, settings.run.num_threads
-    has_machine_code = family(implementation).has_machine_code
-    if not (has_machine_code or HAS_NUMBA):
-        return False
+    if not family(implementation).has_machine_code:
+        # Raises the error if the user set ``compiled``.
+        return HAS_NUMBA and decide_compiled(settings, implementation, lambda: False)
 
     def is_supported() -> bool:
-        if not has_machine_code:
-            return False
         from control.loops.compiled import use_machine_code  # imports Numba
 
         return all([use_machine_code(loop, threads) for loop in loops])  # a list: all of them, also after a False

@@ -596,7 +596,7 @@ class CompiledAgent:
         self._compiled_loop.make_steps(self._members, self._blocks[phase], self._tests)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions (`StepAgent.act`)."""
+        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
         if self._step == self._block_steps:
             self._begin_block()
         if not self._has_actions:
@@ -681,31 +681,33 @@ def play(
     record_actions: bool = False,
     threads: int = 1,
 ) -> Episodes | None:
-    """Play greedy episodes from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does. Return None if a
-    compiled function is missing, if an episode may never end, or if actions on a map are to be recorded."""
-    compiled_policy = _player_and_world(policy, environment)
-    if compiled_policy is None or (record_actions and compiled_policy[1].kind == envs.CELLS):
+    """Play K greedy episodes of each of M members from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does.
+    Return None if a compiled function is missing, if an episode may never end, or if actions on a map are to be
+    recorded."""
+    player_and_world = _player_and_world(policy, environment)
+    if player_and_world is None:
+        return None
+    player, world = player_and_world
+    if record_actions and world.kind == envs.CELLS:
         return None
     assert isinstance(environment, TensorEnvironment)
-    player, world = compiled_policy
-    # The episodes are the test after a training run of one step.
-    single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
-    test_arrays, test_index = single_test.take_due(start_step=0, steps=1), 0
+    # Test 0 of a training run of one step consists of these episodes.
+    tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
+    arrays = tests.take_due(start_step=0, steps=1)
     if record_actions:
-        shape = (seeds.shape[1], world.limit)
+        shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
         actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
-        test_arrays = test_arrays._replace(actions=actions, continuous_actions=vectors)
-    memories = [_make_episode_arrays(player, world, test_arrays) for _ in range(threads)]
+        arrays = arrays._replace(actions=actions, continuous_actions=vectors)
 
-    def run_episodes(arrays: EpisodeArrays, first: int, last: int) -> None:
-        _play_test(player, world, test_arrays, test_index, arrays, first, last)
+    def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
+        _play_test(player, world, arrays, 0, memory, first, last)
 
-    for_members(run_episodes, len(seeds), memories)
-    episodes = Episodes(single_test.returns[:, test_index], single_test.lengths[:, test_index])
+    for_members(play_members, len(seeds), [_make_episode_arrays(player, world, arrays) for _ in range(threads)])
+    episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
     if record_actions:
-        recorded = torch.from_numpy(vectors if player.action_size else actions)
+        recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
         was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-        episodes.actions = recorded.transpose(0, 1)[was_running]
+        episodes.actions = recorded[was_running]
     return episodes
 
 

@@ -73,35 +73,26 @@ class Recording:
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
         longest and equal for all ``members``. An episode that was cut off in the recording counts as truncated."""
-        obs: list[Tensor] = []
-        final_obs: list[Tensor] = []
-        actions: list[Tensor] = []
-        rewards: list[Tensor] = []
-        for episode in episodes:
-            episode_obs, episode_actions, episode_rewards = self._steps(episode)
-            obs.append(episode_obs[:-1])
-            final_obs.append(episode_obs[-1])
-            actions.append(episode_actions)
-            rewards.append(episode_rewards)
+        steps = [self._steps(episode) for episode in episodes]  # observations, actions, rewards
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
-        lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
+        lengths = torch.tensor([len(rewards) for _, _, rewards in steps])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         is_last = time == lengths - 1  # [T, E]
-        reward = pad_sequence(rewards)
+        reward = pad_sequence([rewards for _, _, rewards in steps])
 
         def for_members(values: Tensor) -> Tensor:
             """Insert the member axis: ``[T, E, ...]`` becomes ``[T, M, E, ...]``."""
             return values.unsqueeze(1).expand(-1, members, *values.shape[1:])
 
         return Trajectory(
-            obs=for_members(pad_sequence(obs)),
-            action=for_members(pad_sequence(actions).to(self.spaces.action_dtype)),
+            obs=for_members(pad_sequence([obs[:-1] for obs, _, _ in steps])),
+            action=for_members(pad_sequence([actions for _, actions, _ in steps]).to(self.spaces.action_dtype)),
             reward=for_members(reward),
             terminated=for_members(is_last & terminated),
             truncated=for_members(is_last & truncated),
             valid=for_members(time < lengths),
-            final_obs=torch.stack(final_obs).expand(members, -1, -1),
+            final_obs=torch.stack([obs[-1] for obs, _, _ in steps]).expand(members, -1, -1),
             returns=reward.sum(0).expand(members, -1),
         )
 

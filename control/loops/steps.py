@@ -66,7 +66,8 @@ class StepLoop:
         self.compile_ahead: Any = None
         self.steps = 0
         self.obs: Tensor | None = None
-        self.agent_obs: Tensor | None = None  # observations for the agent, if they differ from `obs`
+        # Observations for the agent, if they differ from `obs`: some agents act once more after the end of an episode.
+        self.agent_obs: Tensor | None = None
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -95,7 +96,7 @@ class StepLoop:
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
-        self.agent_obs = step.obs if agent.acts_on_stale else None  # then it acts once more after the end of an episode
+        self.agent_obs = step.obs if agent.acts_on_stale else None
         self.steps += 1
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         if not len(indices):

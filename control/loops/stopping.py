@@ -4,7 +4,6 @@ A member is one of M independent agents that are trained together. A proxy is a 
 agents train. N is the number of episodes that have ended, or of members in a test.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -44,19 +43,11 @@ class RunningWindow:
         return (numbers * valid).sum(1) / valid.sum(1)
 
 
-class Rule(ABC):
-    """Base class of rules that end the training of members. ``latest`` holds up to ``size`` returns or scores of each
-    member, and rules compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
-
-    def __init__(self, members: int, number: int, initial: int, size: int):
-        self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
-
-    @abstractmethod
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
+Rule = Callable[[StepLoop, Ended], Tensor]
+"""``rule(loop, ended)`` adds N ended episodes and returns whether the training of their members ends, ``[N]`` bool."""
 
 
-class Plateau(Rule):
+class Plateau:
     """A member is done if its mean return over the latest ``number`` episodes is close to the mean over the ``number``
     episodes before them. The difference, divided by the earlier mean, must be below ``difference``. The member also
     needs more than ``initial + number`` episodes and at least ``floor`` steps.
@@ -65,11 +56,11 @@ class Plateau(Rule):
     """
 
     def __init__(self, members: int, number: int, difference: float, initial: int, floor: int = 0):
-        super().__init__(members, number, initial, 2 * number)
-        self.difference, self.floor = difference, floor
+        self.latest = RunningWindow(members, 2 * number)  # returns
+        self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
 
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
+        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
         members, n = ended.members, self.number
         self.latest.add(members, ended.returns)
         current = self.latest.mean(members, n)
@@ -81,7 +72,7 @@ class Plateau(Rule):
         return is_flat & has_episodes & has_steps
 
 
-class Solved(Rule):
+class Solved:
     """A member is done if the mean of its latest ``number`` scores reaches ``solved``. It needs more than ``initial``
     episodes.
 
@@ -91,11 +82,11 @@ class Solved(Rule):
     """
 
     def __init__(self, members: int, number: int, solved: float, initial: int, test: Test | None = None):
-        super().__init__(members, number, initial, number)
-        self.solved, self.test = solved, test
+        self.latest = RunningWindow(members, number)  # scores
+        self.number, self.solved, self.initial, self.test = number, solved, initial, test
 
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
+        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
         members, scores = ended.members, ended.returns
         if self.test is not None:
             unique_members, indices = members.unique(return_inverse=True)
