@@ -1,8 +1,8 @@
 """Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
 
-The policy is an agent's checkpoint, an agent of stable-baselines3 (`control.evolution.stable_baselines`) or any
-function of observations, for example a manual controller. The rewards of such an environment reveal the policy: they
-show an agent the policy's action in each state. A reward made from a policy has its returns as potential.
+The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
+controller. The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
+A reward made from a policy has its returns as potential.
 
 A proxy is either of the two, and ``[D]`` are all its weights in one vector. A bandit is a synthetic environment in
 which every step is an episode. ``stages`` knows the settings and networks of one kind of proxy (`envs.make.Stages`).
@@ -13,6 +13,9 @@ of parallel environments, T of steps.
 import contextlib
 import importlib
 import itertools
+import json
+import math
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.evolution import stable_baselines
-from control.evolution.stable_baselines import policy_error
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import first_member_actions
 from control.loops.rollout import LONG, FunctionPolicy, rollout
@@ -33,6 +34,7 @@ from envs.base import Environment
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.registry import family
+from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
 from models.trajectory import Trajectory, discounted_returns
@@ -48,6 +50,16 @@ CountSteps = Callable[[int], None]
 _NOISE_LEVELS = (0.0, 0.3, 1.0)
 _ENVS_PER_LEVEL = 4
 _RETURN_ENVS = 32  # parallel environments of episodes with known returns
+_SB3_VERSION_FILE = "_stable_baselines3_version"  # in every file of an agent of stable-baselines3
+# The class of an agent by an attribute that only its files store. TD3 also loads files of DDPG.
+_SB3_CLASSES = {
+    "clip_range": "PPO",
+    "gae_lambda": "A2C",
+    "exploration_rate": "DQN",
+    "target_entropy": "SAC",
+    "target_policy_noise": "TD3",
+}
+_SB3_DESCRIPTION = ", an agent of stable-baselines3"  # in errors, after the name of the file
 
 
 def is_teacher(source: str) -> bool:
@@ -60,13 +72,18 @@ def is_teacher(source: str) -> bool:
     return ":" in source and source not in pretrained()
 
 
+def policy_error(source: str, problem: str, allowed: str) -> SettingError:
+    """Return the error for a policy ``source`` that cannot be used. ``problem`` follows its name in the message."""
+    return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
+
+
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
     """Return the policy ``source`` as a function from observations to actions or, with ``wants_values``, to action
     values. ``source`` is one of the kinds that `is_teacher` lists. Continuous actions are clipped to their bounds.
     Raises SettingError if the policy cannot be used in ``game``. The returned function raises SettingError for an
     invalid output of the policy."""
-    if stable_baselines.is_agent(source):
-        policy = stable_baselines.load_policy(source, spaces, wants_values)
+    if _is_sb3_agent(source):
+        policy = load_sb3_policy(source, spaces, wants_values)
     elif Path(source).exists():
         policy = _agent_policy(source, game, wants_values)
     else:
@@ -159,6 +176,68 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         return first_member_actions(policy, obs)
 
     return torch.no_grad()(act)
+
+
+def _is_sb3_agent(source: str) -> bool:
+    """Return whether the file ``source`` is an agent of stable-baselines3."""
+    try:
+        with zipfile.ZipFile(source) as archive:
+            return _SB3_VERSION_FILE in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
+    """Return the greedy policy of the agent of stable-baselines3 in the file ``source``. It is a function from
+    observations ``[N, S]`` to actions or, with ``wants_values``, to action values (DQN only). Loading the file can run
+    any code in it. Raises SettingError if the agent cannot be loaded, or if it has other spaces."""
+    model = _load_sb3_model(source)
+    obs_space, action_space = model.observation_space, model.action_space
+    is_discrete = isinstance(spaces.actions, Discrete)
+    is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
+    obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
+    if isinstance(spaces.actions, Discrete):
+        fits = getattr(action_space, "n", None) == spaces.actions.n
+    else:
+        fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
+    if obs_shape != spaces.obs_shape or not fits:
+        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
+        raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
+    if wants_values and not hasattr(model, "q_net"):
+        name = type(model).__name__
+        raise policy_error(source, f"{_SB3_DESCRIPTION}, but {name} has no value of each action", "clone_of actions")
+
+    @torch.no_grad()
+    def act(obs: Tensor) -> Tensor:
+        observations = (obs.argmax(1) if is_cell else obs).numpy()
+        if wants_values:
+            inputs, _ = model.policy.obs_to_tensor(observations)
+            return model.q_net(inputs)
+        actions, _ = model.predict(observations, deterministic=True)
+        rows = torch.as_tensor(np.asarray(actions).reshape(len(obs), -1))
+        return rows[:, 0] if is_discrete else rows
+
+    return act
+
+
+def _load_sb3_model(source: str) -> Any:
+    """Return the agent in the file ``source``, an object of stable-baselines3. Raises SettingError."""
+    try:
+        library: Any = importlib.import_module("stable_baselines3")
+        with zipfile.ZipFile(source) as archive:
+            attributes = json.loads(archive.read("data"))
+        class_name = next(name for attribute, name in _SB3_CLASSES.items() if attribute in attributes)
+        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
+        replaced: dict[str, Any] = {"buffer_size": 1}
+        for schedule in ("lr_schedule", "clip_range", "exploration_schedule"):
+            replaced[schedule] = lambda progress: 0.0
+        return getattr(library, class_name).load(source, device="cpu", custom_objects=replaced)
+    except ModuleNotFoundError as error:
+        problem = f"{_SB3_DESCRIPTION}, which needs the module {error.name}"
+        raise policy_error(source, problem, "pip install stable-baselines3") from error
+    except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
+        problem = f"{_SB3_DESCRIPTION}, which cannot be loaded: {first_line(error)}"
+        raise policy_error(source, problem, "PPO, A2C, DQN, SAC, TD3, DDPG") from error
 
 
 def visited_states(

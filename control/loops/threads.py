@@ -34,18 +34,13 @@ def for_members(
     ``first`` to ``last - 1`` of each piece, at most `MOST_PER_CALL`. Signals are handled between pieces.
 
     There is one thread for each of the ``memories``, and it passes this item as ``memory``. The current thread has the
-    first item. Another thread begins with ``background_task``; if there is only one thread, it runs the task last. All
-    threads have finished or stopped when this function returns or raises.
+    first item. The second thread begins with ``background_task``, which requires two or more threads. All threads have
+    finished or stopped when this function returns or raises.
     """
     threads = len(memories)
-    if threads == 1:  # without a queue, which would take longer than a step of few members
-        for first in range(0, members, MOST_PER_CALL):
-            work(memories[0], first, min(first + MOST_PER_CALL, members))
-        if background_task is not None:
-            background_task()
-        return
-    # Several pieces for each thread, so that all threads end at about the same time.
-    size = min(MOST_PER_CALL, -(-members // (4 * threads)))  # rounded up
+    # Several pieces for each of several threads, so that all end at about the same time.
+    num_pieces = 4 * threads if threads > 1 else 1
+    size = min(MOST_PER_CALL, -(-members // num_pieces))  # rounded up
     pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
     def run_pieces(memory: Memory, take_piece: Callable[[], int]) -> None:
@@ -56,15 +51,15 @@ def for_members(
                 return
             work(memory, first, min(first + size, members))
 
-    def run_pieces_from_end(memory: Memory, task_before: Callable[[], object] | None) -> None:
-        if task_before is not None:
-            task_before()
+    def run_thread(memory: Memory, task: Callable[[], object] | None) -> None:
+        if task is not None:
+            task()
         run_pieces(memory, pieces.pop)
 
-    pool, tasks = _pool(threads - 1), []
+    tasks = []
     for memory in memories[1:]:
-        tasks.append(pool.submit(run_pieces_from_end, memory, background_task))
-        background_task = None  # only the first of these threads runs it
+        tasks.append(_pool(threads - 1).submit(run_thread, memory, background_task))
+        background_task = None
     try:
         run_pieces(memories[0], pieces.popleft)  # from the other end, so that a core finds its members in its cache
     finally:
