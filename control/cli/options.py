@@ -190,12 +190,10 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    is_flag = prefix == "--"
-    suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if is_flag else ())
-    if suggestion is None:
-        return SettingError(f"{prefix}{name} is unknown; see --help")
-    dashes = "--" if is_flag else ""
-    return SettingError(f"{prefix}{name} is unknown; did you mean '{dashes}{suggestion}'?")
+    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())
+    suggestion = _similar_setting(name, valid_flags, implementation, flags_only)
+    hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
+    return SettingError(f"{prefix}{name} is unknown{hint}")
 
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:

@@ -332,12 +332,14 @@ def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Col
             game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
     typed_flags = [name for name in values if name in flag_names]
     used_values: dict[str, Any] = {"command": {}}
+    explicit_names: set[str] = set()
     for name, value in values.items():
         if name.startswith("command."):
             used_values["command"][name.removeprefix("command.")] = value
+            explicit_names.add("command")
         else:
             used_values[name] = value
-    explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
+            explicit_names.add(name)
     for command_class in COMMANDS.values():
         if not values.get(command_class.flag):  # the command is not in use
             used_values = _without_names(used_values, kinds(command_class))
@@ -351,7 +353,7 @@ def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Col
     else:
         settings = settings_with(used_values)
     check_together(settings, typed_flags, choices.valid_flags)
-    return dataclasses.replace(settings, explicit_names=explicit_names)
+    return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))
 
 
 def _is_used_in_evaluation(flag: Flag) -> bool:

@@ -221,7 +221,8 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
 def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
-    return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
+    usual_name = "generations" if family_spec.learns_from == "evolution" else "epochs"
+    return family_spec.replaced.get("epochs", usual_name)
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:

@@ -145,7 +145,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
         if exported is not None:
-            print(f'policy: understudy.Policy("{exported}")' if exported.suffix == SUFFIX else f"policy: {exported}")
+            policy_text = f'understudy.Policy("{exported}")' if exported.suffix == SUFFIX else str(exported)
+            print(f"policy: {policy_text}")
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
@@ -300,7 +301,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     if options.real_baseline:
         agents_text += " on each"
     agents_text += f", seed {run.seed}"
-    sampled = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
+    sampled: dict[str, None] = {}  # without repetitions
+    for agent in agents.values():
+        if agent.vary_hp:
+            sampled |= dict.fromkeys(agent.vary)
     if sampled:
         agents_text += f", sampled for each agent: {', '.join(sampled)}"
     print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")

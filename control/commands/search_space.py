@@ -176,7 +176,9 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
     if name not in SHAPE and kind != "log1m":
         values = [trial.value(name) for trial in trials]  # with the type of the setting
-    return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
+    if kind == "logspace":
+        kind = "loguniform"  # with a count
+    return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
 
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:

@@ -406,8 +406,10 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
     with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
             outcomes.append(_run_search(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
-            means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
-            report({**means, SEARCHES: len(outcomes)})
+            measurements: dict[str, float] = {SEARCHES: len(outcomes)}
+            for name in outcomes[0]:
+                measurements[name] = sum(outcome[name] for outcome in outcomes) / len(outcomes)  # mean of the searches
+            report(measurements)
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:

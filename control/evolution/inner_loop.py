@@ -315,7 +315,8 @@ class InnerLoop:
             return any(self.copy_for_kind(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
-        loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
+        random_proxy = self.stages.parameters.initial(Streams([0]))  # [1, D]
+        loop = self.begin(random_proxy, [0])
         with contextlib.closing(loop.environment):
             return bool(self.compiled.can_compile(loop))
 

@@ -13,7 +13,8 @@ from control.evolution.inner_loop import Outcome
 def final(outcome: Outcome, config: Any) -> Tensor:
     """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` for each of their steps
     (Mania et al. 2018, arXiv 1803.07055)."""
-    return outcome.scores - config.survival_bonus * outcome.lengths.to(outcome.scores.dtype).mean(1)
+    mean_lengths = outcome.lengths.to(outcome.scores.dtype).mean(1)
+    return outcome.scores - config.survival_bonus * mean_lengths
 
 
 def average(outcome: Outcome, config: Any) -> Tensor:

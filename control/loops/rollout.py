@@ -75,9 +75,9 @@ def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajecto
     """Play one episode in each of the first E environments of every member, and return all steps. ``seeds [M, E]``
     start the episodes."""
     steps = list(_play(policy, environment, seeds))
-    columns = {  # [T, M, E, ...] each
-        name: torch.stack([getattr(step, name) for step in steps]) for name in Step._fields if name != "next_obs"
-    }
+    columns: dict[str, Tensor] = {}
+    for name in Step._fields[:-1]:  # without next_obs
+        columns[name] = torch.stack([getattr(step, name) for step in steps])  # [T, M, E, ...]
     # Summed step by step, because the rounding of a sum over the padded axis would depend on its length.
     returns = steps[0].reward
     for step in steps[1:]:

@@ -23,7 +23,8 @@ class RunningWindow:
         self.counts = torch.zeros(members, dtype=torch.int64)  # of all numbers so far
 
     def add(self, members: Tensor, new_values: Tensor) -> None:
-        """Add ``new_values [N]`` of ``members [N]``, ascending. A member can occur several times."""
+        """Add number ``new_values[i]`` to the window of member ``members[i]``, for N numbers. ``members [N]`` is
+        ascending, and a member can occur several times."""
         size = self.values.shape[1]
         new_counts = torch.bincount(members, minlength=len(self.counts))
         # The position of each number among the new ones of its member: 0, 1, 0 for the members 4, 4, 7.
