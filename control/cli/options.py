@@ -53,13 +53,15 @@ def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting in ``defaults``, of every command, and for every parameter of the
     game."""
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
-    section = f"hyperparameters of {run.implementation if proxy is None else run.agent}"
-    agent_flags = _shared_flags(agent, section) | flags_of(agent, section)
-    all_flags = flags_of(RunConfig(agent=run.agent)) | command_flags()
+    agent_name = run.implementation if proxy is None else run.agent
+    section = f"hyperparameters of {agent_name}"
+    agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
+    all_flags = {**flags_of(RunConfig(agent=run.agent)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
+    may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
     for flag_group in (parameters(game), flags_of(proxy), agent_flags):
-        duplicates = all_flags.keys() & (flag_group.keys() - names_with(RunConfig, "family_default"))
+        duplicates = all_flags.keys() & (flag_group.keys() - may_repeat)
         assert not duplicates, f"{duplicates} of {run.implementation}: every run has a setting of that name"
         all_flags |= flag_group
     return all_flags

@@ -262,9 +262,9 @@ def replaced_in(implementation: str) -> dict[str, str]:
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason for settings of the implementation, and of the agents that train on its proxy, that have
-    no effect in combination with the other settings. If several agents share a setting, because they are of one family,
-    it must have no effect for any of them."""
+    """Return setting -> reason for hyperparameters without effect in combination with the other settings. They are of
+    the implementation and, if it learns a proxy, also of the agents that train on it. A setting that several of these
+    agents share is only in the result if it has no effect for all of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
         return _agent_reasons(family_spec, settings.agent, settings.missing_features)
@@ -272,7 +272,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
     agents = parse_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
     sample_all = settings.proxy.retest_drawn
-    for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
+    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
         reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
         for name in agents:
@@ -281,7 +281,7 @@ def ineffective(settings: Settings) -> dict[str, str]:
                 reasons_by_agent.append(_agent_reasons(agent_family, config, settings.missing_features, sample_all))
         for field, reason in reasons_by_agent[0].items():
             if all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
-                reasons[name_of_field[field]] = reason
+                reasons[setting_of_field[field]] = reason  # such as PPO_lr
     return reasons
 
 

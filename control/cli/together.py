@@ -43,12 +43,14 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
 
 def _similar_path(path: str, words: Sequence[str]) -> str | None:
-    """Return the file in the folder of ``path``, or the word in ``words`` if it has no folder, that is most similar to
-    ``path``. None if none is similar."""
+    """Return the path that the user probably meant by the missing ``path``: a file in the same folder with a similar
+    name or, without a folder, a similar word in ``words``. None if none is similar."""
     folder, base = os.path.split(path)
     files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-    siblings = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
-    similar = closest(base, siblings if folder else [*words, *siblings])
+    candidates = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
+    if not folder:
+        candidates = [*words, *candidates]
+    similar = closest(base, candidates)
     return os.path.join(folder, similar) if similar else None
 
 

@@ -130,13 +130,13 @@ def _scores_and_origin(
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
-    count = module.config.report_agents
-    text = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    with _progress_with_estimate(module, text, count) as watch:
-        outcome = _train_and_test(module, winner[None], "report", count, watch)  # [1, D]: one proxy
+    seeds = module.seeds_of("report", module.config.report_agents)
+    text = f"held-out evaluation of the winner with {len(seeds)} fresh agents" if verbose else ""
+    with _progress_with_estimate(module, text, len(seeds)) as watch:
+        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_kinds > 1:
-        summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
+        summary["each"] = by_kind(module.agents, seeds, outcome.scores)
     return summary, outcome
 
 
@@ -267,7 +267,8 @@ def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Wat
     tests in the second half of their training, and the number of agents of each mean, always ``count``. To break ties,
     a higher mean return in the tests adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
-    outcome = _train_and_test(module, means, "second test", count, watch, module.config.retest_drawn)
+    seeds = module.seeds_of("second test", count)
+    outcome = _train_and_test(module, means, seeds, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
     fractions = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
     mean_returns = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N]
@@ -280,15 +281,15 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
     """Train ``count`` fresh agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
     diverged agents, and the number of agents of each mean. The number is smaller than ``count`` for a mean that could
     not exceed the first mean even if all further agents reached the environment's largest return."""
-    sample_all = module.config.retest_drawn
+    seeds, sample_all = module.seeds_of("second test", count), module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _train_and_test(module, means, "second test", count, watch, sample_all)
+        outcome = _train_and_test(module, means, seeds, watch, sample_all)
         returns = outcome.scores.view(len(means), count).nan_to_num(-torch.inf)
         return returns.mean(1), [count] * len(means)
     # All agents of the first mean, then the other means in rounds of `_ROUND_AGENTS` agents.
     fraction = 1 / len(means)  # of the work, for each mean
-    outcome = _train_and_test(module, means[:1], "second test", count, watch_part(watch, 0, fraction), sample_all)
+    outcome = _train_and_test(module, means[:1], seeds, watch_part(watch, 0, fraction), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
@@ -299,9 +300,7 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
         end = min(first + _ROUND_AGENTS, count)
         done = fraction + (1 - fraction) * first / count
         watch_round = watch_part(watch, done, (1 - fraction) * (end - first) / count)
-        outcome = _train_and_test(
-            module, means[candidates], "second test", count, watch_round, sample_all, (first, end)
-        )
+        outcome = _train_and_test(module, means[candidates], seeds[first:end], watch_round, sample_all)
         returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
             agent_counts[index] = end
@@ -312,23 +311,13 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
 
 
 def _train_and_test(
-    module: ProxyModule,
-    means: Tensor,
-    name: str,
-    count: int,
-    watch: Watch | None,
-    sample_all: bool = False,
-    agent_range: tuple[int, int] | None = None,
+    module: ProxyModule, means: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
 ) -> Outcome:
-    """Train ``count`` fresh agents for ``steps_in_use`` steps on each of ``means [N, D]``, and test them. ``name``
-    determines their seeds, which are equal for all means. With ``agent_range = (first, end)``, only this slice of the
-    agents is trained. If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of
-    the outcome are the agents of the first mean, then of the second mean, and so on."""
-    steps = module.config.steps_in_use
-    first, end = agent_range or (0, count)
-    agent_seeds = module.seeds_of(name, count)[first:end]
-    proxies, seeds = means.repeat_interleave(len(agent_seeds), 0), agent_seeds * len(means)
-    outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
+    """Train agents of the ``seeds`` for ``steps_in_use`` steps on each of the proxies ``means [N, D]``, and test them.
+    If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
+    agents of the first mean, then of the second mean, and so on."""
+    proxies, steps = means.repeat_interleave(len(seeds), 0), module.config.steps_in_use
+    outcome = module.workers.run(proxies, seeds * len(means), sample_all=sample_all, watch=watch, inner_steps=steps)
     module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
 

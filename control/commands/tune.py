@@ -191,12 +191,13 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     if settings.proxy is not None:
         trials.run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
-    ray_checkpoint, last_checkpoint = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST_CHECKPOINT
-    with ray_checkpoint.as_directory() if ray_checkpoint else contextlib.nullcontext() as checkpoint_folder:
-        start_from = last_checkpoint if last_checkpoint.exists() else None  # saved before an interruption
-        if checkpoint_folder:  # Ray's checkpoint, which may be another trial's, is preferred
-            start_from = Path(checkpoint_folder, "last.ckpt")
-        trials.run_trial(settings, trial_folder, start_from, report)
+    ray_checkpoint = ray_tune.get_checkpoint()
+    if ray_checkpoint is not None:  # may be another trial's
+        with ray_checkpoint.as_directory() as checkpoint_folder:
+            trials.run_trial(settings, trial_folder, Path(checkpoint_folder, "last.ckpt"), report)
+        return
+    last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
+    trials.run_trial(settings, trial_folder, last_checkpoint if last_checkpoint.exists() else None, report)
 
 
 def _domain(dimension: Dimension) -> Any:
