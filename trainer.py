@@ -33,6 +33,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from control.cli import errors
 from control.cli import parse as config
+from control.cli.settings import Settings
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return ending.status
 
 
-def run(settings: config.Settings) -> int:
+def run(settings: Settings) -> int:
     """Run the command that the settings select, and return the exit status."""
     # The imports create millions of permanent objects. Searching them for garbage takes a fifth of the starting time.
     gc.disable()
@@ -144,7 +145,7 @@ _FUNCTIONS = {
 }
 
 
-def _command_function(settings: config.Settings) -> Callable[[], int]:
+def _command_function(settings: Settings) -> Callable[[], int]:
     """Import the modules of the command that the settings select. Return a function that runs the command and returns
     the exit status."""
     options = settings.subcommand

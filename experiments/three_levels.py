@@ -20,7 +20,8 @@ from control.lightning import lean
 
 lean.load()
 
-from control.cli.parse import Settings, parse  # noqa: E402
+from control.cli.parse import parse  # noqa: E402
+from control.cli.settings import Settings  # noqa: E402
 from control.commands.search_space import search_space, trial_settings  # noqa: E402
 from control.commands.trials import METRIC, SPACE, TRIALS, run_searches, with_trial_defaults  # noqa: E402
 from control.reports.search import importance_figure  # noqa: E402

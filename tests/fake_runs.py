@@ -13,7 +13,8 @@ from types import ModuleType
 import pytest
 
 from conftest import ROOT
-from control.cli.parse import parse, to_yaml
+from control.cli.parse import parse
+from control.cli.settings import to_yaml
 
 Shown = pytest.CaptureFixture[str]
 

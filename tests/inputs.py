@@ -21,7 +21,8 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from control.cli.options import Flag, flags, flags_of_all
-from control.cli.parse import as_dict, parse
+from control.cli.parse import parse
+from control.cli.settings import as_dict
 from envs.names import GAMES
 from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_SEARCH, SMALL_STEP_RUN, on_policy
 from models.registry import family, implementations

@@ -7,6 +7,7 @@ import pytest
 
 import trainer
 from control.cli import parse as config
+from control.cli.settings import as_dict
 from envs.base import EnvironmentFault
 from helpers import output_of, start
 from models.registry import family, implementations
@@ -49,7 +50,7 @@ def test_help_all_lists_every_setting(name: str, capsys: pytest.CaptureFixture[s
     output = " ".join(capsys.readouterr().out.split())
     assert end.value.code == 0
     settings = config.parse(["--implementation", name])
-    for field in config.as_dict(settings):
+    for field in as_dict(settings):
         assert f"--{field}" in output
     assert f"hyperparameters of {name if settings.proxy is None else settings.run.agent}:" in output
     if rate := getattr(settings.agent, "lr", None):

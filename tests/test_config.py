@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from control.cli.parse import RunConfig, as_dict, from_dict, parse, settings_from, to_yaml
-from control.cli.settings import effective_values, replaced_in
+from control.cli.parse import parse, settings_from
+from control.cli.run_settings import RunConfig
+from control.cli.settings import as_dict, effective_values, from_dict, replaced_in, to_yaml
 from control.cli.words import command_line
 from helpers import yaml_file
 from inputs import values_of

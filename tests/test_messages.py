@@ -409,7 +409,7 @@ def test_only_the_first_twenty_errors_are_printed(
     """Nor does the command look for similar names for the others, which would take long for thousands of them."""
     compared: list[str] = []
     monkeypatch.setattr(
-        "control.cli.parse.unknown_error", lambda name, *args: compared.append(name) or SettingError(name)
+        "control.cli.options.unknown_error", lambda name, *args: compared.append(name) or SettingError(name)
     )
     file = tmp_path / "settings.yaml"
     file.write_text("".join(f"nosuch{number}: 1\n" for number in range(5000)))

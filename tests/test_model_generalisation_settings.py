@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from control.cli.parse import Settings, as_dict, parse
+from control.cli.parse import parse
+from control.cli.settings import Settings, as_dict
 from fake_runs import Shown, load_script, refused
 from models.agents.model_generalisation.config import FAMILY, PRESETS
 from models.registry import default_config

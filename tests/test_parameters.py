@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import trainer
-from control.cli.parse import as_dict, from_dict, parse, to_yaml
+from control.cli.parse import parse
+from control.cli.settings import as_dict, from_dict, to_yaml
 from control.storage.run_dir import parent
 from envs.buttongrid import ButtonGrid
 from envs.gymnasium_adapter import GymnasiumEnvironment

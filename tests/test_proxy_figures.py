@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from control.cli import parse as config
+from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import play_episodes
 from control.reports import synthetic
@@ -22,7 +23,7 @@ DDQN = "--gamename cartpole --hidden_sizes 8 --batch_size 8 --proxy_hidden_size 
 EARLY = "--inner_rule plateau --early_out_num 2 --early_out_virtual_diff 0.1 --inner_steps 160 --max_steps 25"
 
 
-def random_proxy(argv: str) -> tuple[Proxy, config.Settings, InnerLoop]:
+def random_proxy(argv: str) -> tuple[Proxy, Settings, InnerLoop]:
     """A random synthetic environment. Under the rule of ``EARLY``, ten agents on it end at 8 different times."""
     settings = config.parse(["--implementation", "SE", *argv.split()])
     game = settings.run.gamename

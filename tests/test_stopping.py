@@ -102,10 +102,10 @@ def test_several_episodes_of_a_member_in_one_tick_all_count() -> None:
     recent.add(torch.tensor([0, 0, 1]), torch.tensor([1.0, 2.0, 7.0]))
     everybody = torch.tensor([0, 1])
     assert recent.counts.tolist() == [2, 1]
-    assert recent.mean(everybody, 0, 3).tolist() == [1.5, 7.0]
+    assert recent.mean(everybody, 3).tolist() == [1.5, 7.0]
     recent.add(torch.tensor([0, 0, 0, 0, 0, 1, 1]), torch.tensor([9.0, 9.0, 3.0, 4.0, 5.0, 8.0, 9.0]))
     assert recent.counts.tolist() == [7, 3]
-    assert recent.mean(everybody, 0, 3).tolist() == [4.0, 8.0]
-    assert recent.mean(everybody, 0, 1).tolist() == [5.0, 9.0]
-    assert recent.mean(everybody, 1, 3).tolist() == [3.5, 7.5]
-    assert RunningWindow(1, 4).mean(torch.tensor([0]), 0, 4).isnan().all()
+    assert recent.mean(everybody, 3).tolist() == [4.0, 8.0]
+    assert recent.mean(everybody, 1).tolist() == [5.0, 9.0]
+    assert recent.mean(everybody, 2, skip=1).tolist() == [3.5, 7.5]
+    assert RunningWindow(1, 4).mean(torch.tensor([0]), 4).isnan().all()

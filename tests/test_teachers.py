@@ -14,7 +14,7 @@ import torch
 import trainer
 from conftest import Finished
 from control.cli import parse
-from control.evolution import stable_baselines, teachers
+from control.evolution import teachers
 from control.evolution.teachers import cloned_proxy, teacher, visited_states
 from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
@@ -134,7 +134,7 @@ def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> No
         assert (q.argmax(1).numpy() == expected).all() and q.shape == (20, 2)
     else:
         with pytest.raises(SettingError, match=f"{name.replace('DDPG', 'TD3')} has no value of each action"):
-            stable_baselines.load_policy(source, spaces, wants_values=True)
+            teachers.load_sb3_policy(source, spaces, wants_values=True)
     with pytest.raises(SettingError, match=r"one for observations \[6\] and actions Discrete\(n=3\)"):
         teacher(source, "acrobot", make_environment("acrobot", 1, 1).spaces)
 

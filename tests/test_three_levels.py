@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import trainer
-from control.cli.parse import Settings, parse
+from control.cli.parse import parse
+from control.cli.settings import Settings
 from control.commands.search_space import Space, search_space, trial_settings
 from control.commands.trials import (
     METRIC,

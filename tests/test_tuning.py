@@ -16,6 +16,7 @@ import pytest
 import trainer
 from conftest import ROOT
 from control.cli import parse as config
+from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import EVALUATED, METRIC, Search, run_trial
 from control.storage import checkpoints
@@ -29,7 +30,7 @@ TINY = ("--gamename cartpole --num_rand_action_rollouts 4 --training_rollouts_pe
 SPACE = "lr: {logspace: [-4, -2, 11]}\nbatch_size: [16, 32]\nhidden_sizes: [[8], [8, 8]]\n"
 
 
-def settings(*argv: str) -> config.Settings:
+def settings(*argv: str) -> Settings:
     return config.parse(["--use_tune", *argv])
 
 

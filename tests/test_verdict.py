@@ -13,7 +13,8 @@ import yaml
 
 import trainer
 import understudy
-from control.cli.parse import from_dict, parse, to_yaml
+from control.cli.parse import parse
+from control.cli.settings import from_dict, to_yaml
 from control.evolution.inner_loop import InnerLoop, Outcome
 from control.reports import verdict
 from control.reports.verdict import Baselines, Score, Verdict, constant_actions, joint_verdict

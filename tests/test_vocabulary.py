@@ -11,8 +11,8 @@ import yaml
 
 import trainer
 from conftest import ROOT
-from control.cli.parse import as_dict, from_dict, parse, settings_from
-from control.cli.settings import effective_values
+from control.cli.parse import parse, settings_from
+from control.cli.settings import as_dict, effective_values, from_dict
 from control.commands.search_space import search_space, trial_settings
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
@@ -154,7 +154,7 @@ def test_total_steps_ends_repeats_and_resumes_runs(kind: str, tmp_path: Path) ->
         same_runs(full_folder, parts)
     run_settings = checkpoints.load(full_folder / "checkpoints" / "last.ckpt").settings
     written = yaml.safe_load((full_folder / "config.yaml").read_text())
-    run_settings = dataclasses.replace(run_settings, lacks=frozenset({"images"}))
+    run_settings = dataclasses.replace(run_settings, missing_features=frozenset({"images"}))
     assert written == effective_values(run_settings) | {"checkpoint_every": written["checkpoint_every"]}
     assert not {"epochs", "max_episodes", "generations", "num_samples", "evaluation", "plot"} & written.keys()
     again = ["--config", str(full_folder / "config.yaml"), "--logdir", str(tmp_path / "again")]

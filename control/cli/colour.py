@@ -13,12 +13,14 @@ def paint(text: str, colour: str, stream: TextIO) -> str:
     """Return ``text`` in a colour (a key of `_CODES`) if ``stream`` is a terminal with colours, unless NO_COLOR is
     set."""
     shows_colours = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return f"\033[{_CODES[colour]}m{text}\033[0m" if shows_colours and text else text
+    if not (shows_colours and text):
+        return text
+    return f"\033[{_CODES[colour]}m{text}\033[0m"
 
 
 def wrap_text(text: str, stream: TextIO, indent: str = "  ", end: str = "", start: str = "") -> str:
-    """Return ``start`` and ``text`` as one string. If ``stream`` is a terminal, it is broken at words to the terminal's
-    width. Then lines after the first begin with ``indent``, and lines before the last end with ``end``."""
+    """Return ``start + text``. If ``stream`` is a terminal, break it into lines that fit the terminal: each line after
+    the first begins with ``indent``, and each line before the last ends with ``end``, such as a backslash."""
     if not stream.isatty():
         return start + text
     width = max(40, shutil.get_terminal_size().columns) - len(end)
@@ -33,18 +35,22 @@ def print_wrapped(text: str) -> None:
 
 def print_named(name: str, text: str, width: int) -> None:
     """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrap_text`)."""
-    line = wrap_text(text, sys.stdout, " " * width, start=" " * width)
-    print(f"{paint(f'{name:<{width}}', 'cyan', sys.stdout)}{line[width:]}", flush=True)
+    empty_column = " " * width
+    lines = wrap_text(text, sys.stdout, indent=empty_column, start=empty_column)
+    print(paint(f"{name:<{width}}", "cyan", sys.stdout) + lines[width:], flush=True)
 
 
 def verdict_text(sentence: str, passed: bool) -> str:
-    """Return the sentences of a verdict, with the exit status and in yellow unless it has ``passed``."""
-    return sentence if passed else paint(f"Failed, so the exit status is 1. {sentence}", "yellow", sys.stdout)
+    """Return the ``sentence`` of a verdict. If it has not ``passed``, say so, with the exit status, in yellow."""
+    if passed:
+        return sentence
+    return paint(f"Failed, so the exit status is 1. {sentence}", "yellow", sys.stdout)
 
 
 def note(text: str, kind: str = "note") -> None:
     """Print ``note: text`` on stdout, yellow on a terminal. ``kind`` replaces the word ``note``."""
-    print(paint(wrap_text(f"{kind}: {text}", sys.stdout), "yellow", sys.stdout), flush=True)
+    line = wrap_text(f"{kind}: {text}", sys.stdout)
+    print(paint(line, "yellow", sys.stdout), flush=True)
 
 
 def warning(text: str) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from control.cli.colour import paint, wrap_text
-from models.settings import SettingErrors, UserError, shorten
+from models.settings import SettingError, SettingErrors, UserError, shorten
 
 PROJECT_MODULES = ("control", "envs", "models", "trainer", "understudy")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of a full or broken disk
@@ -29,11 +29,17 @@ _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, er
 
 def user_messages(error: BaseException) -> list[str] | None:
     """Return the messages of an error for the user, at most `MAX_LINES` lines. None if the error is a bug."""
-    errors = error.errors if isinstance(error, SettingErrors) else (error,)
-    messages = [message for part in errors[:MAX_LINES] if (message := one_line(part)) is not None]
+    errors = single_errors(error) if isinstance(error, SettingError) else [error]
+    messages = [one_line(part) for part in errors[:MAX_LINES]]
+    lines = [message for message in messages if message is not None]
     if len(errors) > MAX_LINES:
-        messages[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
-    return messages or None
+        lines[-1] += f" (and {len(errors) - MAX_LINES} settings more)"
+    return lines or None
+
+
+def single_errors(error: SettingError) -> list[SettingError]:
+    """Return the errors that SettingErrors contains, or a single error in a list."""
+    return list(error.errors) if isinstance(error, SettingErrors) else [error]
 
 
 def one_line(error: BaseException) -> str | None:
@@ -42,8 +48,9 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
+        problem = "disk full" if error.errno == errno.ENOSPC else error.strerror
         place = f" at {str(error.filename)!r}" if error.filename is not None else ""
-        return _printable(f"{'disk full' if error.errno == errno.ENOSPC else error.strerror}{place}; make room")
+        return _printable(f"{problem}{place}; make room")
     if isinstance(error, OSError) and error.errno in _ACCESS_ERRORS and error.filename is not None:
         path = error.filename2 or error.filename  # ``filename2`` is the target of a rename
         return _printable(f"cannot use {str(path)!r}: {error.strerror}")
@@ -53,19 +60,24 @@ def one_line(error: BaseException) -> str | None:
             "out of memory; fewer num_seeds, a smaller batch_size or buffer_size, narrower networks and, where an "
             "agent has them, fewer updates_per_step or training_rollouts_per_worker need less"
         )
-    module = (error.name or "").split(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if module and module not in PROJECT_MODULES:
-        extra = next((extra for extra, modules in _MODULES_OF_EXTRA.items() if module in modules), "train")
-        return f"the Python module '{module}' is not installed; in the project's folder: pip install -e '.[{extra}]'"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.split(".")[0]
+        if module not in PROJECT_MODULES:
+            extras = [extra for extra, modules in _MODULES_OF_EXTRA.items() if module in modules] or ["train"]
+            install = f"in the project's folder: pip install -e '.[{extras[0]}]'"
+            return f"the Python module '{module}' is not installed; {install}"
     return None
 
 
 def _printable(line: str) -> str:
     """Return ``line`` as one line of at most 1500 characters, with words of at most 300. ``line`` may contain user
     input, so characters that are not printable, such as escape sequences of terminals, become escapes."""
-    line = shorten(" ".join(shorten(word, limit=300) for word in line.split()), limit=1500)
-    inside_quotes = slice(1, -1)  # `repr` puts a character between quotes
-    return "".join(character if character.isprintable() else repr(character)[inside_quotes] for character in line)
+    words = [shorten(word, limit=300) for word in line.split()]
+    characters = []
+    for character in shorten(" ".join(words), limit=1500):
+        escaped = repr(character)[1:-1]  # without the quotes
+        characters.append(character if character.isprintable() else escaped)
+    return "".join(characters)
 
 
 def missing_reason(path: str | os.PathLike[str]) -> str:

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from control.cli.errors import missing_reason
+from control.cli.errors import missing_reason, single_errors
 from control.cli.originals import from_original, is_original
 from control.cli.words import check_text, pairs_of
-from models.settings import SettingError, SettingErrors, raise_all
+from models.settings import SettingError, raise_all
 
 LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 2,000
 
@@ -24,12 +24,9 @@ def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
     bytes. Folders pass, because ``open`` raises the right error for them. Opens nothing: opening a pipe may block."""
     status = os.stat(path)
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-        problem = "not a regular file"
-    elif status.st_size > max_bytes:
-        problem = f"too large; allowed: at most {max_bytes // 1000:,} kB"
-    else:
-        return
-    raise OSError(errno.EINVAL, problem, str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if status.st_size > max_bytes:
+        raise OSError(errno.EINVAL, f"too large; allowed: at most {max_bytes // 1000:,} kB", str(path))
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int, encoding: str = "utf-8") -> str:
@@ -55,8 +52,7 @@ def errors_in(path: str) -> Iterator[None]:
     try:
         yield
     except SettingError as error:
-        errors = error.errors if isinstance(error, SettingErrors) else (error,)
-        raise_all([SettingError(f"{path}: {part}") for part in errors])
+        raise_all([SettingError(f"{path}: {part}") for part in single_errors(error)])
     except RecursionError as error:
         raise SettingError(f"{path}: nested too deep") from error
 
@@ -66,7 +62,9 @@ def read_config(path: str) -> dict[str, list[str]]:
     ``command.return``. Files of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
     content = read_mapping("config", path, "name: value", empty=True)
     with errors_in(path):
-        pairs = [*pairs_of(from_original(content) if is_original(content) else content)]
+        if is_original(content):
+            content = from_original(content)
+        pairs = list(pairs_of(content))
     check_text(pairs, f"{path}: ")
     return dict(pairs)
 
@@ -75,14 +73,12 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
     """Read a mapping from a YAML file or a ``.json`` file, with numbers as text. If ``empty``, the file may be empty.
     Raises SettingError for other content. The message names ``setting``, the flag for the path, and shows ``example``,
     a correct line."""
+    content: Any = None
+    problem = ""
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
-            if path.lower().endswith(".json"):
-                as_text: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
-                content = json.loads(text, object_pairs_hook=_unique_names, **as_text)
-            else:
-                content = yaml.load(text, _TextLoader)
+            content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
     except FileNotFoundError:
         problem = missing_reason(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -93,11 +89,18 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
-    else:
-        if isinstance(content, dict) or (empty and content is None):
-            return content or {}
+    if content is None and empty and not problem:
+        return {}
+    if not problem and not isinstance(content, dict):
         problem = f"allowed: a mapping, one '{example}' a line"
-    raise SettingError(f"{setting} is {path!r}: {problem}")
+    if problem:
+        raise SettingError(f"{setting} is {path!r}: {problem}")
+    return content
+
+
+def _parse_json(text: str) -> Any:
+    """Return the content of JSON, with numbers as text. Raises SettingError for a repeated name."""
+    return json.loads(text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

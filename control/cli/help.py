@@ -67,18 +67,21 @@ def help_text(
     than training, such as ``plot``. If the user chose no implementation (``is_default``), the page has no
     hyperparameters. Raises SettingError if no setting contains the words."""
     families = families_of(choices["implementation"], valid_flags["agent"].default)
-    full = words == ["all"]
-    if words and not full:
-        return _search_page(valid_flags, choices, " ".join(words).lower(), is_default)
+    if words and words != ["all"]:
+        text = " ".join(words).lower()
+        if is_default:
+            return _search_all_page(valid_flags, choices["gamename"], text)
+        return _search_page(valid_flags, choices, text)
     if command:
         return _command_page(valid_flags, command, families)
-    return _training_page(valid_flags, choices, families, full, is_default)
+    return _training_page(valid_flags, choices, families, words == ["all"], is_default)
 
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
     """Return the page of a command other than training: its settings, and the settings of a run that it uses."""
-    value = "" if valid_flags[command].kind.item is bool else f"{_metavar(valid_flags[command])} "
-    usage = f"usage: python trainer.py --{command} {value}[--name value ...]"
+    usage = f"usage: python trainer.py --{command} "
+    if valid_flags[command].kind.item is not bool:
+        usage += f"{_metavar(valid_flags[command])} "
     listed = [flag for flag in valid_flags.values() if flag.command == command]
     if command != "use_tune":  # it uses all settings of a training run, too many to list
         listed += [flag for flag in valid_flags.values() if command in flag.meta["commands"] and flag.meta["usual"]]
@@ -87,45 +90,57 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
         meta = {**teacher.meta, "help": "the learning algorithm of the teacher; null: one that suits the task"}
         listed = [flag for flag in listed if flag.name != "gamename"]
         listed[listed.index(teacher)] = dataclasses.replace(teacher, default=None, meta=meta)
-    return "\n".join([f"{usage}\n", *_entries(listed, {}, families)])
+    return "\n".join([f"{usage}[--name value ...]\n", *_entries(listed, {}, families)])
 
 
-def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str, is_default: bool) -> str:
-    """Return the page of the implementation's settings that contain ``text``. If there are none, or if the user chose
-    no implementation (``is_default``), it has the settings of all implementations. Raises SettingError if none contains
-    the text."""
-    implementation, game = choices["implementation"], choices["gamename"]
+def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str) -> str:
+    """Return the page of the implementation's settings that contain ``text``, or of all implementations if this one has
+    none. Raises SettingError if no setting contains the text."""
+    implementation = choices["implementation"]
+    families = families_of(implementation, valid_flags["agent"].default)
+    matches = [flag for flag in valid_flags.values() if _contains(flag, text, families)]
+    if not matches:
+        return _search_all_page(valid_flags, choices["gamename"], text)
+    heading = f"settings of {implementation} with {text!r}:"
+    notes = _notes_without_effect(valid_flags, choices)
+    return "\n".join([heading, *_entries(_best_matches_first(matches, text), notes, families)])
+
+
+def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
+    """Return the page of the settings of all implementations that contain ``text``. Notes name the implementations of a
+    setting that some lack. Raises SettingError if no setting contains the text."""
     matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}  # setting -> implementations that have it
-    for name in implementations() if is_default else [implementation]:
-        for flag in flags(name, game).values() if is_default else valid_flags.values():
-            if _contains(flag, text.lstrip("-"), families_of(name, valid_flags["agent"].default)):
+    for implementation in implementations():
+        families = families_of(implementation, valid_flags["agent"].default)
+        for flag in flags(implementation, game).values():
+            if _contains(flag, text, families):
                 matches.setdefault(flag.name, flag)
-                owners.setdefault(flag.name, []).append(name)
-    if not matches and not is_default:
-        return _search_page(valid_flags, choices, text, is_default=True)
+                owners.setdefault(flag.name, []).append(implementation)
     if not matches:
         hint = nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
-    # Settings with the text in their name are first; False is before True.
-    listed = sorted(matches.values(), key=lambda flag: (flag.name != text, text not in flag.name))
-    if not is_default:
-        families = families_of(implementation, valid_flags["agent"].default)
-        notes = _notes_without_effect(valid_flags, choices)
-        return "\n".join([f"settings of {implementation} with {text!r}:", *_entries(listed, notes, families)])
-    first = next(iter(implementations()))
+    first, *_ = implementations()
     heading = (
         f"settings with {text!r}; defaults are for the first implementation in brackets, without them for {first}:"
     )
-    groups = {name: group for name, group in owners.items() if len(group) < len(implementations())}
-    notes = {name: f"of {', '.join(group)}" for name, group in groups.items()}
-    return "\n".join([heading, *_entries(listed, notes, ())])
+    notes: dict[str, str] = {}
+    for name, names_of_owners in owners.items():
+        if len(names_of_owners) < len(implementations()):
+            notes[name] = f"of {', '.join(names_of_owners)}"
+    return "\n".join([heading, *_entries(_best_matches_first([*matches.values()], text), notes, ())])
+
+
+def _best_matches_first(matches: Sequence[Flag], text: str) -> list[Flag]:
+    """Return ``matches`` with the setting of the name ``text`` first, then the settings with ``text`` in their name."""
+    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
 
 
 def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
-    """Return whether a setting has ``text`` in its name, topic, help text or aliases."""
+    """Return whether a setting has ``text`` in its name, topic, help text or aliases. Dashes before it are ignored."""
     topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
-    return text in " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)]).lower()
+    searched = " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)])
+    return text.lstrip("-") in searched.lower()
 
 
 def _training_page(
@@ -134,17 +149,18 @@ def _training_page(
     """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect,
     and no hyperparameters if the user chose no implementation (``is_default``)."""
     notes = _notes_without_effect(valid_flags, choices)
-    # Commands to the agent have no owner.
-    training_flags = [flag for flag in valid_flags.values() if not flag.command and flag.owner is not None]
-    short_list = [flag for flag in training_flags if flag.meta["usual"] and flag.name not in notes]
-    if is_default:
-        short_list = [flag for flag in short_list if not flag.section.startswith("hyperparameters")]
-    listed = [*valid_flags.values()] if full else short_list
+    listed = list(valid_flags.values())
+    if not full:  # settings of training that have an effect; commands to the agent have no owner
+        listed = [flag for flag in listed if not flag.command and flag.owner is not None]
+        listed = [flag for flag in listed if flag.meta["usual"] and flag.name not in notes]
+        if is_default:
+            listed = [flag for flag in listed if not flag.section.startswith("hyperparameters")]
     subject = "every run" if is_default else f"{choices['implementation']} that act by default"
     parts = [*_introduction(subject), *_groups(listed, choices, notes, families)]
     parts += ["other commands, and their settings:"]
     parts += [_entry(f"--{name} --help", str(kind.__doc__)) for name, kind in COMMANDS.items()]
-    if hidden := len(valid_flags) - len(listed):
+    hidden = len(valid_flags) - len(listed)
+    if hidden:
         line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this "
         line += "choice; --help all lists them, and --help WORD finds them."
         parts += ["", _wrap(line)]
@@ -199,14 +215,21 @@ def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dic
     so on. The note says why, such as ``no effect with SE``."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
-    required = {name: flag.required_flags for name, flag in valid_flags.items() if flag.required_flags}
-    notes = {name: f"no effect without {required_flags}" for name, required_flags in required.items()}
-    notes |= {name: f"no effect with {implementation}" for name in replaced_in(implementation)}
+    notes: dict[str, str] = {}
+    for name, flag in valid_flags.items():
+        if flag.required_flags:
+            notes[name] = f"no effect without {flag.required_flags}"
+    for name in replaced_in(implementation):
+        notes[name] = f"no effect with {implementation}"
     if family(implementation).learns_from == "evolution":
-        notes |= dict.fromkeys(("num_seeds", "accelerator"), f"only the default is allowed with {implementation}")
-        parameters = [name for name, flag in valid_flags.items() if flag.section.startswith("parameters of")]
-        notes |= dict.fromkeys(parameters, "the environment's")
-    return notes | {name: f"no effect: {reason}" for name, reason in ineffective(settings).items()}
+        for name in ("num_seeds", "accelerator"):
+            notes[name] = f"only the default is allowed with {implementation}"
+        for name, flag in valid_flags.items():
+            if flag.section.startswith("parameters of"):
+                notes[name] = "the environment's"
+    for name, reason in ineffective(settings).items():
+        notes[name] = f"no effect: {reason}"
+    return notes
 
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
@@ -221,10 +244,12 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 def _entry(term: str, text: str) -> str:
     """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
     lines = textwrap.wrap(" ".join(text.split()), _width() - TEXT_COLUMN)
+    lines = [" " * TEXT_COLUMN + line for line in lines]
     indented_term = f"  {term}"
-    has_room = len(indented_term) + 2 <= TEXT_COLUMN  # for two spaces before the explanation
-    first_line = f"{indented_term:<{TEXT_COLUMN}}{lines.pop(0)}" if has_room else indented_term
-    return "\n".join([first_line, *(" " * TEXT_COLUMN + line for line in lines)])
+    if len(indented_term) + 2 > TEXT_COLUMN:  # no room for two spaces before the explanation
+        return "\n".join([indented_term, *lines])
+    lines[0] = indented_term + lines[0][len(indented_term) :]
+    return "\n".join(lines)
 
 
 def _metavar(flag: Flag) -> str:
@@ -237,17 +262,18 @@ def _metavar(flag: Flag) -> str:
 
 def _explanation(flag: Flag, families: Sequence[str]) -> str:
     """Return the help text of a flag, with default, allowed values and aliases in brackets."""
-    parts = [f"default: {as_word(flag.default, ',')}"]
+    notes = [f"default: {as_word(flag.default, ',')}"]
     allowed_values = allowed(flag.kind, flag.meta)
-    without_null = allowed_values.removesuffix("; or null")
+    is_obvious = allowed_values.removesuffix("; or null") in OBVIOUS_VALUES
     is_text = allowed_values.startswith("text, ")  # its maximum length is left out
-    if not (without_null in OBVIOUS_VALUES or is_text):
-        parts.append(f"allowed: {allowed_values}")
+    if not (is_obvious or is_text):
+        notes.append(f"allowed: {allowed_values}")
     if flag.default is True:
-        parts.append(f"off: --no_{flag.name}")
-    if aliases := aliases_of(flag.name, families):
-        parts.append(f"also: {', '.join(aliases)}")
-    return f"{flag.meta['help']} ({'; '.join(parts)})"
+        notes.append(f"off: --no_{flag.name}")
+    aliases = aliases_of(flag.name, families)
+    if aliases:
+        notes.append(f"also: {', '.join(aliases)}")
+    return f"{flag.meta['help']} ({'; '.join(notes)})"
 
 
 def first_commands() -> str:

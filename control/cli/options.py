@@ -43,23 +43,25 @@ Flags = Mapping[str, Flag]
 
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting of an implementation and every parameter of the game. Defaults are for
-    this game, and for ``choices`` of ``preset`` and, if a proxy is learned, of ``proxy``, ``agent`` and ``mode``."""
-    deciding_values = {"implementation": implementation, "gamename": game or RunConfig.gamename}
-    return flags_of_settings(defaults_for({**(choices or {}), **deciding_values}), game)
+    """Return name -> `Flag` for every setting of an implementation and every parameter of the game, with the defaults
+    for this game. ``choices`` are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
+    deciding_values = {**(choices or {}), "implementation": implementation, "gamename": game or RunConfig.gamename}
+    return flags_of_settings(defaults_for(deciding_values), game)
 
 
 def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting in ``defaults``, of every command, and for every parameter of the
     game."""
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
-    section = f"hyperparameters of {run.implementation if proxy is None else run.agent}"
-    agent_flags = _shared_flags(agent, section) | flags_of(agent, section)
-    all_flags = flags_of(RunConfig(agent=run.agent)) | command_flags()
+    agent_name = run.implementation if proxy is None else run.agent
+    section = f"hyperparameters of {agent_name}"
+    agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
+    all_flags = {**flags_of(RunConfig(agent=run.agent)), **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
+    may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
     for flag_group in (parameters(game), flags_of(proxy), agent_flags):
-        duplicates = all_flags.keys() & (flag_group.keys() - names_with(RunConfig, "family_default"))
+        duplicates = all_flags.keys() & (flag_group.keys() - may_repeat)
         assert not duplicates, f"{duplicates} of {run.implementation}: every run has a setting of that name"
         all_flags |= flag_group
     return all_flags
@@ -67,31 +69,33 @@ def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
 
 def command_flags() -> dict[str, Flag]:
     """Return name -> `Flag` for the commands to an agent, such as ``command.return``."""
-    names = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
-    return {name: Flag(name, COMMAND, metadata, None, "evaluation") for name, metadata in names.items()}
+    metadata = {f"command.{name}": field.metadata for name, field in RETURN_COMMANDS.items()}
+    return {name: Flag(name, COMMAND, meta, None, "evaluation") for name, meta in metadata.items()}
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting. Some settings, such as ``preset`` and ``proxy``, decide the defaults of
-    others: those in ``values`` (setting -> value) are used. They keep their usual defaults themselves, except for
-    ``agent``, whose default is the preset's."""
-    choosing = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
-    choices = {name: values[name] for name in choosing if name in values}
-    all_flags = flags(implementation, game, choices) | choosing
-    # The default agents are the agents of the preset, not the agents in ``values``.
-    agent = agents_of(implementation, game, {name: value for name, value in choices.items() if name != "agent"})
-    return all_flags | {"agent": replace(all_flags["agent"], default=agent)}
+    """Return name -> `Flag` for every setting. Some settings in ``values`` (setting -> value), such as ``preset`` and
+    ``proxy``, decide the defaults of others. They keep their usual defaults themselves, except for ``agent``, whose
+    default is the preset's."""
+    deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
+    choices = {name: values[name] for name in deciding_flags if name in values}
+    all_flags = {**flags(implementation, game, choices), **deciding_flags}
+    choices.pop("agent", None)  # the default agents are the agents of the preset, not the agents in ``values``
+    all_flags["agent"] = replace(all_flags["agent"], default=agents_of(implementation, game, choices))
+    return all_flags
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
     """Return the settings that apply to several families of agents at once, such as ``lr`` for ``DDQN_lr`` and
     ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is their joint config. Different defaults become None."""
-    agent_flags, shared_flags = flags_of(agents, section), {}
+    agent_flags = flags_of(agents, section)
+    shared_flags: dict[str, Flag] = {}
     for name, family_names in shared_settings(agents).items():
         first = agent_flags[family_names[0]]
-        have_one_default = all(agent_flags[other].default == first.default for other in family_names)
+        has_one_default = all(agent_flags[other].default == first.default for other in family_names)
+        default = first.default if has_one_default else None
         meta = {**first.meta, "help": f"{' and '.join(family_names)} at once"}
-        shared_flags[name] = Flag(name, first.kind, meta, first.default if have_one_default else None, section)
+        shared_flags[name] = Flag(name, first.kind, meta, default, section)
     return shared_flags
 
 
@@ -103,18 +107,21 @@ def flags_of_all(game: str) -> dict[str, Flag]:
     for implementation in implementations():
         all_flags |= flags(implementation, game, choices)
     for agent in inner_agents():
-        agent_flags = flags_of(family(agent).config(), f"hyperparameters of {agent}")
-        all_flags |= {f"{agent}_{name}": replace(flag, name=f"{agent}_{name}") for name, flag in agent_flags.items()}
+        for name, flag in flags_of(family(agent).config(), f"hyperparameters of {agent}").items():
+            all_flags[f"{agent}_{name}"] = replace(flag, name=f"{agent}_{name}")
     return all_flags
 
 
 def parameters(game: str) -> dict[str, Flag]:
-    """Return the parameters that the name of this game can set (`envs.names`). Defaults are the values in ``game``."""
+    """Return name -> `Flag` for the parameters of an environment, such as ``grid_size``. Defaults are the values in its
+    name, as in ``procmaze,grid_size=5``, or else the usual ones. Empty for a game without parameters."""
     from envs.names import GAMES, resolve
 
-    base_name = game.partition(",")[0]
-    resolved_game = resolve(game) if base_name in GAMES else None
-    if resolved_game is None or resolved_game.parameters is None:
+    base_name, _, _ = game.partition(",")
+    if base_name not in GAMES:
+        return {}
+    resolved_game = resolve(game)
+    if resolved_game.parameters is None:
         return {}
     section = f"parameters of {resolved_game.base_name}, which become part of gamename"
     return flags_of(resolved_game.parameters(**resolved_game.parameter_values()), section)
@@ -128,11 +135,12 @@ def all_parameters() -> dict[str, Flag]:
 
 
 def settings_of_fresh_agents() -> set[str]:
-    """Return the hyperparameters of all agents that can train on a proxy, by both names: ``lr`` and ``PPO_lr``."""
-    names = set()
+    """Return the hyperparameters of all agents that can train on a proxy (a learned environment or reward), by both
+    names: ``lr`` and ``PPO_lr``."""
+    names: set[str] = set()
     for agent in inner_agents():
-        agent_names = kinds(family(agent).config)
-        names |= {*agent_names, *(f"{agent}_{name}" for name in agent_names)}
+        for name in kinds(family(agent).config):
+            names |= {name, f"{agent}_{name}"}
     return names
 
 
@@ -147,12 +155,12 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
     ``section`` is put before the section of a field: ``hyperparameters of PPO: network``."""
     if config is None:
         return {}
-    field_kinds, config_flags = kinds(type(config)), {}
+    field_kinds = kinds(type(config))
+    config_flags: dict[str, Flag] = {}
     for field in fields(config):
+        name, default = field.name, getattr(config, field.name)
         heading = ": ".join(filter(None, [section, field.metadata.get("section")]))
-        config_flags[field.name] = Flag(
-            field.name, field_kinds[field.name], field.metadata, getattr(config, field.name), heading, type(config)
-        )
+        config_flags[name] = Flag(name, field_kinds[name], field.metadata, default, heading, type(config))
     return config_flags
 
 
@@ -184,8 +192,8 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    suggestion = _similar_setting(name, valid_flags, implementation, FLAG_ONLY if prefix == "--" else ())
-    dashes = "--" if prefix == "--" else ""
+    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())
+    suggestion = _similar_setting(name, valid_flags, implementation, flags_only)
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")
 
@@ -193,15 +201,17 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:
     """Return the setting whose name, alias or negation is most similar to ``name``. None if none is similar.
     ``flags_only`` are further names to suggest: flags that are no settings."""
-    families = families_of(implementation, valid_flags["agent"].default)
-    aliases = HINTS | vocabulary(families, valid_flags)
-    meanings = {alias: setting for alias, setting in aliases.items() if setting in valid_flags}
-    if "hidden_sizes" in valid_flags:
-        meanings |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
-    negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
-    meanings |= {setting: setting for setting in [*valid_flags, *negations, *flags_only]}
     prefix, _, base_name = name.partition("_")
     if prefix in implementations() and base_name in valid_flags:  # PPO_lr, which with one agent is called lr
         return base_name
-    similar_name = closest(name, meanings)
-    return meanings[similar_name] if similar_name else None
+    families = families_of(implementation, valid_flags["agent"].default)
+    aliases = {**HINTS, **vocabulary(families, valid_flags)}
+    # Name to compare with -> setting to suggest.
+    suggestions = {alias: setting for alias, setting in aliases.items() if setting in valid_flags}
+    if "hidden_sizes" in valid_flags:
+        suggestions |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
+    negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
+    for setting in [*valid_flags, *negations, *flags_only]:
+        suggestions[setting] = setting
+    similar_name = closest(name, suggestions)
+    return suggestions[similar_name] if similar_name else None

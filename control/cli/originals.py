@@ -19,11 +19,11 @@ def is_original(content: Mapping[str, Any]) -> bool:
 def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the content of a file for the original scripts to settings of this program. Missing keys get the
     defaults of the scripts. Raises SettingError for an unknown environment or agent."""
-    entries = dict(content)
+    entries = dict(content)  # keys that need no translation remain in it
     game, env_config = entries.pop("environment", None), entries.pop("env_config", {})
     if game not in ORIGINAL_GAMES:
         raise choice_error("environment", game, ORIGINAL_GAMES)
-    implementation = _implementation_of_agent(entries)
+    implementation = _pop_implementation(entries)
     if not isinstance(env_config, dict):
         raise SettingError(f"env_config is {format_value(env_config)}; allowed: a mapping")
     settings: dict[str, Any] = {"gamename": game.lower()}
@@ -33,31 +33,36 @@ def from_original(content: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {"implementation": implementation, "episodic_env": "false"}
     if "Latent" in implementation:
         settings |= _LATENT_DEFAULTS
-    if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":  # a boolean in JSON, text in YAML
+    # Booleans are booleans in JSON and text in YAML.
+    if str(entries.pop("seperate_rollout_batch_size", "")).lower() != "true":
         entries.pop("rollout_batch_size", None)
     entries.pop("save_final_params", None)  # unused by the scripts
     if "save_params" in entries:
         settings["no_checkpoint"] = str(entries.pop("save_params")).lower() == "false"
-    frequencies = [str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))]
-    if all(text.isdecimal() and int(text) for text in frequencies):  # other values are refused with the key, as unknown
-        steps, steps_per_epoch = map(int, frequencies)
-        settings["checkpoint_every"] = str(-(-steps // steps_per_epoch))  # rounded up
-        del entries["save_frequency"]
+    save_steps, eval_steps = str(entries.get("save_frequency", "")), str(entries.get("eval_frequency", _EVAL_FREQUENCY))
+    if save_steps.isdecimal() and eval_steps.isdecimal() and int(save_steps) and int(eval_steps):
+        settings["checkpoint_every"] = str(-(-int(save_steps) // int(eval_steps)))  # in epochs, rounded up
+        del entries["save_frequency"]  # any other value remains, and the key is refused as unknown
     return settings | entries
 
 
-def _implementation_of_agent(entries: dict[str, Any]) -> str:
-    """Return the implementation for the ``agent_type`` in ``entries``, and remove this key. If it is missing, the
-    implementation follows from keys that only one script reads. Raises SettingError for an unknown agent."""
-    script_of_key = {"latent_type": "latent_model", "Q_alpha": "simple_model", "model_alpha": "simple_model"}
-    script_of_key |= {"rollout_length": "perfect_model"}
-    likely_script = next((script for key, script in script_of_key.items() if key in entries), "ER")
-    agent = entries.pop("agent_type", likely_script)
-    # ORIGINAL_AGENTS has three values of agent_type, then the values of latent_type.
-    setting, choices = "agent_type", [*list(ORIGINAL_AGENTS)[:3], "latent_model"]
+def _pop_implementation(entries: dict[str, Any]) -> str:
+    """Remove ``agent_type`` from ``entries``, and return our implementation of this agent. If the key is missing, the
+    agent follows from keys that only one script reads. Raises SettingError for an unknown agent."""
+    likely_agent = "ER"
+    if "latent_type" in entries:
+        likely_agent = "latent_model"
+    elif "Q_alpha" in entries or "model_alpha" in entries:
+        likely_agent = "simple_model"
+    elif "rollout_length" in entries:
+        likely_agent = "perfect_model"
+    agent = entries.pop("agent_type", likely_agent)
+    names = list(ORIGINAL_AGENTS)  # three values of agent_type, then the values of latent_type
+    agent_types, latent_types = [*names[:3], "latent_model"], names[3:]
+    if agent not in agent_types:
+        raise choice_error("agent_type", agent, agent_types)
     if agent == "latent_model":
-        setting, choices = "latent_type", list(ORIGINAL_AGENTS)[3:]
-        agent = entries.get("latent_type", choices[0])
-    if agent not in choices:
-        raise choice_error(setting, agent, choices)
+        agent = entries.get("latent_type", latent_types[0])
+        if agent not in latent_types:
+            raise choice_error("latent_type", agent, latent_types)
     return ORIGINAL_AGENTS[agent]

@@ -8,43 +8,17 @@ import sys
 from collections.abc import Collection, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.cli.errors import MAX_LINES
-from control.cli.options import (
-    FLAG_ONLY,
-    Flag,
-    evaluation_overrides,
-    flags_of_all,
-    flags_of_settings,
-    parameters,
-    unknown_error,
-)
+from control.cli import options
+from control.cli.errors import MAX_LINES, single_errors
+from control.cli.options import FLAG_ONLY, Flag, parameters
 from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
-from control.cli.settings import (
-    Settings,
-    agents_of,
-    as_dict,
-    defaults_for,
-    from_dict,
-    settings_with,
-    subcommand_in,
-    to_yaml,
-)
+from control.cli.settings import Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
 from models.registry import families_of, family
-from models.settings import (
-    SettingError,
-    SettingErrors,
-    check_value,
-    format_value,
-    kinds,
-    names_with,
-    raise_all,
-)
+from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all
 from models.vocabulary import translate
-
-__all__ = ["RunConfig", "Settings", "as_dict", "from_dict", "parse", "settings_from", "to_yaml", "training_from"]
 
 Words = Mapping[str, list[str]]
 """Name of a setting -> its words on the command line or in a file."""
@@ -69,22 +43,28 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         raise SettingError("--config is given twice; allowed: one file")
     if "use_tune" in names:
         pairs = _with_search_file(pairs)
-    all_words, file_words = dict(pairs), dict[str, list[str]]()
+    all_words = dict(pairs)
     flag_words = {name: words for name, words in all_words.items() if name not in FLAG_ONLY}
     if flag_words.get("learn"):  # ``--learn GAME`` names the environment
         flag_words.setdefault("gamename", flag_words["learn"])
-    file = one_word("config", all_words["config"]) if "config" in all_words else ""
-    if file:
+    file = ""
+    file_words: dict[str, list[str]] = {}
+    if "config" in all_words:
         from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
-        file_words = read_config(file)
-    module_words = [word for name, words in pairs if name == "import" for word in words or [""]]
-    for module in ",".join(module_words).split(",") if module_words else ():
-        import_module("import", module)
+        file = one_word("config", all_words["config"])
+        file_words = read_config(file) if file else {}
+    module_words: list[str] = []  # such as ["a,b", "c"] for --import a,b --import c
+    for name, words in pairs:
+        if name == "import":
+            module_words += words or [""]
+    for word in module_words:
+        for module in word.split(","):
+            import_module("import", module)
     try:
         settings = _settings_from_words(flag_words, file_words, "--", file, all_words.get("help"))
     except SettingError as error:
-        errors = list(error.errors if isinstance(error, SettingErrors) else (error,))
+        errors = single_errors(error)
         for i, part in enumerate(errors):
             # The message about a setting of the file begins with the name of the file.
             if part.name in file_words.keys() - flag_words.keys() and not str(part).startswith(f"{file}: "):
@@ -125,9 +105,10 @@ def _settings_from_words(
         file_words = _without_flag_only(file_words, flag_words)
     # Only flags and keywords have modules imported, so that a file cannot run code.
     import_module("gamename", " ".join(flag_words.get("gamename", ())))
-    if baseline := _baseline_changes({name: " ".join(words) for name, words in {**file_words, **flag_words}.items()}):
+    baseline = _baseline_changes({**file_words, **flag_words})
+    if baseline:
         file_words = _without_names(file_words, _BASELINE_SETTINGS)
-        flag_words = _without_names(flag_words, _BASELINE_SETTINGS) | dict(pairs_of(baseline))
+        flag_words = {**_without_names(flag_words, _BASELINE_SETTINGS), **dict(pairs_of(baseline))}
     choices = _resolve_choices({**file_words, **flag_words}, for_help=help_words is not None)
     _check_choices_of_file(file, file_words, flag_words)
     if help_words is not None:
@@ -146,37 +127,41 @@ def _settings_from_words(
     if prefix:
         _print_translations(typed_words, renamed | more_renamed, flag_words)
     if choices.evaluating:  # the checkpoint has the other settings
-        unused = [flag.name for flag in choices.valid_flags.values() if not _is_used_in_evaluation(flag)]
-        game_parameters = parameters(choices.game) if "gamename" in file_words | flag_words else {}
-        file_words = _without_names(file_words, {*unused} - game_parameters.keys())
-    wrong: list[SettingError] = []
+        unused = {flag.name for flag in choices.valid_flags.values() if not _is_used_in_evaluation(flag)}
+        if "gamename" in file_words or "gamename" in flag_words:
+            unused -= parameters(choices.game).keys()
+        file_words = _without_names(file_words, unused)
     try:
-        file_values = _read(_without_names(file_words, flag_words), choices, f"{file}: ", wrong)
-        flag_values = _read(flag_words, choices, prefix, wrong)
-        raise_all(wrong)
-        return _checked_settings(file_values | flag_values, choices, flag_values.keys())
+        file_values, file_errors = _read(_without_names(file_words, flag_words), choices, f"{file}: ")
+        flag_values, flag_errors = _read(flag_words, choices, prefix)
+        raise_all([*file_errors, *flag_errors])
+        return _checked_settings({**file_values, **flag_values}, choices, flag_values.keys())
     except SettingError as error:
-        _raise_with_aliases(error, {setting: alias for alias, setting in (renamed | more_renamed).items()})
-        raise
+        aliases = {setting: alias for alias, setting in {**renamed, **more_renamed}.items()}
+        raise_all([_with_aliases(part, aliases) for part in single_errors(error)])
+        raise  # for mypy: `raise_all` has raised
 
 
-def _raise_with_aliases(error: SettingError, alias_of: Mapping[str, str]) -> None:
-    """Raise ``error`` with the aliases that the user typed, ``alias_of`` (setting -> alias), in place of the names of
-    settings. Do nothing if there are no aliases."""
-    if not alias_of:
-        return
-    names = re.compile(rf"\b({'|'.join(alias_of)})\b(?!\.)")
-    errors = error.errors if isinstance(error, SettingErrors) else (error,)
-    raise_all([SettingError(names.sub(lambda name: alias_of[name[0]], str(part)), part.name) for part in errors])
+def _with_aliases(error: SettingError, aliases: Mapping[str, str]) -> SettingError:
+    """Return ``error`` with the aliases that the user typed, ``aliases`` (setting -> alias), in place of the names of
+    settings."""
+    if not aliases:
+        return error
+    names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")
+    return SettingError(names.sub(lambda match: aliases[match[0]], str(error)), error.name)
 
 
-def _read(words: Words, choices: "_Choices", prefix: str, wrong: list[SettingError]) -> dict[str, Any]:
-    """Return the values of ``words`` by setting. ``no_x`` sets a switch ``x`` to the opposite. Appends an error to
-    ``wrong`` for every unknown name, whose message begins with ``prefix``, and for every value that cannot be read or
-    is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here."""
+def _read(words: Words, choices: "_Choices", prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
+    """Return the values of ``words`` by setting, and the errors. ``no_x`` sets a switch ``x`` to the opposite.
+
+    There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
+    read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
+    """
     values: dict[str, Any] = {}
+    errors: list[SettingError] = []
     for name, value_words in words.items():
-        flag, switch = (choices.valid_flags.get(key) for key in (name, name.removeprefix("no_")))
+        flag = choices.valid_flags.get(name)
+        switch = choices.valid_flags.get(name.removeprefix("no_"))
         try:
             if flag is not None:
                 values[name] = read_value(flag, value_words)
@@ -184,23 +169,28 @@ def _read(words: Words, choices: "_Choices", prefix: str, wrong: list[SettingErr
                     check_value(name, values[name], flag.kind, flag.meta)
             elif switch is not None and switch.kind.item is bool:
                 values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
-            elif len(wrong) < MAX_LINES:
-                wrong.append(unknown_error(name, choices.valid_flags, choices.implementation, prefix, choices.game))
-            else:  # it is only counted, because a search for similar names takes time
-                wrong.append(SettingError(f"{prefix}{name} is unknown"))
+            elif len(errors) >= MAX_LINES:  # it is only counted, because a search for similar names takes time
+                errors.append(SettingError(f"{prefix}{name} is unknown"))
+            else:
+                known = choices.valid_flags, choices.implementation
+                errors.append(options.unknown_error(name, *known, prefix, choices.game))
         except SettingError as error:
-            wrong.append(error)
-    return expand_shared(choices.agents, values) if isinstance(choices.agents, Mixture) else values
+            errors.append(error)
+    if isinstance(choices.agents, Mixture):
+        values = expand_shared(choices.agents, values)
+    return values, errors
 
 
 def _print_help(words: Words, help_words: Sequence[str], choices: "_Choices") -> None:
     """Print the help page for a command line with ``words`` and with ``help_words`` after ``--help``."""
     from control.cli.help import help_text
 
-    deciding_names = [name for name, flag in choices.valid_flags.items() if flag.meta["chooses"] and words.get(name)]
-    deciding_values = {name: one_word(name, words[name]) for name in deciding_names}
-    deciding_values |= {"implementation": choices.implementation, "gamename": choices.game}
-    command = next((name for name in COMMANDS if name in words), None)
+    deciding_values = {"implementation": choices.implementation, "gamename": choices.game}
+    for name, flag in choices.valid_flags.items():
+        if flag.meta["chooses"] and words.get(name):
+            deciding_values.setdefault(name, one_word(name, words[name]))
+    commands = [name for name in COMMANDS if name in words]
+    command = commands[0] if commands else None
     print(help_text(choices.valid_flags, deciding_values, help_words, command, "implementation" not in words))
 
 
@@ -211,7 +201,7 @@ def _check_choices_of_file(file: str, file_words: Words, flag_words: Words) -> N
         return
     wrong = []
     for name in ("implementation", "preset"):
-        flag_text, file_text = (" ".join(words.get(name, ())) for words in (flag_words, file_words))
+        flag_text, file_text = " ".join(flag_words.get(name, ())), " ".join(file_words.get(name, ()))
         if flag_text and file_text and flag_text != file_text:
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
@@ -221,8 +211,9 @@ def _check_choices_of_file(file: str, file_words: Words, flag_words: Words) -> N
 def _without_flag_only(file_words: Words, flag_words: Container[str]) -> dict[str, Any]:
     """Return ``file_words`` without settings that only flags may set. Raises SettingError if the file has such a
     setting, unless its value is the default, or ``flag_words`` have it too."""
-    configs = (RunConfig, *COMMANDS.values())
-    defaults = {name: getattr(config, name) for config in configs for name in names_with(config, "by_flag")}
+    defaults: dict[str, Any] = {}  # of settings that only flags may set
+    for config in (RunConfig, *COMMANDS.values()):
+        defaults |= {name: getattr(config, name) for name in names_with(config, "by_flag")}
     wrong = []
     for name in sorted(file_words.keys() & defaults.keys()):
         value, default = " ".join(file_words[name]), defaults[name]
@@ -254,24 +245,27 @@ def _with_search_file(pairs: list[Pair]) -> list[Pair]:
         line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
         raise SettingError(line, "resume")
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
-    wrong_names = flag_words.keys() - {*changeable, "use_tune", "resume", "resume_search"}
-    reason = f"is a setting that the search in {folder!r} has already"
-    allowed = f"allowed with --resume FOLDER: {', '.join(changeable)}"
-    raise_all([SettingError(f"--{name} {reason}; {allowed}", name) for name in flag_words if name in wrong_names])
+    wrong: list[SettingError] = []
+    for name in flag_words:
+        if name not in (*changeable, "use_tune", "resume", "resume_search"):
+            line = f"--{name} is a setting that the search in {folder!r} has already"
+            wrong.append(SettingError(f"{line}; allowed with --resume FOLDER: {', '.join(changeable)}", name))
+    raise_all(wrong)
     other_pairs = [(name, words) for name, words in pairs if name not in ("resume", "resume_search")]
     return [("config", [file]), ("resume_search", [folder]), *other_pairs]
 
 
-def _baseline_changes(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings that replace `_BASELINE_SETTINGS` if ``texts`` (setting -> text) are of a run
-    ``--implementation RN --mode -1``, and print them. Empty for other runs. Such a run is a baseline of Ferreira et al.
-    2022 without a learned reward: an agent gets the environment's reward plus a curiosity bonus (ICM) or, if it is
-    tabular, a count-based bonus."""
-    if texts.get("implementation") != "RN" or texts.get("mode") != "-1":
+def _baseline_changes(words: Words) -> dict[str, Any]:
+    """Return the settings that replace `_BASELINE_SETTINGS` if ``words`` are of a run ``--implementation RN --mode
+    -1``, and print them. Empty for other runs. Such a run is a baseline of Ferreira et al. 2022 without a learned
+    reward: an agent gets the environment's reward plus a curiosity bonus (ICM) or, if it is tabular, a count-based
+    bonus."""
+    if words.get("implementation") != ["RN"] or words.get("mode") != ["-1"]:
         return {}
-    agent = agents_of("RN", texts.get("gamename", ""), {"agent": texts["agent"]} if "agent" in texts else {})
+    agent_choice = {"agent": " ".join(words["agent"])} if "agent" in words else {}
+    agent = agents_of("RN", " ".join(words.get("gamename", ())), agent_choice)
     bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
-    changes = {"implementation": agent} | _without_names(bonus, texts)
+    changes = {"implementation": agent, **_without_names(bonus, words)}
     line = " ".join(f"--{name} {value}" for name, value in changes.items())
     print(f"--mode -1 of RN is {line} here", file=sys.stderr)
     return changes
@@ -282,8 +276,8 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
     setting. ``typed`` and ``translated`` have the words by flag and by setting; ``renamed`` is alias -> setting."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     for name, words in typed.items():
-        is_silent = name == "algo" and words == translated.get("implementation")  # --help has both names
-        if renamed.get(name) in translated and not is_silent:
+        is_well_known = name == "algo" and words == translated.get("implementation")  # --help has both names
+        if renamed.get(name) in translated and not is_well_known:
             alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])
@@ -291,17 +285,14 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
 
 
 class _Choices(NamedTuple):
-    """The values that decide which settings exist, and these settings. ``evaluating`` is whether the command is
-    ``--eval_agent``: the settings of all implementations are then valid. ``valid_flags`` are the settings by name, with
-    defaults for these choices. ``families`` are the families whose aliases are valid (`families_of`). ``agents`` is the
-    default config of the agents, None if ``evaluating``."""
+    """The values that decide which settings exist, and these settings."""
 
     implementation: str
     game: str
-    evaluating: bool
-    valid_flags: Mapping[str, Flag]
-    families: Sequence[str]
-    agents: Any = None
+    evaluating: bool  # whether the command is ``--eval_agent``; the settings of all implementations are then valid
+    valid_flags: Mapping[str, Flag]  # the settings by name, with defaults for these choices
+    families: Sequence[str]  # of agents, whose aliases are valid (`families_of`)
+    agents: Any = None  # default config of the agents, None if ``evaluating``
 
 
 def _resolve_choices(words: Words, for_help: bool) -> _Choices:
@@ -319,16 +310,15 @@ def _resolve_choices(words: Words, for_help: bool) -> _Choices:
     evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
     if evaluating and not for_help:
         # An evaluation takes flags of every implementation, because the checkpoint decides which apply.
-        return _Choices(implementation, game.name, evaluating, flags_of_all(game.name), families=())
+        return _Choices(implementation, game.name, evaluating, options.flags_of_all(game.name), families=())
     deciding_settings = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
         deciding_settings.add("agent")
     deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
     defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
     families = families_of(implementation, defaults.run.agent)
-    return _Choices(
-        implementation, game.name, evaluating, flags_of_settings(defaults, game.name), families, defaults.agent
-    )
+    valid_flags = options.flags_of_settings(defaults, game.name)
+    return _Choices(implementation, game.name, evaluating, valid_flags, families, defaults.agent)
 
 
 def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:
@@ -341,22 +331,29 @@ def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Col
         if parameter_values:
             game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
     typed_flags = [name for name in values if name in flag_names]
-    explicit_names = frozenset("command" if name.startswith("command.") else name for name in values)
-    command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
-    used_values = {name: value for name, value in values.items() if not name.startswith("command.")}
+    used_values: dict[str, Any] = {"command": {}}
+    explicit_names: set[str] = set()
+    for name, value in values.items():
+        if name.startswith("command."):
+            used_values["command"][name.removeprefix("command.")] = value
+            explicit_names.add("command")
+        else:
+            used_values[name] = value
+            explicit_names.add(name)
     for command_class in COMMANDS.values():
         if not values.get(command_class.flag):  # the command is not in use
             used_values = _without_names(used_values, kinds(command_class))
-    used_values |= {"gamename": game, "command": command}
+    used_values["gamename"] = game
     if choices.evaluating:
-        changed = {name: used_values.pop(name) for name in evaluation_overrides() & used_values.keys()}
+        overrides = options.evaluation_overrides()
+        changed = {name: used_values.pop(name) for name in overrides & used_values.keys()}
         known_names = {*kinds(RunConfig), *kinds(EvaluateConfig), "command"}
         defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
         settings = defaults.replace(**{name: value for name, value in used_values.items() if name in known_names})
     else:
         settings = settings_with(used_values)
     check_together(settings, typed_flags, choices.valid_flags)
-    return dataclasses.replace(settings, explicit_names=explicit_names)
+    return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))
 
 
 def _is_used_in_evaluation(flag: Flag) -> bool:

@@ -31,13 +31,14 @@ class Lines:
         self._started = self._last = time.monotonic()
 
     def show(self, label: str, fraction: float) -> None:
-        """Print the progress of ``label`` and the estimated remaining time, if a line is due. ``fraction`` is the part
-        of the work that is done. Nothing is printed at 1 and below `_LEAST_FRACTION`."""
-        if _LEAST_FRACTION <= fraction < 1:
-            remaining = tqdm.format_interval((time.monotonic() - self._started) * (1 - fraction) / fraction)
-            if self.is_due():
-                self._last = time.monotonic()
-                print(f"  {label}: {100 * fraction:.0f} %, {remaining} left", flush=True)
+        """Print a line such as ``  label: 40 %, 01:10 left``, if one is due. ``fraction`` is the part of the work that
+        is done. Nothing is printed at 1 and below `_LEAST_FRACTION`."""
+        if not (_LEAST_FRACTION <= fraction < 1 and self.is_due()):
+            return
+        self._last = time.monotonic()
+        seconds = self._last - self._started
+        remaining = tqdm.format_interval(seconds * (1 - fraction) / fraction)
+        print(f"  {label}: {100 * fraction:.0f} %, {remaining} left", flush=True)
 
     def is_due(self) -> bool:
         """Return whether the last line is at least `LINE_SECONDS` ago."""
@@ -53,17 +54,17 @@ class RowTable:
         self._rows = 0  # since the last header
 
     def text(self, row: Mapping[str, str]) -> str:
-        """Return ``row`` (column -> text) as a line, below the header if a column is new. Missing cells are empty."""
-        lines = []
-        is_new = not row.keys() <= self.widths.keys()
-        if is_new or any(len(text) > self.widths[name] for name, text in row.items()):
+        """Return ``row`` (column -> text) as a line, below a line with the header if that is due. Missing cells are
+        empty."""
+        if any(len(text) > self.widths.get(name, -1) for name, text in row.items()):  # a new or a wider column
             self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}
             self._rows = 0
+        line = " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())
         if self._rows % _HEADER_ROWS == 0:
             header = " ".join(f"{name:>{width}}" for name, width in self.widths.items())
-            lines.append(paint(header, "dim", sys.stdout))
+            line = f"{paint(header, 'dim', sys.stdout)}\n{line}"
         self._rows += 1
-        return "\n".join([*lines, " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())])
+        return line
 
 
 def new_bar(label: str) -> tqdm:
@@ -83,8 +84,9 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
         lines, text = Lines(), label
 
         def show(fraction: float, result: str = "") -> None:
-            nonlocal text
-            text = f"{label}, {result}" if result else text
+            nonlocal text  # remains for later calls without a result
+            if result:
+                text = f"{label}, {result}"
             if bar is None:
                 lines.show(text, fraction)
             else:
@@ -102,6 +104,8 @@ def time_in_words(seconds: float) -> str:
 
 
 def watch_part(watch: Watch | None, first: float, size: float) -> Watch | None:
-    """Return a function that shows the progress of a part of the work, 0 to 1, as progress of the whole (``watch``).
-    The part begins at the fraction ``first`` of the whole and is the fraction ``size``. None if ``watch`` is None."""
-    return None if watch is None else lambda fraction, *result: watch(first + size * fraction, *result)
+    """Return a function like ``watch`` for a part of the work: it takes the finished fraction of this part. The part
+    begins at the fraction ``first`` of the whole work and is the fraction ``size`` of it. None if ``watch`` is None."""
+    if watch is None:
+        return None
+    return lambda fraction, *result: watch(first + size * fraction, *result)

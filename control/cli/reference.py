@@ -5,7 +5,7 @@ python -m control.cli.reference     # writes docs/settings.md and docs/settings/
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +60,21 @@ TOCTREE = """```{{toctree}}
 
 def pages() -> dict[str, str]:
     """Return path below docs/ -> page as Markdown: a page for runs and environments, for searches and each family."""
-    details = {"searches": _search_settings(), **_settings_by_folder()}
-    # Headings of separate pages are one level higher than on the first page.
-    texts = {name: re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE) for name, lines in details.items()}
-    titles = {name: text.partition("\n")[0].removeprefix("# Settings of ") for name, text in texts.items()}
-    links = (f"- [{title}](settings/{name}.md)" for name, title in titles.items())
+    all_pages = {"settings.md": ""}  # the first page, written last because it has links to the others
+    links: list[str] = []
+    toctree: list[str] = []
+    for name, lines in {"searches": _search_settings(), **_settings_by_folder()}.items():
+        # Headings of separate pages are one level higher than on the first page.
+        text = re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE)
+        title = text.partition("\n")[0].removeprefix("# Settings of ")
+        links.append(f"- [{title}](settings/{name}.md)")
+        toctree.append(f"{title} <settings/{name}>")
+        all_pages[f"settings/{name}.md"] = text
     words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))  # flags and examples as code
     introduction = INTRODUCTION.format(words=words, links="\n".join(links))
-    toctree = TOCTREE.format(names="\n".join(f"{title} <settings/{name}>" for name, title in titles.items()))
-    first_page = _text([introduction, *_run_settings(), *_environment_parameters(), toctree])
-    return {"settings.md": first_page} | {f"settings/{name}.md": text for name, text in texts.items()}
+    end = TOCTREE.format(names="\n".join(toctree))
+    all_pages["settings.md"] = _text([introduction, *_run_settings(), *_environment_parameters(), end])
+    return all_pages
 
 
 def _text(parts: Iterable[str]) -> str:
@@ -94,7 +99,8 @@ def _environment_parameters() -> Iterator[str]:
     yield "They become part of the environment's name: `--gamename procmaze --grid_size 5` is `procmaze,grid_size=5`."
     yield "The arguments of other environments follow their id in the same way: `LunarLander-v3,gravity=-5.0`.\n"
     for game in GAMES:
-        if flags := parameters(game):
+        flags = parameters(game)
+        if flags:
             yield f"### {game}\n"
             yield from _lines(flags.values())
 
@@ -127,23 +133,38 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
-    overrides = {f"`{name}`": values for name, values in family.implementations.items() if len(names) > 1}
-    for preset, values_by_name in family.presets.items():
-        overrides |= {f"`--preset {preset}` with `{name}`": values for name, values in values_by_name.items()}
-    overrides |= {f"on `{game}`": values for game, values in family.game_defaults.items()}
-    overrides |= {f"`{name}` on `{game}`": values for (name, game), values in family.environment_presets.items()}
-    if overrides := {title: values for title, values in overrides.items() if values}:
+    overrides = _other_defaults(family)
+    if overrides:
         yield "### other defaults\n"
         for title, values in overrides.items():
             pairs = ", ".join(f"`{name}` {as_word(value, ',')}" for name, value in values.items())
             yield _wrap(f"- {title}: {pairs}", "  ")
         yield ""
-    if sources := re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE):
+    sources = re.search(r"^Sources?: (.+?)(?:\n\n|\Z)", family.sources, re.DOTALL | re.MULTILINE)
+    if sources:
         yield "### sources\n"
-        text = re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", re.sub(r"\s+", " ", sources[1]))
+        text = re.sub(r"\s+", " ", sources[1])
+        text = re.sub(r"arXiv (\d{4}\.\d+)", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
         text = re.sub(r"docs/(\w+\.md)", r"[\1](../\1)", text)
-        for source in re.split(r"[.,](?: and)? (?=\[[A-Z]\] )", text.rstrip(" .")):
+        for source in re.split(r"[.,](?: and)? (?=\[[A-Z]\] )", text.rstrip(" .")):  # before the next [LETTER]
             yield _wrap(f"- {source}.", "  ")
+
+
+def _other_defaults(family: Family) -> dict[str, Mapping[str, Any]]:
+    """Return title -> values of settings that differ from the defaults, such as ``on `acrobot` ``, for implementations,
+    presets and environments. Without empty values."""
+    overrides: dict[str, Mapping[str, Any]] = {}
+    if len(family.implementations) > 1:
+        for name, values in family.implementations.items():
+            overrides[f"`{name}`"] = values
+    for preset, values_by_name in family.presets.items():
+        for name, values in values_by_name.items():
+            overrides[f"`--preset {preset}` with `{name}`"] = values
+    for game, values in family.game_defaults.items():
+        overrides[f"on `{game}`"] = values
+    for (name, game), values in family.environment_presets.items():
+        overrides[f"`{name}` on `{game}`"] = values
+    return {title: values for title, values in overrides.items() if values}
 
 
 def _page_link(folder: str) -> str:
@@ -156,15 +177,15 @@ def _page_link(folder: str) -> str:
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:
     """Yield the lines of the settings of a config below their headings, except the settings in ``without``."""
-    flags = [flag for flag in flags_of(config).values() if flag.name not in without]
-    sections: dict[str, list[Flag]] = {"": [], **{name: [] for name in _HEADINGS}}
-    for flag in flags:
-        sections.setdefault(_section(flag), []).append(flag)
-    for section, members in sections.items():
-        if section and members:
+    sections: dict[str, list[Flag]] = {name: [] for name in ("", *_HEADINGS)}  # in this order
+    for flag in flags_of(config).values():
+        if flag.name not in without:
+            sections.setdefault(_section(flag), []).append(flag)
+    for section, flags in sections.items():
+        if section and flags:
             yield f"### {section}\n"
-        if members:
-            yield from _lines(members, families)
+        if flags:
+            yield from _lines(flags, families)
 
 
 def _section(flag: Flag) -> str:
@@ -172,8 +193,10 @@ def _section(flag: Flag) -> str:
     that matches its name. It is "", the first heading, for a setting on which defaults of others depend."""
     if flag.section or flag.meta["chooses"]:
         return str(flag.section)
-    matches = (heading for heading, words in _HEADINGS.items() if re.search(words, flag.name))
-    return flag.meta["part"] or next(matches)
+    if flag.meta["part"]:
+        return str(flag.meta["part"])
+    matches = [heading for heading, words in _HEADINGS.items() if re.search(words, flag.name)]
+    return matches[0]  # there is one, because the last pattern matches every name
 
 
 def _lines(flags: Iterable[Flag], families: Sequence[str] = ()) -> Iterator[str]:

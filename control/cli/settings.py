@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
-from models.family import Family, StepSchedule, reasons_by_setting
+from models.family import Family, StepSchedule
 from models.mixture import Mixture, expand_shared, shared_settings
 from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
 from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, raise_all, setting
@@ -28,29 +28,22 @@ COMMAND = Kind(float, is_list=False, optional=True)  # the type of these setting
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of one call of ``trainer.py``.
+    """All settings of one call of ``trainer.py``. A proxy is a synthetic environment or a reward network to learn."""
 
-    ``run`` has the settings of every run. ``subcommand`` has the settings of a command other than training
-    (`control.cli.run_settings.COMMANDS`), None for training. ``agent`` is the config of the agent's family. It is None
-    with ``--eval_agent``, because the checkpoint has it. ``proxy`` is the config of the proxy to learn, None without
-    one. With a proxy, ``agent`` is for the agents that train on it, also for several families (`models.mixture`).
-
-    ``command`` has the commands to the agent that the user chose, such as ``{"return": 250.0}``. ``explicit_names`` are
-    the settings that a flag or a file set, with ``"command"`` for any command. With ``--eval_agent``, ``changed`` has
-    the changed hyperparameters of agents that train on a proxy, and the changed parameters of the environment.
-    ``lacks`` are properties that the environment does not have (`models.family.PARTS`); they are empty if it is not
-    known yet. ``imports`` are the modules of ``--import``.
-    """
-
-    run: RunConfig
+    run: RunConfig  # settings of every run
+    # Config of the agent's family or, with a proxy, of the agents that train on it, also of several families
+    # (`models.mixture`). None with ``--eval_agent``, because the checkpoint has it.
     agent: Any
+    # Goals that the user chose for an agent that follows commands, such as ``{"return": 250.0}``.
     command: dict[str, float] = dataclasses.field(default_factory=dict)
-    explicit_names: frozenset[str] = frozenset()
-    proxy: Any = None
+    explicit_names: frozenset[str] = frozenset()  # settings that a flag or a file set; "command" is any command
+    proxy: Any = None  # config of the proxy to learn, None without one
+    # With ``--eval_agent``: changed hyperparameters of agents that train on a proxy, and parameters of the environment.
     changed: dict[str, Any] = dataclasses.field(default_factory=dict)
-    lacks: frozenset[str] = frozenset()
-    imports: tuple[str, ...] = ()
-    subcommand: Any = None
+    # Properties that the environment does not have (`models.family.PARTS`); empty if it is not known yet.
+    missing_features: frozenset[str] = frozenset()
+    imports: tuple[str, ...] = ()  # modules of ``--import``
+    subcommand: Any = None  # settings of a command other than training (`control.cli.run_settings.COMMANDS`), or None
 
     @property
     def configs(self) -> list[Any]:
@@ -60,8 +53,10 @@ class Settings:
     def value(self, name: str) -> Any:
         """Return the value of a setting. If several configs have it, the last of `configs` counts: the agent's before
         the proxy's, and the proxy's before the run's."""
-        configs = (self.agent, self.proxy, self.subcommand, self.run)
-        return next(getattr(config, name) for config in configs if hasattr(config, name))
+        for config in reversed(self.configs):
+            if hasattr(config, name):
+                return getattr(config, name)
+        raise AttributeError(name)
 
     @property
     def total_steps(self) -> int | None:
@@ -74,13 +69,13 @@ class Settings:
         has a fixed number of steps, `total_steps` limit the number of epochs."""
         if self.proxy is not None:
             return self.proxy.generations
-        last = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
-        if self.total_steps is not None and family(self.run.implementation).learns_from == "steps":
-            envs = self.agent.num_envs
-            steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as is the number of epochs
-            epochs_needed = -(-self.total_steps // (steps_per_env * envs))
-            last = epochs_needed if last is None else min(last, epochs_needed)
-        return last
+        epochs = self.agent.epochs if hasattr(self.agent, "epochs") else self.run.epochs
+        if self.total_steps is None or family(self.run.implementation).learns_from != "steps":
+            return epochs
+        envs = self.agent.num_envs
+        steps_per_env = -(-self.schedule.steps_per_epoch // envs)  # rounded up, as is the number of epochs
+        epochs_needed = -(-self.total_steps // (steps_per_env * envs))
+        return epochs_needed if epochs is None else min(epochs, epochs_needed)
 
     @property
     def schedule(self) -> StepSchedule:
@@ -95,15 +90,18 @@ class Settings:
         ``command`` is a mapping of commands to values, such as ``{"return": 250}``. Raises SettingError. Defaults are
         not chosen anew: for another implementation or environment use `from_dict`."""
         command = _checked_command(changes.pop("command", self.command))
-        changes = expand_shared(self.agent, changes) if isinstance(self.agent, Mixture) else changes
-        changes = _with_solved_reward(self.run, changes) if self.proxy is not None else changes
-        parts = {name: getattr(self, name) for name in ("proxy", "agent", "run", "subcommand")}
-        changes_of_part: dict[str, dict[str, Any]] = {}
-        for name, value in changes.items():
-            owners = (part for part, config in parts.items() if name in kinds(type(config)))
-            # Unknown names go to the agent, whose `build` raises an error.
-            changes_of_part.setdefault(next(owners, "agent"), {})[name] = value
-        configs = {part: build(parts[part], values) for part, values in changes_of_part.items()}
+        if isinstance(self.agent, Mixture):
+            changes = expand_shared(self.agent, changes)
+        if self.proxy is not None:
+            changes = _with_solved_reward(self.run, changes)
+        configs: dict[str, Any] = {}
+        for field_name in ("proxy", "agent", "run", "subcommand"):  # the first config that has a setting gets it
+            config = getattr(self, field_name)
+            values = {name: changes.pop(name) for name in kinds(type(config)) if name in changes}
+            if values:
+                configs[field_name] = build(config, values)
+        if changes:
+            build(self.agent, changes)  # raises the error for unknown names
         return dataclasses.replace(self, command=command, **configs)
 
 
@@ -126,7 +124,7 @@ def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, An
     solved_reward = changes.get("solved_reward")
     if solved_reward not in (None, target_return):
         raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
-    return {"quit_when_solved": True} | changes | {"solved_reward": target_return}
+    return {"quit_when_solved": True, **changes, "solved_reward": target_return}
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -134,16 +132,20 @@ def as_dict(settings: Settings) -> dict[str, Any]:
     lists, and ``command`` is a mapping. If several configs have a setting, the last of `Settings.configs` counts."""
     values: dict[str, Any] = {}
     for config in settings.configs:
-        values |= {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-    return plain | {"command": dict(settings.command)}
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            values[field.name] = list(value) if isinstance(value, tuple) else value
+    values["command"] = dict(settings.command)
+    return values
 
 
 def default_settings(settings: Settings) -> dict[str, Any]:
     """Return setting -> default value for the implementation, environment, preset, proxy and agents of ``settings``."""
     values = as_dict(settings)
-    choices = {name: values[name] for part in settings.configs for name in names_with(part, "chooses")}
-    return as_dict(defaults_for({name: values[name] for name in _DECIDING} | choices))
+    deciding_names = set(_DECIDING)
+    for config in settings.configs:
+        deciding_names |= names_with(config, "chooses")
+    return as_dict(defaults_for({name: values[name] for name in deciding_names}))
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
@@ -151,8 +153,9 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
     defaults, and the flag of a command adds its settings. Raises SettingError."""
     values, _ = translate(values, (), _DECIDING)
     defaults = defaults_for(values)
-    setting_names = {name for part in defaults.configs for name in kinds(type(part))}
-    setting_names |= shared_settings(defaults.agent).keys()
+    setting_names = {*shared_settings(defaults.agent)}
+    for config in defaults.configs:
+        setting_names |= kinds(type(config)).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
     return settings_with(values)
@@ -171,9 +174,12 @@ def settings_with(values: Mapping[str, Any]) -> Settings:
     if settings.epochs is None and settings.total_steps is None:
         line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
         raise SettingError(line, end_name)
-    configs = {run.implementation: settings.agent if settings.proxy is None else settings.proxy}
-    if settings.proxy is not None:
-        configs |= {name: config for name, _, config in split_by_family(settings.agent, parse_agents(run.agent))}
+    if settings.proxy is None:
+        configs = {run.implementation: settings.agent}
+    else:
+        configs = {run.implementation: settings.proxy}
+        for agent_name, _, config in split_by_family(settings.agent, parse_agents(run.agent)):
+            configs[agent_name] = config
     problems = [family(name).validate(config) for name, config in configs.items()]
     raise_all([SettingError(problem) for problem in problems if problem])
     return settings
@@ -215,7 +221,8 @@ def agents_of(implementation: str, game: str, choices: Mapping[str, Any]) -> str
 def end_setting(implementation: str) -> str:
     """Return the name of the setting that ends a run of this implementation if ``total_steps`` is not set."""
     family_spec = family(implementation)
-    return family_spec.replaced.get("epochs", "generations" if family_spec.learns_from == "evolution" else "epochs")
+    usual_name = "generations" if family_spec.learns_from == "evolution" else "epochs"
+    return family_spec.replaced.get("epochs", usual_name)
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
@@ -237,49 +244,61 @@ def _convert_to_field_type(item: type, value: Any) -> Any:
         return tuple(_convert_to_field_type(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    # `check` refuses integers that are too large for a float.
-    return float(value) if item is float and type(value) is int and abs(value) < 2**1000 else value
+    if item is float and type(value) is int and abs(value) < 2**1000:  # `check` refuses larger ones
+        return float(value)
+    return value
 
 
 def replaced_in(implementation: str) -> dict[str, str]:
     """Return setting -> replacement for settings of a run that this implementation does not use. The replacement is the
     name of the setting to use instead, or "" if there is none."""
-    family_spec, replacements = family(implementation), {}
+    family_spec = family(implementation)
+    replacements: dict[str, str] = {}
     for field in dataclasses.fields(RunConfig):
-        replacement_of = field.metadata["replaced"]  # ``learns_from`` of families without the setting -> replacement
-        if family_spec.learns_from in replacement_of:
-            replacements[field.name] = replacement_of[family_spec.learns_from]
-    return replacements | dict(family_spec.replaced)
+        replacement_by_learning = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
+        if family_spec.learns_from in replacement_by_learning:
+            replacements[field.name] = replacement_by_learning[family_spec.learns_from]
+    return {**replacements, **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
-    """Return setting -> reason for settings of the implementation, and of the agents that train on its proxy, that have
-    no effect in combination with the other settings. If several agents share a setting, because they are of one family,
-    it must have no effect for any of them."""
+    """Return setting -> reason for hyperparameters without effect in combination with the other settings. They are of
+    the implementation and, if it learns a proxy, also of the agents that train on it. A setting that several of these
+    agents share is only in the result if it has no effect for all of them."""
     family_spec = family(settings.run.implementation)
     if settings.proxy is None:
-        return _agent_reasons(family_spec, settings.agent, settings.lacks)
+        return _agent_reasons(family_spec, settings.agent, settings.missing_features)
     reasons = dict(family_spec.ineffective(settings.proxy))
     agents = parse_agents(settings.run.agent)
     # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
     sample_all = settings.proxy.retest_drawn
-    for first_agent, name_of_field, _ in split_by_family(settings.agent, agents):
+    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
         agent_family = family(first_agent)
-        configs = [config_of(settings.agent, name, agents) for name in agents if family(name) is agent_family]
-        all_reasons = [_agent_reasons(agent_family, config, settings.lacks, sample_all) for config in configs]
-        for field, reason in all_reasons[0].items():
-            if all(field in reasons_of_agent for reasons_of_agent in all_reasons):
-                reasons[name_of_field[field]] = reason
+        reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
+        for name in agents:
+            if family(name) is agent_family:
+                config = config_of(settings.agent, name, agents)
+                reasons_by_agent.append(_agent_reasons(agent_family, config, settings.missing_features, sample_all))
+        for field, reason in reasons_by_agent[0].items():
+            if all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
+                reasons[setting_of_field[field]] = reason  # such as PPO_lr
     return reasons
 
 
-def _agent_reasons(family_spec: Family, config: Any, lacks: Container[str], sample_all: bool = False) -> dict[str, str]:
-    """Return field -> reason for fields of one agent's ``config`` that have no effect. ``lacks`` are properties that
-    the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
-    required_part = {field.name: field.metadata["only_with"] for field in dataclasses.fields(config)}
-    missing = {name: f"there are no {part}" for name, part in required_part.items() if part in lacks}
-    is_fixed = not (sample_all or getattr(config, "vary_hp", True))  # only inner agents have ``vary_hp``
-    return dict(family_spec.ineffective(config)) | missing | reasons_by_setting((is_fixed, ("vary",), "vary_hp is off"))
+def _agent_reasons(
+    family_spec: Family, config: Any, missing_features: Container[str], sample_all: bool = False
+) -> dict[str, str]:
+    """Return field -> reason for fields of one agent's ``config`` that have no effect. ``missing_features`` are
+    properties that the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
+    reasons = dict(family_spec.ineffective(config))
+    for field in dataclasses.fields(config):
+        required_feature = field.metadata["only_with"]
+        if required_feature in missing_features:
+            reasons[field.name] = f"there are no {required_feature}"
+    varies = sample_all or getattr(config, "vary_hp", True)  # only agents that train on proxies have ``vary_hp``
+    if not varies:
+        reasons["vary"] = "vary_hp is off"
+    return reasons
 
 
 def effective_values(settings: Settings) -> dict[str, Any]:
@@ -290,7 +309,9 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     omitted |= kinds(type(settings.subcommand)).keys()
     if not settings.command:
         omitted.add("command")
-    omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}
+    for name in (end_setting(run.implementation), "total_steps"):
+        if values[name] is None:
+            omitted.add(name)
     return {name: value for name, value in values.items() if name not in omitted}
 
 

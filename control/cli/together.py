@@ -1,7 +1,7 @@
 """Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from control.cli.errors import missing_reason
@@ -9,7 +9,7 @@ from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
 from control.cli.words import FILM_WORDS
-from models.settings import SettingError, closest, kinds, names_with, raise_all
+from models.settings import SettingError, closest, names_with, raise_all
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
@@ -36,17 +36,22 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
         value = getattr(config, name) or ()
         paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
         for path in paths:
-            if os.path.exists(path):
-                continue
-            words = _words_for(name)
-            if path in words:
-                continue
-            folder, base = os.path.split(path)
-            files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-            siblings = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
-            similar = closest(base, siblings if folder else [*words, *siblings])
-            hint = f"; did you mean {os.path.join(folder, similar)!r}?" if similar else ""
-            yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
+            if not os.path.exists(path) and path not in _words_for(name):
+                similar = _similar_path(path, _words_for(name))
+                hint = f"; did you mean {similar!r}?" if similar else ""
+                yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
+
+
+def _similar_path(path: str, words: Sequence[str]) -> str | None:
+    """Return the path that the user probably meant by the missing ``path``: a file in the same folder with a similar
+    name or, without a folder, a similar word in ``words``. None if none is similar."""
+    folder, base = os.path.split(path)
+    files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    candidates = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
+    if not folder:
+        candidates = [*words, *candidates]
+    similar = closest(base, candidates)
+    return os.path.join(folder, similar) if similar else None
 
 
 def _words_for(name: str) -> list[str]:
@@ -55,7 +60,7 @@ def _words_for(name: str) -> list[str]:
         return []
     from understudy import pretrained  # with Gymnasium, which most command lines need not load
 
-    return [*pretrained(), *(FILM_WORDS if name == "film" else ())]
+    return [*pretrained(), *FILM_WORDS] if name == "film" else list(pretrained())
 
 
 def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
@@ -75,9 +80,10 @@ def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flag
             yield name, f" without --{flag.command}"
         elif command and not _uses_setting(command, flag):
             hint = ""
-            if command == "eval_agent" and flag.section != "run":
-                is_misnamed = name == "eval_episodes"
-                hint = "; did you mean '--num_eval_episodes'?" if is_misnamed else ": the checkpoint holds it"
+            if command == "eval_agent" and name == "eval_episodes":
+                hint = "; did you mean '--num_eval_episodes'?"
+            elif command == "eval_agent" and flag.section != "run":
+                hint = ": the checkpoint holds it"
             yield name, f" with --{command}{hint}"
         elif flag.required_flags and not _has_needed_setting(settings, flag):
             yield name, f" without {flag.required_flags}"
@@ -99,8 +105,9 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
     """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
-    changed: set[str] = set()
     for config in (settings.run, settings.subcommand):
         config_class = type(config)  # attributes of a dataclass are its defaults
-        changed |= {name for name in kinds(config_class) if getattr(config, name) != getattr(config_class, name)}
-    return not changed.isdisjoint(flag.meta["needs"])
+        for name in flag.meta["needs"]:
+            if hasattr(config, name) and getattr(config, name) != getattr(config_class, name):
+                return True
+    return False

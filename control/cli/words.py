@@ -38,10 +38,13 @@ def split(argv: Sequence[str]) -> list[Pair]:
     UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
-        flag, equals, value = ("--help" if word == "-h" else word).partition("=")
+        if word == "-h":
+            word = "--help"
+        flag, equals, value = word.partition("=")
         name = flag.removeprefix("--")
         if flag.startswith("--") and name:
-            pairs.append((re.sub(r"(?<=\w)-", "_", name), [value] if equals else []))
+            underscored = re.sub(r"(?<=\w)-", "_", name)
+            pairs.append((underscored, [value] if equals else []))
         elif pairs:
             _, words = pairs[-1]
             words.append(word)
@@ -66,7 +69,7 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
-        elif name == "command":
+        elif name == "command":  # allowed without a mapping: none
             if value not in (None, *NULL):
                 value_text = format_value(as_word(value))
                 raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
@@ -80,10 +83,11 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
 
 def one_word(name: str, words: Sequence[str]) -> str:
     """Return the only word in ``words``. Raises SettingError for none or several."""
-    if len(words) == 1:
-        return words[0]
-    problem = f"{name} is {format_value(' '.join(words))}; allowed: one value" if words else f"--{name} needs a value"
-    raise SettingError(problem, name)
+    if not words:
+        raise SettingError(f"--{name} needs a value", name)
+    if len(words) > 1:
+        raise SettingError(f"{name} is {format_value(' '.join(words))}; allowed: one value", name)
+    return words[0]
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
@@ -98,20 +102,26 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         return None
     if words == ["null"] and kind.item is str and not kind.is_list:  # None in Python, and null in a file, are no text
         raise value_error(flag.name, words[0], kind, flag.meta)
-    items = words
-    if not kind.is_list and len(words) > 1:
-        one_word(flag.name, words)  # raises the error
-    if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # other texts may contain commas
-        listed = ",".join(words).strip("[]() ").removesuffix(",")
-        items = listed.split(",") if listed else []
+    items = _list_items(flag, words) if kind.is_list else [one_word(flag.name, words)]
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        is_typed = all(isinstance(word, _ValueWord) for word in words)  # otherwise one text, as the user wrote it
-        value = words[0] if len(words) == 1 else tuple(words) if is_typed else " ".join(words)
+        value: Any = " ".join(words)  # as the user wrote it
+        if len(words) == 1:
+            value = words[0]
+        elif all(isinstance(word, _ValueWord) for word in words):  # a list of numbers in Python or in a file
+            value = tuple(words)
         error = value_error(flag.name, value, kind, flag.meta)
         raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
     return values if kind.is_list else values[0]
+
+
+def _list_items(flag: Flag, words: Sequence[str]) -> Sequence[str]:
+    """Return the items of a list that is given as ``words``, such as ``64,64``, ``64 64`` or ``[64, 64]``."""
+    if flag.kind.item is str and not flag.meta["choices"]:  # any text, which may contain commas
+        return words
+    text = ",".join(words).strip("[]() ").removesuffix(",")
+    return text.split(",") if text else []
 
 
 def as_word(value: Any, separator: str = " ") -> str:
@@ -120,24 +130,29 @@ def as_word(value: Any, separator: str = " ") -> str:
         value = value.item()
     if isinstance(value, list | tuple):
         return separator.join(map(as_word, value))
-    if value is None or isinstance(value, bool):
-        return _ValueWord({None: "null", True: "true", False: "false"}[value], value)
-    # str() refuses very long integers.
-    return _ValueWord(format_value(value), value) if isinstance(value, int | float) else str(value)
+    if value is None:
+        return _ValueWord("null", value)
+    if isinstance(value, bool):
+        return _ValueWord("true" if value else "false", value)
+    if isinstance(value, int | float):
+        return _ValueWord(format_value(value), value)  # str() refuses very long integers
+    return str(value)
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:
     """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
     property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
-    values |= {f"command.{name}": value for name, value in values.pop("command").items()}
+    for name, value in values.pop("command").items():
+        values[f"command.{name}"] = value
     valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
-        if name == end_setting(run.implementation) and value is None:
-            continue  # `total_steps` implies it
+        is_implied = name == end_setting(run.implementation) and value is None  # by `total_steps`
+        if is_implied or name in without:
+            continue
         flag = valid_flags[name]
-        if name not in without and (flag.meta["identity"] or as_word(value) != as_word(flag.default)):
+        if flag.meta["identity"] or as_word(value) != as_word(flag.default):
             items = value if isinstance(value, list) else [value]
             words += [f"--{name}", *(shlex.quote(as_word(item)) for item in items)]
     return " ".join(words)

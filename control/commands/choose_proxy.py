@@ -62,14 +62,15 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "figure", learning_curve(folder, look_of(run))
     if not module.is_over():
         return
-    generation, winner, rows = 0, module.mean.detach()[0], list[dict[str, Any]]()
+    generation, winner = 0, module.mean.detach()[0]
+    rows: list[dict[str, Any]] = []  # results of the re-evaluated means
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
         generation, winner, rows = _reevaluate(module, verbose)
     summary, outcome = _evaluate_winner(module, winner, verbose)
-    all_diverged = summary["failed"] == summary["agents"]
-    no_finite_mean = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
-    if all_diverged or no_finite_mean:
+    all_agents_diverged = summary["failed"] == summary["agents"]
+    all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
+    if all_agents_diverged or all_means_diverged:
         raise UserError(
             "the weights of all agents that judge the means are no longer finite, so the search has no winner; metrics "
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
@@ -111,26 +112,31 @@ def _scores_and_origin(
     fit (empty for a search), ``rows`` are results of `_reevaluate`, and ``summary`` is the held-out evaluation."""
     if fit:
         return {"fit": fit, "report": summary}, f"fitted to {fit['transitions']:,} transitions"
-    if not rows:  # a clone of a teacher
-        origin = f"made from {module.config.start_from}"
-    else:
-        # The last generation moves the mean once more, which gives it the next number.
-        origin = f"mean of generation {generation}" if generation <= module.epoch else "last mean"
-    scores = {"generation": generation, "generations": module.epoch, "report": summary, "second_test": rows}
-    steps = {"search_synthetic_steps": int(module.env_steps.sum()), "search_real_steps": module.real_steps}
-    return scores | steps, origin
+    scores = {
+        "generation": generation,
+        "generations": module.epoch,
+        "report": summary,
+        "second_test": rows,
+        "search_synthetic_steps": int(module.env_steps.sum()),
+        "search_real_steps": module.real_steps,
+    }
+    if not rows:  # a clone of a policy
+        return scores, f"made from {module.config.start_from}"
+    if generation > module.epoch:  # the last generation moves the mean once more, which gives it the next number
+        return scores, "last mean"
+    return scores, f"mean of generation {generation}"
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
-    count = module.config.report_agents
-    text = f"held-out evaluation of the winner with {count} fresh agents" if verbose else ""
-    with _progress_with_estimate(module, text, count) as watch:
-        outcome = _train_and_test(module, winner[None], "report", count, watch)  # [1, D]: one proxy
+    seeds = module.seeds_of("report", module.config.report_agents)
+    text = f"held-out evaluation of the winner with {len(seeds)} fresh agents" if verbose else ""
+    with _progress_with_estimate(module, text, len(seeds)) as watch:
+        outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_kinds > 1:
-        summary["each"] = by_kind(module.agents, module.seeds_of("report", count), outcome.scores)
+        summary["each"] = by_kind(module.agents, seeds, outcome.scores)
     return summary, outcome
 
 
@@ -138,31 +144,32 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
     actions and a teacher. The steps of these in the real environment are not counted as steps of the search."""
     run, config = module.settings.run, module.config
-    source, act = config.start_from, None
-    if source is not None and is_teacher(source):
-        act = teacher(source, run.gamename, module.stages.spaces)
-    baselines = Baselines.measure(run.gamename, run.seed, config.test_limit, act)
+    teacher_policy = None
+    if config.start_from is not None and is_teacher(config.start_from):
+        teacher_policy = teacher(config.start_from, run.gamename, module.stages.spaces)
+    baselines = Baselines.measure(run.gamename, run.seed, config.test_limit, teacher_policy)
     goal = config.solved_reward
     if goal is None:
         goal = spaces_of(run.gamename, config.test_limit).max_return
-    reaches_goal = goal is not None and float(outcome.scores.nanmean()) >= goal
     advice = family(run.implementation).advice(config)
-    progress = None
+    progress = _fitness_progress(module, outcome, goal)
+    return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
+
+
+def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
+    """Return the fitness of the first generation and of the winner (``outcome``). The verdict requires that the second
+    is higher. None if they cannot be compared, or if the search did not begin with random proxies."""
+    config = module.config
+    began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
     first_config = config.at(1)  # settings of the first generation
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
-    # The verdict requires that the winner's fitness exceeds the first generation's only in a search from random
-    # proxies. Agents that reach the goal cannot improve further if their final return is the fitness.
-    if (
-        module.epoch > 1
-        and source is None
-        and module.first_scores.isfinite().any()
-        and is_comparable
-        and not (config.objective == "final" and reaches_goal)
-    ):
-        num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
-        shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
-        progress = Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
-    return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
+    # Agents that reach the goal cannot improve further if their final return is the fitness.
+    is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
+    if not (began_at_random and is_comparable) or is_best:
+        return None
+    num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
+    shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
+    return Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
 
 
 def real_agents_text(module: ProxyModule) -> str:
@@ -188,10 +195,12 @@ def write_proxy(
 ) -> None:
     """Write a proxy with ``parameters [D]`` to ``path``. Its description has the settings that affect results, the
     ``scores``, and the command that makes it: ``text``, or by default the command of the run with these settings."""
-    without_outcome = {name for config in settings.configs for name in names_with(config, "outcome", False)}
+    omitted: set[str] = set()  # settings that do not affect results
+    for config in settings.configs:
+        omitted |= names_with(config, "outcome", False)
     description = {
-        "command": text or command_line(settings, without_outcome),
-        "settings": {name: value for name, value in effective_values(settings).items() if name not in without_outcome},
+        "command": text or command_line(settings, omitted),
+        "settings": {name: value for name, value in effective_values(settings).items() if name not in omitted},
         "scores": dict(scores),
     }
     game = settings.run.gamename
@@ -244,11 +253,11 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
     with _progress_with_estimate(module, text, len(entries) * count, module.config.retest_drawn) as watch:
         scores, agent_counts = test(module, means, count, watch)
-    rows, eligible_scores = [], []
+    rows: list[dict[str, Any]] = []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
         rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
-        eligible_scores.append(score if num_agents == count else -torch.inf)
-    best = eligible_scores.index(max(eligible_scores))
+    has_all_agents = torch.tensor([num_agents == count for num_agents in agent_counts])
+    best = int(scores.where(has_all_agents, -torch.inf).argmax())  # the first of equal ones
     _, generation, winner = entries[best]
     return generation, winner, rows
 
@@ -258,7 +267,8 @@ def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Wat
     tests in the second half of their training, and the number of agents of each mean, always ``count``. To break ties,
     a higher mean return in the tests adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
-    outcome = _train_and_test(module, means, "second test", count, watch, module.config.retest_drawn)
+    seeds = module.seeds_of("second test", count)
+    outcome = _train_and_test(module, means, seeds, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
     fractions = stays_solved(outcome.curve, module.config.solved_reward).view(shape).float().mean(1)  # [N]
     mean_returns = average(outcome, module.config).view(shape).nan_to_num(-torch.inf).mean(1)  # [N]
@@ -271,14 +281,15 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
     """Train ``count`` fresh agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
     diverged agents, and the number of agents of each mean. The number is smaller than ``count`` for a mean that could
     not exceed the first mean even if all further agents reached the environment's largest return."""
-    sample_all = module.config.retest_drawn
+    seeds, sample_all = module.seeds_of("second test", count), module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
-        outcome = _train_and_test(module, means, "second test", count, watch, sample_all)
-        return outcome.scores.view(len(means), count).nan_to_num(-torch.inf).mean(1), [count] * len(means)
+        outcome = _train_and_test(module, means, seeds, watch, sample_all)
+        returns = outcome.scores.view(len(means), count).nan_to_num(-torch.inf)
+        return returns.mean(1), [count] * len(means)
     # All agents of the first mean, then the other means in rounds of `_ROUND_AGENTS` agents.
     fraction = 1 / len(means)  # of the work, for each mean
-    outcome = _train_and_test(module, means[:1], "second test", count, watch_part(watch, 0, fraction), sample_all)
+    outcome = _train_and_test(module, means[:1], seeds, watch_part(watch, 0, fraction), sample_all)
     returns = torch.full((len(means), count), torch.nan)  # [N, agents]
     returns[0] = outcome.scores.nan_to_num(-torch.inf)
     agent_counts = [count] * len(means)
@@ -289,9 +300,7 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
         end = min(first + _ROUND_AGENTS, count)
         done = fraction + (1 - fraction) * first / count
         watch_round = watch_part(watch, done, (1 - fraction) * (end - first) / count)
-        outcome = _train_and_test(
-            module, means[candidates], "second test", count, watch_round, sample_all, (first, end)
-        )
+        outcome = _train_and_test(module, means[candidates], seeds[first:end], watch_round, sample_all)
         returns[candidates, first:end] = outcome.scores.view(len(candidates), -1).nan_to_num(-torch.inf)
         for index in candidates:
             agent_counts[index] = end
@@ -302,23 +311,13 @@ def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch |
 
 
 def _train_and_test(
-    module: ProxyModule,
-    means: Tensor,
-    name: str,
-    count: int,
-    watch: Watch | None,
-    sample_all: bool = False,
-    agent_range: tuple[int, int] | None = None,
+    module: ProxyModule, means: Tensor, seeds: list[int], watch: Watch | None, sample_all: bool = False
 ) -> Outcome:
-    """Train ``count`` fresh agents for ``steps_in_use`` steps on each of ``means [N, D]``, and test them. ``name``
-    determines their seeds, which are equal for all means. With ``agent_range = (first, end)``, only this slice of the
-    agents is trained. If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of
-    the outcome are the agents of the first mean, then of the second mean, and so on."""
-    steps = module.config.steps_in_use
-    first, end = agent_range or (0, count)
-    agent_seeds = module.seeds_of(name, count)[first:end]
-    proxies, seeds = means.repeat_interleave(len(agent_seeds), 0), agent_seeds * len(means)
-    outcome = module.workers.run(proxies, seeds, sample_all=sample_all, watch=watch, inner_steps=steps)
+    """Train agents of the ``seeds`` for ``steps_in_use`` steps on each of the proxies ``means [N, D]``, and test them.
+    If ``sample_all``, each agent has random hyperparameters even if ``vary_hp`` is False. Rows of the outcome are the
+    agents of the first mean, then of the second mean, and so on."""
+    proxies, steps = means.repeat_interleave(len(seeds), 0), module.config.steps_in_use
+    outcome = module.workers.run(proxies, seeds * len(means), sample_all=sample_all, watch=watch, inner_steps=steps)
     module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
 

@@ -28,7 +28,7 @@ from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import Outcome, fresh_seeds
 from control.films.recording import check_recording, film_evaluation
 from control.loops import recordings
-from control.loops.build import check_spaces, spaces_of, with_lacks
+from control.loops.build import check_spaces, spaces_of, with_missing_features
 from control.loops.loop import Loop
 from control.loops.process import configure_process
 from control.loops.rollout import Episodes
@@ -86,14 +86,14 @@ def evaluate(settings: Settings) -> int:
 
 
 def _check_source(settings: Settings, is_proxy: bool) -> None:
-    """Raise SettingError if the user set settings that have no effect on a proxy, or else on a checkpoint."""
+    """Raise SettingError if the user set settings that have no effect on a proxy (``is_proxy``), or on a checkpoint."""
     fresh_agents = settings_of_fresh_agents()
     if is_proxy:
-        unused, source = _CHECKPOINT_ONLY_SETTINGS & settings.explicit_names, "a proxy"
-        unused |= settings.changed.keys() - fresh_agents
+        source = "a proxy"
+        unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() - fresh_agents)
     else:
-        unused, source = _PROXY_ONLY_SETTINGS & settings.explicit_names, "a checkpoint, which holds its agent"
-        unused |= settings.changed.keys() & fresh_agents
+        source = "a checkpoint, which holds its agent"
+        unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() & fresh_agents)
     check_effects((name, f" with --eval_agent of {source}") for name in sorted(unused))
 
 
@@ -120,10 +120,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
             check_recording(loop_settings.run)
-        policy_text = ""
+        exported: Path | None = None
         if options.export is not None:
-            path = export_policy(loop.agents[0], played_settings, Path(options.export))
-            policy_text = f'understudy.Policy("{path}")' if path.suffix == ".safetensors" else str(path)
+            exported = export_policy(loop.agents[0], played_settings, Path(options.export))
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         epoch = checkpoint.run_state["epoch"]
         print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
@@ -145,7 +144,8 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
-        if policy_text:
+        if exported is not None:
+            policy_text = f'understudy.Policy("{exported}")' if exported.suffix == SUFFIX else str(exported)
             print(f"policy: {policy_text}")
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = checkpoint.path.stem  # of the file's name
@@ -188,8 +188,8 @@ def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: floa
     for mode in modes:
         results = loop.evaluate(episodes, sample=mode == "sampled")
         cells += _table_rows(mode, loop.seeds, results)
-        mean = float(results.returns.double().mean())
         if solved is not None:
+            mean = float(results.returns.double().mean())
             verdicts.append(f"mean {mode} return {number_text(mean)}, {solved_verdict(mean, solved)}")
     table = Table(cells)
     header, *rows = table.lines()
@@ -234,12 +234,14 @@ def _command_text(loop: Loop, settings: Settings) -> str:
         streams = Streams.from_name(loop.seeds, "command")
         policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
         commands = {name: policy.current_command()[name] for name in commands}
-    means = {name: float(value.mean()) for name, value in commands.items()} | settings.command
-    command_text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
+    means = {name: float(value.mean()) for name, value in commands.items()}
+    means |= settings.command
+    text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     if "return" in means and settings.agent.return_discount < 1:
-        command_text += " (discounted)"
-    note = " (mean of a distribution)" if settings.agent.eval_command == "sampled" else ""
-    return f"command {command_text}{note}; "
+        text += " (discounted)"
+    if settings.agent.eval_command == "sampled":
+        text += " (mean of a distribution)"
+    return f"command {text}; "
 
 
 def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
@@ -295,13 +297,17 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     is_reward_network = bool(kind.used_by)
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
-    sampled_names: dict[str, None] = {}  # without repetitions
+    agents_text = f"{options.num_agents} fresh {names} agents"
+    if options.real_baseline:
+        agents_text += " on each"
+    agents_text += f", seed {run.seed}"
+    sampled: dict[str, None] = {}  # without repetitions
     for agent in agents.values():
         if agent.vary_hp:
-            sampled_names |= dict.fromkeys(agent.vary)
-    sampled = f", sampled for each agent: {', '.join(sampled_names)}" if sampled_names else ""
-    agents_text = f"{options.num_agents} fresh {names} agents{' on each' if options.real_baseline else ''}"
-    print_wrapped(f"{agents_text}, seed {run.seed}{sampled}; {tests_per_agent} real test episodes per agent")
+            sampled |= dict.fromkeys(agent.vary)
+    if sampled:
+        agents_text += f", sampled for each agent: {', '.join(sampled)}"
+    print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
     print()
 
     train_and_print = functools.partial(_train_and_print, settings, proxy)
@@ -373,9 +379,13 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
     cells = (name, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
-    finite = {name: outcome.scores for name, outcome in outcomes.items() if outcome.scores.isfinite().any()}
-    if len(outcomes) > 1 and finite:
-        print(f"  {', '.join(f'{name} {float(scores.nanmean()):.1f}' for name, scores in finite.items())}")
+    means = [
+        f"{implementation} {float(outcome.scores.nanmean()):.1f}"
+        for implementation, outcome in outcomes.items()
+        if outcome.scores.isfinite().any()
+    ]
+    if len(outcomes) > 1 and means:
+        print(f"  {', '.join(means)}")
     if row["failed"]:
         print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
     if "stays" in row:
@@ -383,9 +393,9 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return the config ``agent`` for training on the real environment: with one environment, updates after the first
-    episode, exploration that decays by episodes, and a replay buffer for all steps. Agents without one of these
-    settings keep their config in this respect."""
+    """Return a copy of the config ``agent`` for training on the real environment: with one environment, updates after
+    the first episode, exploration that decays by episodes, and a replay buffer for all steps, if it has these
+    settings."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
@@ -412,23 +422,25 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):
         implementations = parse_agents(names)
-    names_of_class = names_in(config_classes(implementations))  # config class -> field -> flag
+    flags_of_fields = names_in(config_classes(implementations))  # config class -> field -> flag, such as PPO_lr
     agents: dict[str, Any] = {}
     reasons: dict[str, list[str | None]] = {}  # changed flag -> for each implementation why it has no effect, or None
     for name in implementations:
-        flag_of_field: dict[str, str] = {}  # changed fields only
-        for field, family_flag in names_of_class[family(name).config].items():
-            for flag in (field, family_flag):  # ``PPO_lr``, for the family, overrides ``lr``, for all families
-                if flag in changed:
-                    flag_of_field[field] = flag
-        agents[name] = agent_settings(proxy, name, {field: changed[flag] for field, flag in flag_of_field.items()})
+        changed_flags: dict[str, str] = {}  # field -> flag
+        for field, family_flag in flags_of_fields[family(name).config].items():
+            if family_flag in changed:
+                changed_flags[field] = family_flag
+            elif field in changed:  # a flag for all families
+                changed_flags[field] = field
+        agents[name] = agent_settings(proxy, name, {field: changed[flag] for field, flag in changed_flags.items()})
         check_spaces(run_config, agent_class(name), spaces, name)
         run_alone = dataclasses.replace(run_config, agent=name)
         evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
-        reason_of_field = ineffective(with_lacks(evaluated, spaces))
-        for field, flag in flag_of_field.items():
-            reasons.setdefault(flag, []).append(reason_of_field.get(field))
-    check_effects((flag, f": {texts[0]}") for flag, texts in sorted(reasons.items()) if all(texts))
+        reasons_of_fields = ineffective(with_missing_features(evaluated, spaces))
+        for field, flag in changed_flags.items():
+            reasons.setdefault(flag, []).append(reasons_of_fields.get(field))
+    without_effect = {flag: texts[0] for flag, texts in sorted(reasons.items()) if all(texts)}
+    check_effects((flag, f": {reason}") for flag, reason in without_effect.items())
     return agents
 
 
@@ -488,9 +500,9 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     config_class = family(name).config
     if config_class in saved_names:
         agents_of_family = [agent for agent in searched_agents if family(agent).config is config_class]
-        distinguishing = set() if agents_of_family == [name] else overridden_names(name)
+        excluded = set() if agents_of_family == [name] else overridden_names(name)
         for field, saved_name in saved_names[config_class].items():
-            if saved_name in saved_settings and field not in distinguishing:
+            if saved_name in saved_settings and field not in excluded:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
         values |= _values_for_other_family(proxy, saved_settings, searched_agents[0], name)
@@ -509,34 +521,39 @@ def _values_for_other_family(
     field gets the value of the proxy's preset if the preset has another value for it than for the searched agent, or
     if the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without choices that the
     family of ``name`` does not have."""
-    keys = [key for key in ("preset", "proxy", "first_states") if hasattr(proxy.config, key)]
-    choices = {key: getattr(proxy.config, key) for key in keys}
-    choices["agent"] = ",".join(dict.fromkeys((searched_agent, name)))
+    choices = {"agent": ",".join(dict.fromkeys((searched_agent, name)))}
+    for key in ("preset", "proxy", "first_states"):
+        if hasattr(proxy.config, key):
+            choices[key] = getattr(proxy.config, key)
     try:
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
     except SettingError:  # the preset does not permit both agents
         preset_values = {}
-
-    def preset_value(agent_name: str, key: str, default: Any) -> Any:
-        """Return the value of a field with the prefix of the agent's family (``PPO_lr``), else the value for all
-        agents (``lr``), else the default."""
-        names = [*(f"{implementation}_{key}" for implementation in family(agent_name).implementations), key]
-        return next((preset_values[name] for name in names if name in preset_values), default)
-
-    searched_fields = dataclasses.fields(family(searched_agent).config)
-    searched_choices = {field.name: {*field.metadata["choices"]} for field in searched_fields}
+    searched_fields = {field.name: field for field in dataclasses.fields(family(searched_agent).config)}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
-        key, allowed = field.name, {*field.metadata["choices"]}
-        value, searched_value = (preset_value(agent, key, field.default) for agent in (name, searched_agent))
-        is_new = key not in searched_choices and bool({key, f"{name}_{key}"} & preset_values.keys())
-        if is_new or value != searched_value:
+        key = field.name
+        value = _preset_value(preset_values, name, field)
+        is_in_preset = key in preset_values or f"{name}_{key}" in preset_values
+        is_new = is_in_preset and key not in searched_fields
+        if is_new or value != _preset_value(preset_values, searched_agent, field):
             values[key] = value
         elif key in saved_settings:
             saved = saved_settings[key]
-            # Without choices, any value in the range of the setting is allowed.
-            foreign = searched_choices.get(key, set()) - allowed if allowed else ()
-            items = [item for item in (saved if isinstance(saved, list) else [saved]) if item not in foreign]
-            if items:
-                values[key] = items if isinstance(saved, list) else saved
+            foreign: set[Any] = set()  # choices that only the searched agent has
+            if field.metadata["choices"] and key in searched_fields:
+                foreign = {*searched_fields[key].metadata["choices"]} - {*field.metadata["choices"]}
+            if isinstance(saved, list):
+                saved = [item for item in saved if item not in foreign]
+            if saved != [] and (isinstance(saved, list) or saved not in foreign):
+                values[key] = saved
     return values
+
+
+def _preset_value(preset_values: Mapping[str, Any], agent_name: str, field: "dataclasses.Field[Any]") -> Any:
+    """Return the preset's value of a field for an agent: the one with the prefix of its family (``PPO_lr``), else the
+    one for all agents (``lr``), else the field's default."""
+    for implementation in family(agent_name).implementations:
+        if f"{implementation}_{field.name}" in preset_values:
+            return preset_values[f"{implementation}_{field.name}"]
+    return preset_values.get(field.name, field.default)

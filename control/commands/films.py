@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from control.cli.colour import note
 from control.cli.progress import progress
@@ -31,30 +31,40 @@ UNTRAINED, REAL = FILM_WORDS
 Source = Proxy | Checkpoint
 
 
+class Entry(NamedTuple):
+    """A word after ``--film``, and the proxy or checkpoint of its agent. ``role`` is the word if it is `untrained` or
+    `real`, else ""."""
+
+    word: str
+    source: Source
+    role: str
+
+
 def film_side_by_side(settings: Settings) -> int:
     """Write the film as mp4 and GIF, and print its agents and returns. Returns 0."""
     run, film_out = settings.run, settings.subcommand.film_out
     configure_process(run)
-    sources = _sources(settings.subcommand.film)
-    first_word, first_source, _ = sources[0]
-    game = _game_of_source(first_source)
-    for word, source, _ in sources:
-        if _game_of_source(source) != game:
-            mismatch = f"{first_word!r} is of {game}, {word!r} of {_game_of_source(source)}"
+    entries = _entries(settings.subcommand.film)
+    first = entries[0]
+    game = _game_of_source(first.source)
+    for entry in entries:
+        other_game = _game_of_source(entry.source)
+        if other_game != game:
+            mismatch = f"{first.word!r} is of {game}, {entry.word!r} of {other_game}"
             raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
-    if "agent" in settings.explicit_names and not any(isinstance(source, Proxy) for _, source, _ in sources):
+    if "agent" in settings.explicit_names and not any(isinstance(entry.source, Proxy) for entry in entries):
         check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
     limit = run.time_limit
-    if limit is None and isinstance(first_source, Proxy):
-        limit = first_source.config.test_limit
-    elif limit is None and isinstance(first_source, Checkpoint):
-        limit = first_source.settings.run.time_limit
+    if limit is None and isinstance(first.source, Proxy):
+        limit = first.source.config.test_limit
+    elif limit is None and isinstance(first.source, Checkpoint):
+        limit = first.source.settings.run.time_limit
     check_film(game, limit, "film")
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
         stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
-        actors = [_actor(settings, source, role, stack) for _, source, role in sources]
+        actors = [_actor(settings, entry.source, entry.role, stack) for entry in entries]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, with_gif=True, watch=watch)
     for actor, returns in zip(actors, actor_returns, strict=True):
@@ -63,27 +73,29 @@ def film_side_by_side(settings: Settings) -> int:
     return 0
 
 
-def _sources(words: Sequence[str]) -> list[tuple[str, Source, str]]:
-    """Return a tuple ``(word, source, role)`` for each of the ``words`` of ``--film``. A word is a file, with the role
-    "" and its proxy or checkpoint as the source. Or it is `untrained` or `real`: then it is also the role, and the
-    source is from the last file before it, or else from the first file. Raises SettingError if no word is a file, or if
-    the source of `real` is no proxy."""
+def _entries(words: Sequence[str]) -> list[Entry]:
+    """Return an entry for each of the ``words`` of ``--film``: files, `untrained` and `real`. The source of the latter
+    two is the last file before them, or else the first file. Raises SettingError if no word is a file, or if the source
+    of `real` is no proxy."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
-    sources_by_word = {word: proxy_or_checkpoint(word) for word in files}
-    for word, source in sources_by_word.items():
+    sources = {word: proxy_or_checkpoint(word) for word in files}
+    for word, source in sources.items():
         note_other_versions(word, source.path, "film")
-    latest_source, sources = sources_by_word[files[0]], []
+    latest_source = sources[files[0]]
+    entries: list[Entry] = []
     for word in words:
-        latest_source = sources_by_word.get(word, latest_source)
-        role = "" if word in files else word
-        if role == REAL and not isinstance(latest_source, Proxy):
+        if word in sources:
+            latest_source = sources[word]
+            entries.append(Entry(word, latest_source, role=""))
+            continue
+        if word == REAL and not isinstance(latest_source, Proxy):
             line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
-        sources.append((word, latest_source, role))
-    return sources
+        entries.append(Entry(word, latest_source, role=word))
+    return entries
 
 
 def _game_of_source(source: Source) -> str:
@@ -102,24 +114,26 @@ def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor that plays the agent of a source in a role (`_sources`): the agent of a checkpoint, or an agent
+    """Return the actor that plays the agent of a source in a role (`Entry`): the agent of a checkpoint, or an agent
     that trains on a proxy here. ``stack`` closes the environments of checkpoints."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
-        name, agent = next(iter(agents.items()))
-        if len(agents) > 1 and not role:
-            note(f"the film has {name} only, the first of {', '.join(agents)}; --agent selects another")
-        return _train_actor(run, name, agent, role, source)
+        first_name, *other_names = agents
+        if other_names and not role:
+            note(f"the film has {first_name} only, the first of {', '.join(agents)}; --agent selects another")
+        return _train_actor(run, first_name, agents[first_name], role, source)
     trained_settings = source.settings.replace(num_workers=1, eval_episodes=1)
-    trained, loop = trained_settings.run, trained_loop(source, trained_settings, run.seed)
+    trained = trained_settings.run
+    loop = trained_loop(source, trained_settings, run.seed)
     stack.callback(loop.close)
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
     if role == UNTRAINED:  # if agents follow commands, it gets the commands of the trained agent
         commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
-        untrained_settings = trained_settings.replace(command=commands | trained_settings.command)
-        loop, caption = build_loop(untrained_settings, for_training=False), f"{trained.implementation}, untrained"
+        untrained_settings = trained_settings.replace(command={**commands, **trained_settings.command})
+        loop = build_loop(untrained_settings, for_training=False)
+        caption = f"{trained.implementation}, untrained"
         stack.callback(loop.close)
     streams = Streams.from_name([run.seed] * len(loop.seeds), "film, actions")
     return Actor(lambda: loop.policy(streams.fork()), caption)  # a new policy, with new streams, for each episode

@@ -30,8 +30,9 @@ def import_proxy(settings: Settings) -> int:
     agent = original.agents.get("agent", agents_of(implementation, game, choices))
     _, config = agent_and_proxy_defaults(implementation, game, choices, agent)
     # The default settings of searches may scale inputs and outputs; the original does not.
-    unscaled = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
-    config = dataclasses.replace(config, **unscaled | original.settings, proxy=original.kind)
+    changes = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
+    changes |= original.settings
+    config = dataclasses.replace(config, **{**changes, "proxy": original.kind})
     try:
         check(config)
         parameters, views = files.zero_parameters(config, spaces)
@@ -49,7 +50,7 @@ def import_proxy(settings: Settings) -> int:
         line = f"import_proxy: {str(proxy_path)!r} exists; move it away, or give another --logdir"
         raise SettingError(line, "import_proxy")
     proxy_path.parent.mkdir(parents=True, exist_ok=True)
-    description = {"settings": {"agent": agent} | original.agents, "imported_from": path.name}
+    description = {"settings": {"agent": agent, **original.agents}, "imported_from": path.name}
     files.save(proxy_path, parameters, config=config, spaces=spaces, game=game, description=description)
     lines = [("proxy", proxy_path), ("which is", f"{original.kind} of {game}")]
     show_next(lines, [command(settings, "--eval_agent", proxy_path)])

@@ -15,10 +15,12 @@ def check_hub(name: str) -> None:
     """Raise SettingError if ``name`` is not a valid name on the hub, or if nobody is logged in."""
     from huggingface_hub import get_token
 
-    problem = "" if get_token() else "but nobody is logged in: type hf auth login, or set HF_TOKEN"
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII) or re.search(r"--|\.\.", name):
-        problem = "no name on the hub; allowed: user/name, of letters, digits and single '-', '_' and '.'"
-    if problem:
+    has_form = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name, re.ASCII)  # user/name
+    if not has_form or "--" in name or ".." in name:
+        allowed = "user/name, of letters, digits and single '-', '_' and '.'"
+        raise SettingError(f"push_to_hub is {name!r}, no name on the hub; allowed: {allowed}", "push_to_hub")
+    if not get_token():
+        problem = "but nobody is logged in: type hf auth login, or set HF_TOKEN"
         raise SettingError(f"push_to_hub is {name!r}, {problem}", "push_to_hub")
 
 
@@ -33,8 +35,10 @@ def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[
     table = "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items())
     tags = json.dumps(["reinforcement-learning", *title.split(" on ")])
     with tempfile.TemporaryDirectory() as path:
-        write(folder := Path(path))
-        call = f'understudy.{"Policy" if (folder / AGENT).exists() else "load"}("hf://{name}")'
+        folder = Path(path)
+        write(folder)
+        function = "Policy" if (folder / AGENT).exists() else "load"
+        call = f'understudy.{function}("hf://{name}")'
         card = f"---\nlibrary_name: understudy\ntags: {tags}\n---\n\n# {title}\n\n| | |\n|---|---|\n{table}\n"
         card += f"\n```\n{result}\n```\n\n```python\nimport understudy\n\n{call}\n```\n"
         (folder / "README.md").write_text(card, encoding="utf-8")

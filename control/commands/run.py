@@ -223,9 +223,14 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         problem = "the file exists; allowed: a new file"
     if network is None or problem:
         raise SettingError(f"export is {str(path)!r}; {problem}", "export")
-    bounds = {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high}
-    header: dict[str, Any] = {"game": run.gamename, "implementation": run.implementation, "actions": bounds}
-    header |= {"cells": agent.spaces.one_hot, "activations": network.activations, "head": network.head}
+    header: dict[str, Any] = {
+        "game": run.gamename,
+        "implementation": run.implementation,
+        "actions": {"n": actions.n} if isinstance(actions, Discrete) else {"low": actions.low, "high": actions.high},
+        "cells": agent.spaces.one_hot,
+        "activations": network.activations,
+        "head": network.head,
+    }
     tensors: dict[str, torch.Tensor] = {}
     for i, layer in enumerate(network.layers):
         for name, tensor in zip(PARTS, layer, strict=False):  # only some layers have gates, the last two parts

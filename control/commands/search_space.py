@@ -129,7 +129,7 @@ def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
     if settings.proxy is not None:
         trial_values["num_seeds"] = 1  # a trial runs one search for each seed, one after another
     trial = from_dict(trial_values | _with_hidden_sizes(values, settings))
-    return dataclasses.replace(trial, lacks=settings.lacks)
+    return dataclasses.replace(trial, missing_features=settings.missing_features)
 
 
 def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -148,7 +148,8 @@ def _published_file(settings: Settings) -> Path:
     names = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
     names += [name, name.partition("-")[0]]  # "rcp-r", then "rcp"
     for file_name in names:
-        if (path := folder / f"search_{file_name}.yaml").exists():
+        path = folder / f"search_{file_name}.yaml"
+        if path.exists():
             return path
     raise SettingError(f"search_space: none is published for {implementation}; give a file with --search_space")
 
@@ -175,7 +176,9 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
     if name not in SHAPE and kind != "log1m":
         values = [trial.value(name) for trial in trials]  # with the type of the setting
-    return Dimension(name, "loguniform" if kind == "logspace" else kind, tuple(dict.fromkeys(values)), count)
+    if kind == "logspace":
+        kind = "loguniform"  # with a count
+    return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
 
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
@@ -183,12 +186,11 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
     are texts, because files are read as text. Raises SettingError if the setting has no such dimension."""
     if isinstance(entry, list):
         entry = {"choice": entry}
-    item = flag.kind.item
-    is_number = item in (int, float) and not flag.kind.is_list
-    # The kinds of ranges for the type of this setting: all for floats, ranges of whole numbers for integers.
-    ranges = [
-        kind for kind, (_, types) in KINDS.items() if types and is_number and (item is float or types == (int, int))
-    ]
+    ranges: list[str] = []  # the kinds of ranges for the type of this setting
+    if flag.kind.item is float and not flag.kind.is_list:
+        ranges = [kind for kind, (_, types) in KINDS.items() if types]
+    elif flag.kind.item is int and not flag.kind.is_list:
+        ranges = [kind for kind, (_, types) in KINDS.items() if types == (int, int)]
     if not isinstance(entry, dict) or len(entry) != 1:
         allowed = " or ".join(["a list of choices", *ranges])
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
@@ -215,12 +217,15 @@ def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, floa
     grid, 0 for other ranges. Raises SettingError if the arguments are not valid."""
     allowed, types = KINDS[kind]
     try:
-        low, high, *counts = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
+        numbers = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]
+        low, high, count = numbers if kind == "logspace" else (*numbers, 0)
         if kind == "logspace":
             low, high = 10.0**low, 10.0**high
+        is_ordered = -math.inf < low < high < math.inf
         has_logarithm = low > 0 or not kind.startswith("log")
-        if -math.inf < low < high < math.inf and has_logarithm and min(counts, default=2) >= 2:
-            return low, high, sum(counts)  # only a grid has a count
+        has_ends = count >= 2 or kind != "logspace"  # a grid has two points or more
+        if is_ordered and has_logarithm and has_ends:
+            return low, high, count
     except (ValueError, TypeError, OverflowError):
         pass  # no numbers: the error below
     text = ", ".join(map(str, arguments))

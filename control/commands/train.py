@@ -56,26 +56,28 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     run = settings.run
     configure_process(run)
     check_outputs(run)
-    previous_runs = run_dir.version_folders(run_dir.parent(run)) if run.resume else []
-    if previous_runs:
-        folder = previous_runs[-1]  # the newest
-        with run_dir.locked(folder):  # before reading, so that no other process writes to it
-            if (checkpoint_path := folder / run_dir.LAST_CHECKPOINT).exists():
-                checkpoint = checkpoints.load(checkpoint_path, resume=True)
-                module = build_module(_resumed_settings(settings, checkpoint))
-                module.restore(checkpoint)
-                return folder, _train_in(folder, module, callbacks, verbose)
-        resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
-        hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
-        warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
-    initial_checkpoint = checkpoints.load(run.reload) if run.reload else None
-    if run.reload and initial_checkpoint:
+    if run.resume:
+        previous_runs = run_dir.version_folders(run_dir.parent(run))
+        if not previous_runs:
+            warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
+        else:
+            folder = previous_runs[-1]  # the newest
+            checkpoint_path = folder / run_dir.LAST_CHECKPOINT
+            with run_dir.locked(folder):  # before reading, so that no other process writes to it
+                if checkpoint_path.exists():
+                    checkpoint = checkpoints.load(checkpoint_path, resume=True)
+                    module = build_module(_resumed_settings(settings, checkpoint))
+                    module.restore(checkpoint)
+                    return folder, _train_in(folder, module, callbacks, verbose)
+            warning(f"{folder.name} ended before its first checkpoint, so this starts anew")
+        settings = settings.replace(resume=False)
+    initial_checkpoint: Checkpoint | None = None
+    if run.reload:
+        initial_checkpoint = checkpoints.load(run.reload)
         note_other_versions(run.reload, initial_checkpoint.path, "reload")
-    module = build_module(settings.replace(resume=False) if run.resume else settings)
+    module = build_module(settings)
     if initial_checkpoint and isinstance(module, AgentModule):
         module.load_weights(initial_checkpoint)
-    if run.resume and not previous_runs:
-        warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
     folder = run_dir.create(run)
     with run_dir.locked(folder, new=True):
         try:
@@ -207,25 +209,25 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     """Return the settings of the interrupted run, with the user's values (``settings``) for settings that may change
     when a run resumes. Raises SettingError if the user changes another setting."""
     previous, explicit_names = checkpoint.settings, settings.explicit_names
-    previous_values, new_values = as_dict(previous), as_dict(settings)
+    old_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
     # ``quit_when_solved`` decides whether a new target_return ends the search.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
-    advice = "leave it out, or start a new run without --resume"
-    errors = []
-    for name in sorted((explicit_names & previous_values.keys()) - changeable):
-        old, new = previous_values[name], new_values[name]
-        if old != new:
-            errors.append(SettingError(f"{name} is {new!r}, but the run to resume has {old!r}; {advice}"))
+    errors: list[SettingError] = []
+    for name in sorted((explicit_names & old_values.keys()) - changeable):
+        if old_values[name] != new_values[name]:
+            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
+            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume"))
     raise_all(errors)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
         changes[end_name] = new_values[end_name]  # null by default, because total_steps ends the run
-    return dataclasses.replace(previous.replace(**changes | {"resume": False}), imports=settings.imports)
+    changes["resume"] = False
+    return dataclasses.replace(previous.replace(**changes), imports=settings.imports)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
@@ -247,7 +249,8 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
         if math.isfinite(module.best):
             metrics = run_dir.read_metrics(folder / "metrics.csv")
             lines.append(("best", _best_score_text(module, folder, metrics)))
-            if last_score := _last_score_text(module, metrics):
+            last_score = _last_score_text(module, metrics)
+            if last_score:
                 lines.append(("last", last_score))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
@@ -266,29 +269,23 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
-    more)``. If the return that solves the environment is unknown, compare the score with the first score of the run. If
-    the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of metrics.csv."""
-    loop, num_seeds = module.loop, len(module.seeds)
+    more)``. If the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of
+    metrics.csv."""
+    loop = module.loop
     best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
     text, is_greedy = f"{loop.score_name} {number_text(module.best)}", loop.score_tag == GREEDY
     if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
         epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
         if epoch in greedy_means:
             first = greedy_means[epoch]
-            text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(2 * module.best - first)})"
+            second = 2 * module.best - first
+            text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(second)})"
     if "return" not in loop.score_name:
         return text
     solved = solved_return(module.settings.run.gamename)
-    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
     if solved is not None:
         text += f", {solved_verdict(module.best, solved)}"
-    elif len(scores) > num_seeds:
-        first_score = sum(scores[:num_seeds]) / num_seeds
-        comparison = "better than" if module.best > first_score else "no better than"
-        if module.best == first_score:
-            comparison = "as good as"
-        text += f", {comparison} the first ({number_text(first_score)})"
-    if not is_greedy and greedy_means and num_seeds == 1:
+    if not is_greedy and greedy_means and len(module.seeds) == 1:
         text += f"; best greedy return {number_text(max(greedy_means.values()))}"
     return text
 
@@ -297,10 +294,11 @@ def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) ->
     """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
     "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
     greedy_means = _greedy_means(metrics)
-    last_epoch = max(greedy_means, default=0)
-    if module.loop.score_tag != GREEDY or not greedy_means or greedy_means[last_epoch] >= module.best:
+    if not greedy_means or module.loop.score_tag != GREEDY:
         return ""
-    return f"{number_text(greedy_means[last_epoch])} after epoch {last_epoch}"
+    last_epoch = max(greedy_means)
+    last_mean = greedy_means[last_epoch]
+    return f"{number_text(last_mean)} after epoch {last_epoch}" if last_mean < module.best else ""
 
 
 def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
@@ -316,20 +314,22 @@ def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
     filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
-    time_text, is_search = time_in_words(seconds), isinstance(module, ProxyModule)
-    if seconds_after >= 1 and (is_search or module.settings.run.record):
-        time_text += f", {'evaluated' if is_search else 'filmed'} in {time_in_words(seconds_after)}"
-    plural = "" if module.epoch == 1 else "s"
-    epochs = f"{module.epoch} {module.unit}{plural}"
     num_steps, kind = module.steps_a_seed(), module.steps_kind
     if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
         num_steps, kind = module.real_steps, "real"
     steps = f"{num_steps:,} {kind} steps"
     if len(module.seeds) > 1:
-        mean_of = "a mean of " if len(set(module.env_steps.tolist())) > 1 else ""
         total = int(module.env_steps.sum())
-        steps = f"{mean_of}{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
-    return f"{epochs}, {steps} in {time_text}"
+        steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
+        if len(set(module.env_steps.tolist())) > 1:
+            steps = f"a mean of {steps}"
+    plural = "" if module.epoch == 1 else "s"
+    text = f"{module.epoch} {module.unit}{plural}, {steps} in {time_in_words(seconds)}"
+    if seconds_after >= 1 and isinstance(module, ProxyModule):
+        text += f", evaluated in {time_in_words(seconds_after)}"
+    elif seconds_after >= 1 and module.settings.run.record:
+        text += f", filmed in {time_in_words(seconds_after)}"
+    return text
 
 
 def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:

@@ -38,7 +38,7 @@ from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
-from models.settings import SettingError, UserError, raise_all
+from models.settings import SettingError, UserError
 
 METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
 EVALUATED = (GREEDY, SAMPLED)  # measurements of trials that train agents
@@ -94,10 +94,10 @@ class Search:
         if self.settings.subcommand.resume_search:
             self._read_trials()
             return
-        run, search_config = self.settings.run, dataclasses.asdict(self.settings.subcommand)
-        tuning = {name: value for name, value in search_config.items() if name not in ("search_space", "resume_search")}
-        # `to_yaml` omits the settings of tuning.
-        values = yaml.safe_load(to_yaml(self.settings)) | tuning | {"num_seeds": run.num_seeds, "seed": run.seed}
+        run = self.settings.run
+        tuning = dataclasses.asdict(self.settings.subcommand)  # which `to_yaml` omits
+        del tuning["search_space"], tuning["resume_search"]
+        values = {**yaml.safe_load(to_yaml(self.settings)), **tuning, "num_seeds": run.num_seeds, "seed": run.seed}
         atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(values, sort_keys=False))
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
@@ -106,10 +106,18 @@ class Search:
         """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError."""
 
         def saved_trial(record: Mapping[str, Any]) -> Trial:
-            number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
-            status = record["status"] if record["status"] in ENDED else "interrupted"
-            results = dict(record["last"]), dict(record["best"]), list(record["course"])
-            return Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), raw, status, *results)
+            number = int(record["number"])
+            raw = {name: record["raw"][name] for name in self.space.dimensions}
+            return Trial(
+                number,
+                self.folder / f"trial_{number}",
+                values=self.space.decode(raw),
+                raw=raw,
+                status=record["status"] if record["status"] in ENDED else "interrupted",
+                last=dict(record["last"]),
+                best=dict(record["best"]),
+                course=list(record["course"]),
+            )
 
         _, trials = read_trials(self.folder, "resume", self._dimensions, saved_trial)
         self.trials = {trial.number: trial for trial in trials}
@@ -155,7 +163,8 @@ class Search:
         trial.course.append([metrics[measure], metrics[METRIC]])
         is_better = metrics[METRIC] > trial.score  # False for NaN
         if is_better or SEARCHES in metrics:
-            trial.best, trial.values, trial.raw = trial.last, self.space.decode(raw), dict(raw)
+            trial.best = trial.last
+            trial.raw, trial.values = dict(raw), self.space.decode(raw)
             if self.scored[0] is trial:
                 message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
                 self._print(f"trial {number}: {message}  ({self._text(trial)})")
@@ -165,7 +174,8 @@ class Search:
         """Record that a trial ended. If a ``problem`` ended it, its status becomes ``status``."""
         trial = self.trials[number]
         if problem:
-            trial.status, text = status, f"{status}: {problem}"
+            trial.status = status
+            text = f"{status}: {problem}"
             self.problems.append(problem)
         else:
             trial.status = "finished" if self._is_complete(trial) else "stopped early"
@@ -212,7 +222,8 @@ class Search:
         """Write the files, and print the results and commands to type next. Returns 0, or 130 if ``interrupted``.
         Raises UserError if no trial was evaluated, unless ``interrupted``."""
         for trial in self.trials.values():
-            trial.status = "interrupted" if trial.status == "running" else trial.status
+            if trial.status == "running":
+                trial.status = "interrupted"
         self.write()
         best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
@@ -244,20 +255,23 @@ class Search:
     def _print_counts(self, interrupted: bool) -> None:
         """Print the number of trials, the time of the search and the number of trials with each status."""
         statuses = [trial.status for trial in self.trials.values()]
-        counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "none begun"
+        counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
         trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
         minutes = (time.monotonic() - self.started) / 60
-        print(f"\n{'interrupted: ' if interrupted else ''}{trials} in {minutes:.1f} minutes ({counts})")
+        prefix = "interrupted: " if interrupted else ""
+        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
 
     def _print_best(self, best: Sequence[Trial]) -> None:
         """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
         short_names = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
         rows = [["  best", METRIC, *short_names, "epoch" if self.settings.proxy is None else "generations"]]
         for trial in best:
-            scores = (f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated))
+            scores = [f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated)]
             rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
-        for line, values in zip(Table(rows).lines(), ["", *map(self._text, best)], strict=True):
-            print(f"{line}  {values}".rstrip())
+        header, *lines = Table(rows).lines()
+        print(header.rstrip())
+        for line, trial in zip(lines, best, strict=True):
+            print(f"{line}  {self._text(trial)}".rstrip())
 
     def _text(self, trial: Trial) -> str:
         """Return the hyperparameters of a trial as text, without hyperparameters that do not vary."""
@@ -368,21 +382,20 @@ def with_trial_defaults(settings: Settings) -> Settings:
             line = f"tune_objective is {objective!r}, but {run.implementation} trains agents, whose trials"
             raise SettingError(f"{line} are judged by their returns; allowed: null", "tune_objective")
         return settings
+    if objective is None:
+        can_count_generations = proxy.solved_reward is not None and proxy.generations is not None
+        objective = "generations" if run.implementation == "SE" and can_count_generations else "score"
     defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
-    changes: dict[str, Any] = {}
-    can_count_generations = run.implementation == "SE" and None not in (proxy.solved_reward, proxy.generations)
-    objective = objective or ("generations" if can_count_generations else "score")
+    changes: dict[str, Any] = {"tune_objective": objective}
     if objective != "score":
-        end = "generations" if objective == "generations" else "total_steps"
-        missing = [name for name in ("solved_reward", end) if settings.value(name) is None]
-        lines = [
-            f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score" for name in missing
-        ]
-        raise_all([SettingError(line, "tune_objective") for line in lines])
+        for name in ("solved_reward", "generations" if objective == "generations" else "total_steps"):
+            if settings.value(name) is None:
+                line = f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score"
+                raise SettingError(line, "tune_objective")
         changes["quit_when_solved"] = True
         defaults["eval_every"] = 1  # to end with the generation that solves the task
     changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}
-    return settings.replace(**changes, tune_objective=objective)
+    return settings.replace(**changes)
 
 
 def run_searches(settings: Settings, repeats: int, objective: str, folder: Path, report: Reporter) -> None:
@@ -393,8 +406,10 @@ def run_searches(settings: Settings, repeats: int, objective: str, folder: Path,
     with trial_log(folder, settings.run):
         for seed in range(settings.run.seed, settings.run.seed + repeats):
             outcomes.append(_run_search(settings.replace(seed=seed), objective, folder / f"seed_{seed}"))
-            means = {name: sum(outcome[name] for outcome in outcomes) / len(outcomes) for name in outcomes[0]}
-            report({**means, SEARCHES: len(outcomes)})
+            measurements: dict[str, float] = {SEARCHES: len(outcomes)}
+            for name in outcomes[0]:
+                measurements[name] = sum(outcome[name] for outcome in outcomes) / len(outcomes)  # mean of the searches
+            report(measurements)
 
 
 def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, float]:

@@ -15,19 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from control.cli.settings import Settings
+from control.commands import trials
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
-from control.commands.trials import (
-    DEPENDENT,
-    METRIC,
-    SPACE,
-    Search,
-    Trial,
-    TrialFailed,
-    run_searches,
-    run_trial,
-    trial_length,
-    with_trial_defaults,
-)
+from control.commands.trials import DEPENDENT, METRIC, Search, Trial, TrialFailed, trial_length
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import checked_in_spaces, spaces_of
@@ -45,8 +35,8 @@ def tune(settings: Settings) -> int:
     the search space or the cluster is wrong, or if every trial failed."""
     resumed = settings.subcommand.resume_search
     if resumed:
-        settings = settings.replace(search_space=str(Path(resumed, SPACE)))
-    settings = with_trial_defaults(settings)
+        settings = settings.replace(search_space=str(Path(resumed, trials.SPACE)))
+    settings = trials.with_trial_defaults(settings)
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
     check_recording(run)
     raise_all([*_problems(settings, space)])
@@ -81,10 +71,11 @@ def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
     measure, length = trial_length(search.settings)
     unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
     algorithm = f"{search_config.tune_algorithm}, {place}"
-    trials = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
+    trials_text = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
     if search.trials:
-        trials = f"{trials}; {num_kept} are kept"
-    print(f"searching {', '.join(space.dimensions)} ({space.source})\n{trials}: {search.folder}", flush=True)
+        trials_text = f"{trials_text}; {num_kept} are kept"
+    print(f"searching {', '.join(space.dimensions)} ({space.source})", flush=True)
+    print(f"{trials_text}: {search.folder}", flush=True)
 
 
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
@@ -198,14 +189,15 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
             ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(checkpoint_folder))
 
     if settings.proxy is not None:
-        run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
+        trials.run_searches(settings, run.num_seeds, str(search_config.tune_objective), trial_folder, report)
         return
-    ray_checkpoint, last_checkpoint = ray_tune.get_checkpoint(), trial_folder / run_dir.LAST_CHECKPOINT
-    with ray_checkpoint.as_directory() if ray_checkpoint else contextlib.nullcontext() as checkpoint_folder:
-        start_from = last_checkpoint if last_checkpoint.exists() else None  # saved before an interruption
-        if checkpoint_folder:  # Ray's checkpoint, which may be another trial's, is preferred
-            start_from = Path(checkpoint_folder, "last.ckpt")
-        run_trial(settings, trial_folder, start_from, report)
+    ray_checkpoint = ray_tune.get_checkpoint()
+    if ray_checkpoint is not None:  # may be another trial's
+        with ray_checkpoint.as_directory() as checkpoint_folder:
+            trials.run_trial(settings, trial_folder, Path(checkpoint_folder, "last.ckpt"), report)
+        return
+    last_checkpoint = trial_folder / run_dir.LAST_CHECKPOINT  # exists after an interruption
+    trials.run_trial(settings, trial_folder, last_checkpoint if last_checkpoint.exists() else None, report)
 
 
 def _domain(dimension: Dimension) -> Any:
@@ -289,16 +281,15 @@ def _scheduler(search: Search) -> Any:
                 scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
         return scheduler
     # Population-based training.
-    perturbed_names = names_with(settings.agent, "perturbed")
-    perturbed = [dimension for name, dimension in space.dimensions.items() if name in perturbed_names]
+    mutations: dict[str, Any] = {}
+    for name, dimension in space.dimensions.items():
+        if name in names_with(settings.agent, "perturbed"):
+            mutations[name] = dimension.labels if dimension.kind == "choice" else _domain(dimension)
     return schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbation_interval(settings),
         custom_explore_fn=space.clamp,
-        hyperparam_mutations={
-            dimension.name: dimension.labels if dimension.kind == "choice" else _domain(dimension)
-            for dimension in perturbed
-        },
+        hyperparam_mutations=mutations,
         log_config=False,
     )
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from control.cli.progress import Watch
 from control.evolution.inner_loop import InnerLoop, Outcome
-from envs.names import import_module
+from envs.names import first_line, import_module
 from models.proxies.search import SearchConfig
 from models.settings import ProcessDied, UserError
 
@@ -51,7 +51,7 @@ _VARIABLES = {
 _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
+_GRACE_SECONDS = 1.0  # before tasks are cancelled
 
 
 @contextlib.contextmanager
@@ -62,31 +62,41 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     Raises UserError, one line, if the cluster cannot be reached or Ray cannot start. Temporary files of a local
     instance are removed at the end. Sets the environment variables that Ray reads, unless they are set already.
     """
-    for name, value in (_VARIABLES | (_LOCAL_VARIABLES if address is None else {})).items():
+    variables = {**_VARIABLES, **_LOCAL_VARIABLES} if address is None else _VARIABLES
+    for name, value in variables.items():
         os.environ.setdefault(name, value)
     if address is not None and address != "auto":
         _check_cluster(address)
     import ray
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-    # Ray sends the code to every node, so that all run this version. Packages that it imports must be installed there.
-    variables = {"OMP_NUM_THREADS": "1", "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO")}  # rounds as this process does
-    code = {"py_modules": _PACKAGES, "env_vars": variables}
-    common: dict[str, Any] = {"runtime_env": code, "log_to_driver": False, "logging_level": logging.CRITICAL}
+    options: dict[str, Any] = {
+        "address": address or "local",
+        "log_to_driver": False,
+        "logging_level": logging.CRITICAL,
+        "runtime_env": {
+            # Ray sends the code to every node, so that all run this version. Packages that it imports must be there.
+            "py_modules": _PACKAGES,
+            # A worker rounds as this process does.
+            "env_vars": {"OMP_NUM_THREADS": "1", "MKL_CBWR": os.environ.get("MKL_CBWR", "AUTO")},
+        },
+    }
     temporary = tempfile.mkdtemp(prefix="ray-")
+    if address is None:
+        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
+        options["_temp_dir"] = temporary if len(temporary) < 40 else None
+        options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
     previous_handler = signal.getsignal(signal.SIGTERM)
     try:
-        if address is None:
-            # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
-            common["_temp_dir"] = temporary if len(temporary) < 40 else None
-            common |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
         try:
-            ray.init(address=address or "local", **common)
+            ray.init(**options)
         # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
         except Exception as error:
-            line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            busy = f"Ray cannot start on this machine, which may be too busy or out of memory: {line}"
-            raise ProcessDied(busy) if address is None else _unreachable(address, line) from error
+            reason = first_line(error)
+            if address is not None:
+                raise _unreachable(address, reason) from error
+            line = f"Ray cannot start on this machine, which may be too busy or out of memory: {reason}"
+            raise ProcessDied(line) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield
@@ -142,24 +152,25 @@ class RayWorkers:
 
             cores = 0 if in_trial else 1  # of a task, which waits until they are free; a trial has reserved its cores
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
-            # Empty calls load the imports, so that errors appear now.
-            self._results([None] * num_workers)
+            # Tasks without agents start the workers and load their imports, so that errors appear now.
+            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], starting=True)
         except BaseException:
             self.close()
             raise
 
     def run(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None = None, **options: Any) -> Outcome:
-        """Train and test fresh agents as `InnerLoop.run` does, with a contiguous part of the agents in each worker
-        process. The seconds in the outcome are the maximum over workers. ``watch`` is not called.
+        """Train and test agents as `InnerLoop.run` does, with a contiguous part of the agents in each worker process.
+        The seconds in the outcome are the maximum over workers. ``watch`` is not called.
 
         Raises UserError, one line, if three workers have died while they trained the same agents.
         """
-        calls = []
+        tasks = []
         for rows in torch.arange(len(seeds)).tensor_split(min(self._num_workers, len(seeds))):
             # Indices copy the rows. A slice would be sent with the memory of the whole tensor.
-            call_proxies = None if proxies is None else proxies.detach()[rows]
-            calls.append((call_proxies, [seeds[i] for i in rows.tolist()], options))
-        outcomes = self._results(calls)
+            worker_proxies = None if proxies is None else proxies.detach()[rows]
+            worker_seeds = [seeds[i] for i in rows.tolist()]
+            tasks.append(self._remote_task.remote(self._job, worker_proxies, worker_seeds, options))
+        outcomes = self._results(tasks)
         train_seconds = max(outcome.train_seconds for outcome in outcomes)
         test_seconds = max(outcome.test_seconds for outcome in outcomes)
         return dataclasses.replace(Outcome.joined(outcomes), train_seconds=train_seconds, test_seconds=test_seconds)
@@ -168,18 +179,13 @@ class RayWorkers:
         """Stop the workers, and Ray if it is local."""
         self._close()
 
-    def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """Return the results of `_work` for each of ``calls``, in order, one task per call. If a task fails, cancel the
-        others and raise its error (`_error_of_task`). If all ``calls`` are None, the workers only start, and a line on
-        stderr says when they wait for free cores."""
-        starting = calls[0] is None
-        self._tasks[:] = [self._remote_task.remote(self._job, call) for call in calls]  # `_cancel` has this list
+    def _results(self, tasks: list[Any], starting: bool = False) -> list[Any]:
+        """Return the results of Ray's ``tasks``, in order. If a task fails, cancel the others and raise its error
+        (`_error_of_task`). ``starting`` says that the tasks have no agents yet."""
+        self._tasks[:] = tasks  # `_cancel` has this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
-        futures = [task.future() for task in self._tasks]
+        futures = [task.future() for task in tasks]
         try:
-            pending = concurrent.futures.wait(futures, _NOTICE_SECONDS if starting else None, FIRST_EXCEPTION).not_done
-            if starting and pending:
-                print(f"waiting for free cores: {len(pending)} of {len(calls)} workers have none yet", file=sys.stderr)
             concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
                 error = future.exception() if future.done() else None
@@ -210,14 +216,13 @@ def make_workers(
     return RayWorkers(config, agent, agent_config, game, num_workers, ray_address)
 
 
-def _work(job: tuple[Any, ...], call: tuple[Tensor | None, list[int], dict[str, Any]] | None) -> Outcome | None:
-    """Run the task of a worker process: build the `InnerLoop` with the arguments ``job``, then train and test the
-    agents of ``call`` (arguments of `InnerLoop.run`: proxies, seeds, options), if any."""
+def _work(
+    job: tuple[Any, ...], proxies: Tensor | None = None, seeds: Sequence[int] = (), options: Mapping[str, Any] = {}
+) -> Outcome | None:
+    """Run the task of a worker process: build the `InnerLoop` with the arguments ``job``, then call `InnerLoop.run`
+    with the other arguments, unless there are no ``seeds``."""
     loop = _worker_loop(*job)
-    if call is None:
-        return None
-    proxies, seeds, options = call
-    return loop.run(proxies, seeds, **options)
+    return loop.run(proxies, seeds, **options) if seeds else None
 
 
 @functools.lru_cache(maxsize=1)

@@ -66,13 +66,14 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
         return weights
     assert mean_score is not None
     base = mean_score if abs(mean_score) <= LARGEST else float(sound_fitness.min())
-    # 0 unless a member beats the mean
-    gain = torch.where(sound & (sound_fitness > base + MARGIN), sound_fitness - base, 0.0)
-    if kind == 5:
-        weights[best_first[0]] = (gain[best_first[0]] > 0).double()
+    is_better = sound & (sound_fitness > base + MARGIN)
+    gain = torch.where(is_better, sound_fitness - base, 0.0)
+    if not is_better.any():
         return weights
-    scale = gain.max() if kind == 6 else gain.sum()
-    return gain / scale if scale > 0 else weights
+    if kind == 5:
+        weights[best_first[0]] = 1
+        return weights
+    return gain / (gain.max() if kind == 6 else gain.sum())
 
 
 def _weights_by_rank(kind: int, n: int) -> Tensor:
@@ -107,13 +108,14 @@ def shared_utilities(fitness: Tensor) -> Tensor:
 
 
 def _by_rank(fitness: Tensor, values: Tensor) -> Tensor:
-    """Return for each member its item of ``values [n]`` float64, which has the value of the best member first. Equal
-    members get the mean of their values."""
-    # Groups of equal members, best first: the group of each member [n], and the groups' sizes.
-    _, group, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
+    """Return ``values [n]`` float64, which are sorted from the best member's to the worst member's, in the order of the
+    members of ``fitness [n]``. Members with equal fitness get the mean of their values."""
+    # Groups of members with equal fitness, best first: the group of each member [n], and the size of each group.
+    _, group_of_member, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]
-    totals = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, values)
-    return (totals / sizes)[group]
+    sums = torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, group_of_rank, values)
+    group_means = sums / sizes
+    return group_means[group_of_member]
 
 
 def centred_ranks(fitness: Tensor) -> Tensor:

@@ -33,10 +33,12 @@ Train = Callable[[Tensor, list[int]], Outcome]
 def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the search distribution's ``mean [D]`` before a generation. If the settings require it, its initial states
-    are replaced by states from real episodes of its target policy, the policy with the highest rewards in the proxy.
-    With ``scaled``, the inputs of this policy are normalised on these states (`Stages.with_visited_states`).
-    ``count_steps`` is called with the number of real steps."""
+    """Return the search distribution's ``mean [D]``, a learned environment, with new initial states if the settings
+    require them. They are from real episodes of its target policy, the policy with the highest rewards in it.
+
+    With ``scaled``, the inputs of this policy are normalised on these states (`Stages.with_visited_states`). ``seed``
+    and the number of the ``generation`` determine the episodes. ``count_steps`` is called with their number of steps.
+    """
     state_seed = derive_seed(seed, f"states of generation {generation}")
     get_obs = partial(visited_states, game=game, seed=state_seed, count_steps=count_steps)
     return stages.with_visited_states(mean, get_obs, scaled)
@@ -52,17 +54,18 @@ def generation_agents(
     ``kinds`` is the number of agent implementations, among which an agent's seed selects (`fresh_seeds`). ``number`` is
     the number of the generation, from 1. Generations with different ``name`` have unrelated seeds.
     """
-    # One implementation for all agents of a generation, or None: several.
-    kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
+    kind = None  # agents of the generation have all implementations, in turn
+    if config.agents_take_turns == "generations":  # they have one implementation
+        kind = (number - 1) % kinds
     if config.common_random_numbers:  # every proxy gets agents with the same seeds
         seeds = fresh_seeds(seed, name, config.agents_per_proxy, kinds, kind) * len(population)
     else:
         seeds = fresh_seeds(seed, name, len(population) * config.agents_per_proxy, kinds, kind)
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
-    if mean is None:
-        return proxies, seeds
-    proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
-    return proxies, seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, kinds)
+    if mean is not None:
+        proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
+        seeds = seeds + fresh_seeds(seed, f"centre of {name}", config.center_agents, kinds)
+    return proxies, seeds
 
 
 def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,30 +130,30 @@ class InitialSearch:
 
     def _best_by_perturbations(self, candidates: Tensor) -> Tensor:
         """Return the row of ``candidates [C, D]`` whose ``initial_members`` perturbed copies have the highest mean
-        fitness. Each copy trains one agent. All candidates have agents with the same seeds, which differ within a
-        candidate only in the remainder that selects their implementation (`fresh_seeds`)."""
+        fitness. One agent trains on each copy. All these agents have the same seed, apart from the remainder that
+        selects an implementation (`fresh_seeds`)."""
         num_candidates, num_copies, stages = len(candidates), self.config.initial_members, self.stages
-        streams = Streams([derive_seed(self.seed, f"initial perturbation {i}") for i in range(num_candidates)])
-        # Perturb the K numbers of each candidate that a search changes, its `searched_part`.
-        centers = torch.stack([stages.searched_part(candidate) for candidate in candidates])  # [C, K]
-        noise = streams.normal(num_copies, centers.shape[1])  # [C, copies, K]
-        perturbed = centers.unsqueeze(1) + self.config.noise_std * noise
-        pairs = zip(perturbed, candidates, strict=True)
-        # The other parameters follow from them or are the candidate's: [C * copies, D].
-        proxies = torch.cat([stages.with_searched_part(copies, template) for copies, template in pairs])
+        proxies: list[Tensor] = []
+        for i, candidate in enumerate(candidates):
+            streams = Streams([derive_seed(self.seed, f"initial perturbation {i}")])
+            searched = stages.searched_part(candidate)  # the numbers [K] that a search changes
+            noise = streams.normal(num_copies, len(searched))[0]  # [copies, K], of the only stream
+            proxies.append(stages.with_searched_part(searched + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.kinds  # a multiple of `kinds`
         seeds = [base_seed + i % self.kinds for i in range(num_copies)] * num_candidates
-        scores = objective(self.train(proxies, seeds), self.config)
+        scores = objective(self.train(torch.cat(proxies), seeds), self.config)
         fitness = scores.view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
         return candidates[int(fitness.argmax())]
 
     def _best_after_searches(self, candidates: Tensor, generations: int) -> Tensor:
         """Search from each of the initial means ``candidates [C, D]``, and return the final mean ``[D]`` of the best
         search. After every ``generations`` generations, the better half goes on (successive halving)."""
-        strategy_class = STRATEGIES[self.config.strategy]
-        parts = map(self.stages.searched_part, candidates)  # the numbers [K] that a search changes
-        strategies = {row: strategy_class(self.config, part) for row, part in enumerate(parts)}
+        make_strategy = STRATEGIES[self.config.strategy]
+        strategies: dict[int, Strategy] = {}  # by row of ``candidates``
+        for row, candidate in enumerate(candidates):
+            searched = self.stages.searched_part(candidate)  # the numbers [K] that a search changes
+            strategies[row] = make_strategy(self.config, searched)
         generations_done = 0
         while len(strategies) > 1:
             scores: dict[int, float] = {}  # of the latest generation, by row
@@ -171,22 +174,22 @@ class InitialSearch:
         by row."""
         config, stages, seed = self.config, self.stages, self.seed
         name = f"generation {number} of the first searches"
-        noise: dict[int, Tensor] = {}
+        noise_by_row: dict[int, Tensor] = {}
         all_proxies: list[Tensor] = []
         all_seeds: list[int] = []
         for row, strategy in strategies.items():
             streams = Streams.from_name([seed], f"perturbations of first search {row}, generation {number}")
-            noise[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
-            population = stages.with_searched_part(strategy.ask(noise[row]), candidates[row])
+            noise_by_row[row] = streams.normal(strategy.rows, len(strategy.mean))[0]  # of the only stream
+            population = stages.with_searched_part(strategy.ask(noise_by_row[row]), candidates[row])
             mean = stages.with_searched_part(strategy.mean, candidates[row])
             proxies, seeds = generation_agents(population, mean, config, seed, self.kinds, number, name)
             all_proxies.append(proxies)
             all_seeds += seeds
         outcome = self.train(torch.cat(all_proxies), all_seeds)
         scores_by_search = objective(outcome, config).chunk(len(strategies))  # all have the same number of agents
-        mean_fitness = {}
-        for (row, strategy), scores in zip(strategies.items(), scores_by_search, strict=True):
+        mean_fitness: dict[int, float] = {}
+        for row, scores in zip(strategies, scores_by_search, strict=True):
             _, selection_fitness, scores_of_mean = population_fitness(scores, config, config.population)
             mean_fitness[row] = float(scores_of_mean.nanmean().nan_to_num(-torch.inf))
-            strategy.tell(noise[row], selection_fitness, mean_fitness[row])
+            strategies[row].tell(noise_by_row[row], selection_fitness, mean_fitness[row])
         return mean_fitness

@@ -91,16 +91,17 @@ class Outcome:
         return cls(**joined)
 
     def reordered(self, order: Tensor) -> "Outcome":
-        """Return a copy whose agents are in the ``order [N]`` of their indices here."""
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return type(self)(**vars(self) | {name: value[order] for name, value in tensors.items()})
+        """Return a copy in which agent i is the agent ``order[i]`` of this outcome."""
+        fields: dict[str, Any] = vars(self)
+        tensors: dict[str, Any] = {name: value[order] for name, value in fields.items() if isinstance(value, Tensor)}
+        return dataclasses.replace(self, **tensors)
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return seeds of ``count`` fresh agents. Seeds for different ``name`` are unrelated.
+    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``.
 
-    ``kinds`` is the number of agent implementations in use. An agent's seed selects one: its index is the remainder of
-    the seed divided by ``kinds``. Agents take the implementations in turn or, if ``kind`` is given, all use that one.
+    A search may train agents of several implementations, whose number is ``kinds``. An agent's seed selects one: its
+    index is the seed modulo ``kinds``. Agents take the implementations in turn, or all have the index ``kind``.
     """
     seeds = []
     for i in range(count):
@@ -111,9 +112,9 @@ def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | No
 
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
-    """Return the mean of the agents' ``scores [N]`` for each agent implementation, by name. ``kinds`` are the names,
-    and the remainder of an agent's seed (``seeds [N]``) divided by their number is the index of its implementation.
-    NaN scores are ignored, and implementations without a finite score are left out."""
+    """Return the mean of the agents' ``scores [N]`` by implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``.
+    ``kinds`` are the names. An agent's index in them is its seed modulo their number (`fresh_seeds`). NaN scores are
+    ignored, and implementations without a finite score are left out."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -133,20 +134,21 @@ def train(
     advance: Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]] | None = None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Train for up to ``steps`` steps of every environment. A member ends earlier if ``rule`` says so, or after
-    ``episodes`` episodes.
+    """Train the M agents of ``loop`` for up to ``steps`` steps of every environment. An agent ends earlier if ``rule``
+    says so, or after ``episodes`` episodes.
 
-    ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... It is called after every ``test_every`` steps;
-    finished members are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`.
-    ``watch`` is called with the finished fraction.
+    After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
+    have ended are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`. ``watch`` is
+    called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
     agent.budget = (loop.steps + steps) * envs
     running = torch.ones(members, dtype=torch.bool)
-    weights = agent.flat_parameters.clone()  # final for members that have finished
-    steps_taken, episodes_ended = torch.full((members,), steps * envs), torch.zeros(members, dtype=torch.int64)
+    weights = agent.flat_parameters.clone()  # [M, D], final for agents that have ended
+    steps_taken = torch.full((members,), steps * envs)
+    num_episodes = torch.zeros(members, dtype=torch.int64)
     curve = [torch.zeros(members, 0)]
     stops_early = rule is not None or episodes is not None
     make_steps = advance or type(loop).advance
@@ -159,36 +161,39 @@ def train(
         if watch is not None:
             remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
             watch(1 - remaining_fraction)
-            next_steps = min(next_steps, -(-watch_steps // envs))
-        # If members may stop early, the steps pause at the end of an episode.
+            next_steps = min(next_steps, -(-watch_steps // envs))  # rounded up
+        # If agents may stop early, the steps pause at the end of an episode.
         for ended in make_steps(loop, next_steps, running, stops_early):
             if not stops_early:
                 continue
             ended = _of_running(ended, running)  # because rules may be slow
             if not len(ended.members):
                 continue
-            episodes_ended.index_add_(0, ended.members, torch.ones_like(ended.members))
-            stops = torch.zeros(len(ended.members), dtype=torch.bool) if rule is None else rule(loop, ended)
+            num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
+            is_done = torch.zeros(len(ended.members), dtype=torch.bool)
+            if rule is not None:
+                is_done |= rule(loop, ended)
             if episodes is not None:
-                stops |= episodes_ended[ended.members] >= episodes
-            stopped = ended.members[stops]
-            weights[stopped] = agent.flat_parameters[stopped]
-            steps_taken[stopped] = torch.as_tensor(ended.step)[stops] * envs
-            running[stopped] = False
+                is_done |= num_episodes[ended.members] >= episodes
+            done_members = ended.members[is_done]
+            weights[done_members] = agent.flat_parameters[done_members]
+            steps_taken[done_members] = torch.as_tensor(ended.step)[is_done] * envs
+            running[done_members] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
             weights[running] = agent.flat_parameters[running]
             policy = agent.with_weights(weights.clone())
-            curve.append(test(policy, steps_done // test_every - 1).unsqueeze(1))
+            test_number = steps_done // test_every - 1
+            curve.append(test(policy, test_number).unsqueeze(1))
     weights[running] = agent.flat_parameters[running]
     if not stops_early:
-        episodes_ended = agent.episodes - start_episodes
-    finite = weights.isfinite().all(1)
-    return Trained(agent.with_weights(weights), finite, steps_taken, episodes_ended, torch.cat(curve, 1))
+        num_episodes = agent.episodes - start_episodes
+    is_finite = weights.isfinite().all(1)
+    return Trained(agent.with_weights(weights), is_finite, steps_taken, num_episodes, torch.cat(curve, 1))
 
 
 def _of_running(ended: Ended, running: Tensor) -> Ended:
-    """Return the episodes that ``ended`` of the members for which ``running [M]`` is True."""
+    """Return the episodes in ``ended`` of agents that still train, for which the mask ``running [M]`` is True."""
     is_running = running[ended.members]
     steps = torch.as_tensor(ended.step).expand(len(is_running))  # ``ended.step`` is a number or [N]
     return Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps[is_running])
@@ -224,8 +229,9 @@ class InnerLoop:
         by_target: bool = False,
         **changes: Any,
     ) -> Outcome:
-        """Train N fresh agents of ``seeds [N]`` and test them. Agent i trains on row i of ``proxies [N, D]``. If
-        ``proxies`` is None, all agents train on the real environment.
+        """Train N new agents of ``seeds [N]`` and test them on the real environment. Agent i trains on the proxy (a
+        learned environment or reward) with the parameters ``proxies[i] [D]``. If ``proxies`` is None, all agents train
+        on the real environment.
 
         ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
         ``watch`` is called with the finished fraction of the work. Test episodes depend on the agent's seed. With
@@ -234,22 +240,22 @@ class InnerLoop:
         configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)
         loop.config = dataclasses.replace(self.config, **changes)
-        if by_target:
-            assert proxies is not None
-            return loop._test_targets(proxies, seeds)
         outcomes: list[Outcome] = []
         order: list[int] = []  # indices in ``seeds`` of the agents in ``outcomes``
         for batch_loop, rows in loop._batches(seeds, sample_all):
             batch_proxies = None if proxies is None else proxies[rows]
+            batch_seeds = [seeds[i] for i in rows]
             batch_watch = watch_part(watch, len(order) / len(seeds), len(rows) / len(seeds))
-            outcomes.append(batch_loop._run_batch(batch_proxies, [seeds[i] for i in rows], batch_watch))
+            outcomes.append(batch_loop._run_batch(batch_proxies, batch_seeds, batch_watch, by_target))
             order += rows
         return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
-        shape, at most `_max_members`. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        size = self._max_members()
+        shape, and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        # In a grid world, an observation counts as one number, its cell.
+        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
+        size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
             if not indices:
@@ -257,15 +263,11 @@ class InnerLoop:
             loop = self.copy_for_kind(kind)
             if sample_all:
                 loop.agent_config = with_all_sampled(loop.agent_config)
-            for group in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
+            # Agents of a group have networks of one shape; `groups` returns positions in ``indices``.
+            for positions in loop.agent_class.groups(loop.agent_config, [seeds[i] for i in indices]):
+                group = [indices[position] for position in positions]
                 for first in range(0, len(group), size):
-                    yield loop, [indices[i] for i in group[first : first + size]]
-
-    def _max_members(self) -> int:
-        """Return the maximum number of agents that are trained together. In a grid world, an observation counts as one
-        number, its cell."""
-        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
-        return max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
+                    yield loop, group[first : first + size]
 
     def copy_for_kind(self, kind: str) -> "InnerLoop":
         """Return a copy of this loop for ``kind``, one of its agent implementations."""
@@ -274,36 +276,25 @@ class InnerLoop:
         loop.kinds, loop.agent_class = [kind], agent_class(kind)
         return loop
 
-    def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None) -> Outcome:
-        """Train the agents of ``seeds [N]`` together on ``proxies [N, D]``, and test them. There must be at most
-        `_max_members` agents, of one implementation, with networks of one shape."""
+    def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
+        """Train the agents of ``seeds [N]``, a batch (`_batches`), together on ``proxies [N, D]``, and test them. With
+        ``by_target``, test the policies with the highest rewards in the proxies instead (`run`)."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
-        loop, training_watch = self.begin(proxies, list(seeds)), watch_part(watch, 0, _TRAINING_FRACTION)
-        trained = self.train_to_end(loop, with_tests=True, watch=training_watch)
-        outcome = self._test_outcome(trained, seeds, train_seconds=time.perf_counter() - start_time)
-        if watch is not None:
-            watch(1)
-        return outcome
-
-    def _test_targets(self, proxies: Tensor, seeds: Sequence[int]) -> Outcome:
-        """Test the policies with the highest rewards in ``proxies [N, D]``, in batches. No agents are trained."""
-        self._training_test_steps = 0
-        size, parts = self._max_members(), []
-        for first in range(0, len(seeds), size):
-            rows, batch_seeds = proxies[first : first + size], seeds[first : first + size]
-            no_steps, no_curve = torch.zeros(len(rows), dtype=torch.int64), torch.zeros(len(rows), 0)
-            target = self.stages.parameters.target(rows)
-            trained = Trained(target, rows.isfinite().all(1), no_steps, no_steps, no_curve)
-            parts.append(self._test_outcome(trained, batch_seeds, train_seconds=0.0))
-        return Outcome.joined(parts)
-
-    def _test_outcome(self, trained: Trained, seeds: Sequence[int], train_seconds: float) -> Outcome:
-        """Test the agents after training. Returns of agents whose weights are no longer finite are NaN."""
-        start_time = time.perf_counter()
+        if by_target:
+            assert proxies is not None
+            policy = self.stages.parameters.target(proxies)  # with the highest rewards
+            zeros, no_curve = torch.zeros(len(seeds), dtype=torch.int64), torch.zeros(len(seeds), 0)
+            trained = Trained(policy, proxies.isfinite().all(1), steps=zeros, episodes=zeros, curve=no_curve)
+        else:
+            loop = self.begin(proxies, list(seeds))
+            trained = self.train_to_end(loop, with_tests=True, watch=watch_part(watch, 0, _TRAINING_FRACTION))
+        training_end = time.perf_counter()
         test_episodes = self.test(trained.policy, seeds)
         for returns in (test_episodes.returns, trained.curve):
             returns[~trained.finite] = torch.nan  # a diverged agent still plays, but its result means nothing
+        if watch is not None:
+            watch(1)
         return Outcome(
             returns=test_episodes.returns,
             lengths=test_episodes.lengths,
@@ -311,8 +302,8 @@ class InnerLoop:
             steps=trained.steps,
             episodes=trained.episodes,
             test_steps=int(test_episodes.lengths.sum()) + self._training_test_steps,
-            train_seconds=train_seconds,
-            test_seconds=time.perf_counter() - start_time,
+            train_seconds=training_end - start_time,
+            test_seconds=time.perf_counter() - training_end,
         )
 
     def close(self) -> None:
@@ -324,7 +315,8 @@ class InnerLoop:
             return any(self.copy_for_kind(kind).runs_compiled() for kind in self.kinds)
         if self.compiled is None:
             return False
-        loop = self.begin(self.stages.parameters.initial(Streams([0])), [0])
+        random_proxy = self.stages.parameters.initial(Streams([0]))  # [1, D]
+        loop = self.begin(random_proxy, [0])
         with contextlib.closing(loop.environment):
             return bool(self.compiled.can_compile(loop))
 
@@ -340,39 +332,42 @@ class InnerLoop:
         return StepLoop(agent, environment, lockstep_streams(seeds, "episodes"))
 
     def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> Trained:
-        """Train the fresh agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
+        """Train the new agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
         them every ``test_every`` steps, unless this setting is None. The returned policy acts in the real
         environment."""
         config, agent = self.config, loop.agent
         compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
-        compiled_tests, options = None, dict[str, Any]()
+        steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
+        rule = self._rule(agent.members)
+        compiled_tests = None
+        options: dict[str, Any] = {"watch": watch}
         with contextlib.ExitStack() as stack:
             if with_tests and config.test_every is not None:
-                count = config.inner_steps // config.test_every + 1  # the largest possible number of tests
-                starts = lockstep_streams(agent.seeds, "tests on the way").episode_seeds(count, config.test_episodes)
+                num_tests = config.inner_steps // config.test_every + 1  # the largest possible number
+                streams = lockstep_streams(agent.seeds, "tests on the way")
+                seeds = streams.episode_seeds(num_tests, config.test_episodes)  # [M, tests, K]
                 real = stack.enter_context(contextlib.closing(self._test_environment(agent.members)))
                 test_every = -(-config.test_every // agent.envs)  # steps of every environment, rounded up
                 if compiled is not None:  # tests inside the training loop, if possible
-                    compiled_tests = compiled.make_tests(loop, real, starts, test_every)
+                    compiled_tests = compiled.make_tests(loop, real, seeds, test_every)
                 if compiled_tests is None:
-                    test = functools.partial(self._test_in_training, real, starts)
-                    options = {"test": test, "test_every": test_every}
+                    options["test"] = functools.partial(self._test_in_training, real, seeds)
+                    options["test_every"] = test_every
             if compiled is not None:
                 options["advance"] = compiled.CompiledLoop(self.threads, compiled_tests)
-            steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
-            trained = train(loop, steps, self._rule(agent.members), config.train_episodes, watch=watch, **options)
+            trained = train(loop, steps, rule, config.train_episodes, **options)
         if compiled_tests is not None:
-            tests_done = slice(compiled_tests.tests_done)
-            trained.curve = compiled_tests.returns[:, tests_done].contiguous().mean(2)
-            self._training_test_steps += int(compiled_tests.lengths[:, tests_done].sum())
+            num_done = compiled_tests.tests_done
+            trained.curve = compiled_tests.returns[:, :num_done].contiguous().mean(2)
+            self._training_test_steps += int(compiled_tests.lengths[:, :num_done].sum())
         if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
             trained.policy = loop.environment.dynamics.adapted(trained.policy)
         return trained
 
-    def _test_in_training(self, real: Environment, starts: Tensor, policy: Policy, number: int) -> Tensor:
+    def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
         """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0, of K episodes on ``real``.
-        ``starts [M, N, K]`` are the seeds of the episodes of N tests."""
-        episodes = self._rollout(policy, real, starts[:, number])
+        ``seeds [M, N, K]`` start the episodes of N tests."""
+        episodes = self._rollout(policy, real, seeds[:, number])
         self._training_test_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)
 
@@ -389,8 +384,14 @@ class InnerLoop:
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
         """Play K greedy episodes of each of M members from ``seeds [M, K]``, by the fastest method that supports the
         policy: machine code, the table of a grid world, or step by step."""
-        episodes = None if self.compiled is None else self.compiled.play(policy, real, seeds, threads=self.threads)
-        return episodes or self._play_by_table(policy) or play_episodes(policy, real, seeds)
+        episodes = None
+        if self.compiled is not None:
+            episodes = self.compiled.play(policy, real, seeds, threads=self.threads)
+        if episodes is None:
+            episodes = self._play_by_table(policy)
+        if episodes is None:
+            episodes = play_episodes(policy, real, seeds)
+        return episodes
 
     def _play_by_table(self, policy: Policy) -> Episodes | None:
         """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),
@@ -403,18 +404,17 @@ class InnerLoop:
         if action_of_cell is None or limit is None:
             return None
         returns, lengths = self.dynamics.play(action_of_cell, limit)  # [M] each
-        num_episodes = self.config.test_episodes
-        return Episodes(returns.unsqueeze(1).repeat(1, num_episodes), lengths.unsqueeze(1).repeat(1, num_episodes))
+        repeats = (1, self.config.test_episodes)
+        return Episodes(returns.unsqueeze(1).repeat(repeats), lengths.unsqueeze(1).repeat(repeats))
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ends the training of members early, by its name in the setting ``inner_rule``:
-        "plateau"; "tests", by tests after training episodes; "solved", by the returns of training episodes, for agents
-        on the real environment; or "budget", None. No agent ends within its initial random episodes."""
+        """Return the rule that ends the training of agents early, by its name in the setting ``inner_rule``, or None
+        for "budget". No agent ends within its initial random episodes."""
         config, initial = self.config, self.agent_config.init_episodes
         name, window = config.inner_rule, config.early_out_num
-        if name == "plateau":
+        if name == "plateau":  # the returns no longer change
             return Plateau(members, window, config.early_out_virtual_diff, initial, config.plateau_floor)
-        if name in ("tests", "solved"):
+        if name in ("tests", "solved"):  # by tests after training episodes, or by the returns of these episodes
             assert config.solved_reward is not None
             test = self._test_members if name == "tests" else None
             return Solved(members, window, config.solved_reward, initial, test)
@@ -427,11 +427,10 @@ class InnerLoop:
         assert isinstance(agent, InnerAgent)
         policy = agent.with_weights(agent.flat_parameters[members])
         episodes = self._play_by_table(policy)
-        if episodes is not None:
-            self._training_test_steps += int(episodes.lengths.sum())
-            return episodes.returns[:, 0]  # all test episodes are equal
-        episode_counts = agent.episodes.tolist()
-        seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
-        episodes = self.test(policy, seeds)
+        is_table = episodes is not None
+        if episodes is None:
+            episode_counts = agent.episodes.tolist()
+            seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
+            episodes = self.test(policy, seeds)
         self._training_test_steps += int(episodes.lengths.sum())
-        return episodes.returns.mean(1)
+        return episodes.returns[:, 0] if is_table else episodes.returns.mean(1)  # in a table, all episodes are equal

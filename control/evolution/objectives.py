@@ -1,6 +1,7 @@
 """Objectives of a search: the fitness of proxies (learned environments or rewards) from the results of N agents that
 trained on them. `Outcome.curve` ``[N, T]`` are the returns of each agent's T tests during training."""
 
+import math
 from typing import Any
 
 import torch
@@ -12,16 +13,19 @@ from control.evolution.inner_loop import Outcome
 def final(outcome: Outcome, config: Any) -> Tensor:
     """Return the mean return of the tests after training, ``[N]``, minus ``survival_bonus`` for each of their steps
     (Mania et al. 2018, arXiv 1803.07055)."""
-    return outcome.scores - config.survival_bonus * outcome.lengths.to(outcome.scores.dtype).mean(1)
+    mean_lengths = outcome.lengths.to(outcome.scores.dtype).mean(1)
+    return outcome.scores - config.survival_bonus * mean_lengths
 
 
 def average(outcome: Outcome, config: Any) -> Tensor:
     """Return the mean return of the tests during training, ``[N]``, without tests before ``average_from`` steps. A
     solved test counts ``solved_bonus`` more. The mean is high if agents solve a task early and continue to solve it."""
-    first_test = -(-config.average_from // config.test_every) - 1  # test i is after (i + 1) test_every steps
-    scores = outcome.curve[:, max(0, first_test) :]
+    # Test i is after (i + 1) * test_every steps.
+    first_test = max(0, math.ceil(config.average_from / config.test_every) - 1)
+    scores = outcome.curve[:, first_test:]
     if config.solved_bonus:
-        scores = scores + config.solved_bonus * (scores >= config.solved_reward)
+        is_solved = scores >= config.solved_reward
+        scores = scores + config.solved_bonus * is_solved
     return scores.mean(1)
 
 
@@ -38,18 +42,20 @@ def threshold(outcome: Outcome, config: Any) -> Tensor:
     return -outcome.steps.to(shortfall.dtype) - config.unsolved_weight * shortfall
 
 
+_OBJECTIVES = {"final": final, "average": average, "auc": auc, "threshold": threshold}
+
+
 def objective(outcome: Outcome, config: Any) -> Tensor:
-    """Return the fitness ``[N]``, computed by the function of this module that has the name ``config.objective``
-    (`models.proxies.search.OBJECTIVES`)."""
-    return globals()[config.objective](outcome, config)
+    """Return the fitness ``[N]`` by the function that the setting ``objective`` names."""
+    return _OBJECTIVES[config.objective](outcome, config)
 
 
 def first_stable(curve: Tensor, solved: float) -> Tensor:
-    """Return the index ``[N]`` int64 of the first test from which on each agent solves all tests, given the returns
-    ``curve [N, T]`` of its tests. The index is T if the agent does not solve the last test."""
-    unsolved = ~(curve >= solved)  # NaN too
-    next_test = torch.arange(1, curve.shape[1] + 1)
-    return (unsolved * next_test).amax(1)  # the test after the last unsolved one
+    """Return for each of N agents the index of the first test from which on it solves all tests, ``[N]`` int64. ``curve
+    [N, T]`` are the returns of T tests. The index is T if the agent does not solve the last test."""
+    is_unsolved = ~(curve >= solved)  # NaN too
+    next_index = torch.arange(1, curve.shape[1] + 1)
+    return torch.where(is_unsolved, next_index, 0).amax(1)  # the test after the last unsolved one
 
 
 def stays_solved(curve: Tensor, solved: float) -> Tensor:
@@ -60,5 +66,6 @@ def stays_solved(curve: Tensor, solved: float) -> Tensor:
 def first_solved_test(curve: Tensor, solved: float) -> Tensor:
     """Return the index of the first test with a return of at least ``solved``, for each of N agents: ``[N]`` int64.
     ``curve [N, T]`` are the returns of T tests. The index is T if there is no such test."""
-    reached = curve >= solved
-    return torch.where(reached.any(1), reached.int().argmax(1), curve.shape[1])
+    is_solved = curve >= solved
+    first = is_solved.int().argmax(1)  # 0 also if there is none
+    return torch.where(is_solved.any(1), first, curve.shape[1])

@@ -22,13 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.evolution.fitness_shaping import (
-    centred_ranks,
-    failures_last,
-    shared_utilities,
-    transform,
-    without_failures,
-)
+from control.evolution import fitness_shaping as shaping
 from models.proxies.search import SearchConfig
 from models.state import check_like, require
 
@@ -62,7 +56,7 @@ class Strategy(ABC):
         Return ``update_norm`` (Euclidean length of the update), ``noise_std`` (after the update, mean over D) and
         ``failed`` (number of failed members).
         """
-        fitness = failures_last(fitness)
+        fitness = shaping.failures_last(fitness)
         num_failed = int((fitness == -torch.inf).sum())
         old_mean = self.mean
         if num_failed < len(fitness):
@@ -108,7 +102,7 @@ class NES(Strategy):
             plus, minus = fitness.view(self.rows, 2).unbind(1)
             sign = torch.where(minus > plus, -1.0, 1.0).double()
             fitness = torch.maximum(plus, minus)
-        weights = transform(self.config.score_transform, fitness, mean_score) * sign
+        weights = shaping.transform(self.config.score_transform, fitness, mean_score) * sign
         step_size = self.config.step_size / self.rows if self.config.nes_step_size else self.config.step_size
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         return decayed + step_size * self.noise_std * (weights @ noise)
@@ -134,7 +128,7 @@ class OpenAIES(Strategy):
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
         """Return the gradient ``[D]`` of the ranked ``fitness [P]``, estimated by ``noise [rows, D]``, minus decay."""
-        utility = centred_ranks(fitness)
+        utility = shaping.centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)
             utility = plus - minus
@@ -143,12 +137,14 @@ class OpenAIES(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean after a step of Adam (see `Strategy._step`)."""
-        gradient, (beta1, beta2) = self.gradient(noise, fitness), self.betas
+        gradient = self.gradient(noise, fitness)
+        beta1, beta2 = self.betas
         self.steps += 1
         self.first_moment = beta1 * self.first_moment + (1 - beta1) * gradient
         self.second_moment = beta2 * self.second_moment + (1 - beta2) * gradient.square()
-        first, second = self.first_moment / (1 - beta1**self.steps), self.second_moment / (1 - beta2**self.steps)
-        return self.mean.double() + self.config.step_size * first / (second.sqrt() + self.epsilon)
+        first_corrected = self.first_moment / (1 - beta1**self.steps)
+        second_corrected = self.second_moment / (1 - beta2**self.steps)
+        return self.mean.double() + self.config.step_size * first_corrected / (second_corrected.sqrt() + self.epsilon)
 
 
 class SNES(Strategy):
@@ -171,14 +167,15 @@ class SNES(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean, and update ``noise_std``, by the formulas of the class (see `Strategy._step`)."""
-        utility = shared_utilities(fitness)
+        utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
             plus, minus = utility.view(self.rows, 2).unbind(1)
             weights_of_noise, weights_of_square = plus - minus, plus + minus
         decayed = self.mean.double() * (1 - self.config.weight_decay)
         mean = decayed + self.config.step_size * self.noise_std * (weights_of_noise @ noise)
-        self.noise_std = self.noise_std * (self.rate / 2 * (weights_of_square @ (noise.square() - 1))).exp()
+        gradient_of_log_std = weights_of_square @ (noise.square() - 1)
+        self.noise_std = self.noise_std * (self.rate / 2 * gradient_of_log_std).exp()
         return mean
 
 
@@ -195,13 +192,14 @@ class ARS(Strategy):
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
         """Return the new mean, by the formula of the class (see `Strategy._step`)."""
-        sound_fitness, _ = without_failures(fitness)
+        sound_fitness, _ = shaping.without_failures(fitness)
         pairs = sound_fitness.view(self.rows, 2)  # of the members with added and with subtracted noise
         half = -(-self.rows // 2)  # rounded up
         best = pairs.amax(1).sort(descending=True, stable=True).indices[:half]
-        plus, minus = pairs[best].unbind(1)
+        best_pairs = pairs[best]
+        plus, minus = best_pairs.unbind(1)
         decayed = self.mean.double() * (1 - self.config.weight_decay)
-        std = pairs[best].std(correction=0)
+        std = best_pairs.std(correction=0)
         if not std > 0:  # all members are equal
             return decayed
         return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
@@ -226,11 +224,11 @@ class Archive:
         self.entries: list[tuple[float, int, Tensor]] = []  # (fitness, generation, mean [D])
 
     def offer(self, fitness: float, generation: int, mean: Tensor) -> None:
-        """Add the ``mean [D]`` if it is among the best. Of two means with the same ``fitness``, the earlier one is
-        better. A mean with NaN or infinite fitness is not added."""
+        """Add the ``mean [D]`` of a generation if it is among the best. Of two means with the same ``fitness``, the
+        earlier one is better. A mean with NaN or infinite fitness is not added."""
         if math.isfinite(fitness):
             self.entries.append((fitness, generation, mean.clone()))
-            self.entries.sort(key=lambda entry: -entry[0])  # stable
+            self.entries.sort(key=lambda entry: entry[0], reverse=True)  # stable: equal entries keep their order
             del self.entries[self.size :]
 
     def state_dict(self) -> dict[str, Any]:

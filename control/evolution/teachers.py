@@ -1,8 +1,8 @@
 """Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
 
-The policy is an agent's checkpoint, an agent of stable-baselines3 (`control.evolution.stable_baselines`) or any
-function of observations, for example a manual controller. The rewards of such an environment reveal the policy: they
-show an agent the policy's action in each state. A reward made from a policy has its returns as potential.
+The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
+controller. The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
+A reward made from a policy has its returns as potential.
 
 A proxy is either of the two, and ``[D]`` are all its weights in one vector. A bandit is a synthetic environment in
 which every step is an episode. ``stages`` knows the settings and networks of one kind of proxy (`envs.make.Stages`).
@@ -13,6 +13,9 @@ of parallel environments, T of steps.
 import contextlib
 import importlib
 import itertools
+import json
+import math
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.evolution import stable_baselines
-from control.evolution.stable_baselines import policy_error
 from control.loops.build import build_loop, spaces_of, take_weights
 from control.loops.loop import first_member_actions
 from control.loops.rollout import LONG, FunctionPolicy, rollout
@@ -33,6 +34,7 @@ from envs.base import Environment
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.registry import family
+from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed, random_actions
 from models.trajectory import Trajectory, discounted_returns
@@ -48,15 +50,31 @@ CountSteps = Callable[[int], None]
 _NOISE_LEVELS = (0.0, 0.3, 1.0)
 _ENVS_PER_LEVEL = 4
 _RETURN_ENVS = 32  # parallel environments of episodes with known returns
+_SB3_VERSION_FILE = "_stable_baselines3_version"  # in every file of an agent of stable-baselines3
+# The class of an agent by an attribute that only its files store. TD3 also loads files of DDPG.
+_SB3_CLASSES = {
+    "clip_range": "PPO",
+    "gae_lambda": "A2C",
+    "exploration_rate": "DQN",
+    "target_entropy": "SAC",
+    "target_policy_noise": "TD3",
+}
+_SB3_DESCRIPTION = ", an agent of stable-baselines3"  # in errors, after the name of the file
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy instead of a proxy: a function ``module:function``, an agent's run
-    folder or checkpoint, or an agent of stable-baselines3. Any other file that is no proxy counts as a policy too."""
+    """Return whether ``source`` names a policy and not a proxy (a learned environment or reward). Policies are
+    functions ``module:function`` and files: an agent's run folder or checkpoint, an agent of stable-baselines3, and any
+    other file that is no proxy."""
     path = Path(source)
-    if not path.exists():
-        return ":" in source and source not in pretrained()
-    return path.suffix != SUFFIX and find_proxy(path) is None
+    if path.exists():
+        return path.suffix != SUFFIX and find_proxy(path) is None
+    return ":" in source and source not in pretrained()
+
+
+def policy_error(source: str, problem: str, allowed: str) -> SettingError:
+    """Return the error for a policy ``source`` that cannot be used. ``problem`` follows its name in the message."""
+    return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
@@ -64,23 +82,25 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     values. ``source`` is one of the kinds that `is_teacher` lists. Continuous actions are clipped to their bounds.
     Raises SettingError if the policy cannot be used in ``game``. The returned function raises SettingError for an
     invalid output of the policy."""
-    if stable_baselines.is_agent(source):
-        policy = stable_baselines.load_policy(source, spaces, wants_values)
+    if _is_sb3_agent(source):
+        policy = load_sb3_policy(source, spaces, wants_values)
+    elif Path(source).exists():
+        policy = _agent_policy(source, game, wants_values)
     else:
-        policy = _agent_policy(source, game, wants_values) if Path(source).exists() else _function_policy(source)
+        policy = _function_policy(source)
     actions: Any = spaces.actions
     shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
-    picks_action = isinstance(actions, Discrete) and not wants_values
 
     def checked_policy(obs: Tensor) -> Tensor:
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        _check_output(source, output, (len(obs), *shape), actions.n if picks_action else None)
-        if picks_action:
-            return output.long()
+        _check_output(source, output, (len(obs), *shape))
         if wants_values:
             return output.float()
+        if isinstance(actions, Discrete):
+            _check_action_numbers(source, output, actions.n)
+            return output.long()
         return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
@@ -88,19 +108,25 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     return checked_policy
 
 
-def _check_output(source: str, output: Tensor, shape: tuple[int, ...], num_actions: int | None) -> None:
-    """Raise SettingError unless the output of the policy ``source`` has the ``shape [N, ...]``, finite numbers and,
-    with ``num_actions``, the numbers of actions."""
+def _check_output(source: str, output: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise SettingError unless the output of the policy ``source`` has finite numbers and the ``shape``, whose first
+    axis is the number of observations."""
     if output.shape != shape:
         problem = f", which gives {list(output.shape)} numbers for {shape[0]} observations"
         raise policy_error(source, problem, f"{list(shape)}")
     if not output.float().isfinite().all():
         raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
-    if num_actions is not None:
-        invalid = output[(output != output.long()) | (output < 0) | (output >= num_actions)]
-        if len(invalid):
-            problem = f", which gives the action {invalid[0].item()}"
-            raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
+
+
+def _check_action_numbers(source: str, output: Tensor, num_actions: int) -> None:
+    """Raise SettingError unless the output ``[N]`` of the policy ``source`` are whole numbers from 0 to
+    ``num_actions - 1``."""
+    is_whole = output == output.long()
+    is_in_range = (output >= 0) & (output < num_actions)
+    invalid = output[~(is_whole & is_in_range)]
+    if len(invalid):
+        problem = f", which gives the action {invalid[0].item()}"
+        raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
 
 
 def _function_policy(source: str) -> Teacher:
@@ -152,6 +178,68 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
     return torch.no_grad()(act)
 
 
+def _is_sb3_agent(source: str) -> bool:
+    """Return whether the file ``source`` is an agent of stable-baselines3."""
+    try:
+        with zipfile.ZipFile(source) as archive:
+            return _SB3_VERSION_FILE in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> Callable[[Tensor], Tensor]:
+    """Return the greedy policy of the agent of stable-baselines3 in the file ``source``. It is a function from
+    observations ``[N, S]`` to actions or, with ``wants_values``, to action values (DQN only). Loading the file can run
+    any code in it. Raises SettingError if the agent cannot be loaded, or if it has other spaces."""
+    model = _load_sb3_model(source)
+    obs_space, action_space = model.observation_space, model.action_space
+    is_discrete = isinstance(spaces.actions, Discrete)
+    is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
+    obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
+    if isinstance(spaces.actions, Discrete):
+        fits = getattr(action_space, "n", None) == spaces.actions.n
+    else:
+        fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
+    if obs_shape != spaces.obs_shape or not fits:
+        allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
+        raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
+    if wants_values and not hasattr(model, "q_net"):
+        name = type(model).__name__
+        raise policy_error(source, f"{_SB3_DESCRIPTION}, but {name} has no value of each action", "clone_of actions")
+
+    @torch.no_grad()
+    def act(obs: Tensor) -> Tensor:
+        observations = (obs.argmax(1) if is_cell else obs).numpy()
+        if wants_values:
+            inputs, _ = model.policy.obs_to_tensor(observations)
+            return model.q_net(inputs)
+        actions, _ = model.predict(observations, deterministic=True)
+        rows = torch.as_tensor(np.asarray(actions).reshape(len(obs), -1))
+        return rows[:, 0] if is_discrete else rows
+
+    return act
+
+
+def _load_sb3_model(source: str) -> Any:
+    """Return the agent in the file ``source``, an object of stable-baselines3. Raises SettingError."""
+    try:
+        library: Any = importlib.import_module("stable_baselines3")
+        with zipfile.ZipFile(source) as archive:
+            attributes = json.loads(archive.read("data"))
+        class_name = next(name for attribute, name in _SB3_CLASSES.items() if attribute in attributes)
+        # Without the buffer of a million steps, and without schedules that older versions of Python have pickled.
+        replaced: dict[str, Any] = {"buffer_size": 1}
+        for schedule in ("lr_schedule", "clip_range", "exploration_schedule"):
+            replaced[schedule] = lambda progress: 0.0
+        return getattr(library, class_name).load(source, device="cpu", custom_objects=replaced)
+    except ModuleNotFoundError as error:
+        problem = f"{_SB3_DESCRIPTION}, which needs the module {error.name}"
+        raise policy_error(source, problem, "pip install stable-baselines3") from error
+    except (Exception, SystemExit) as error:  # a damaged or foreign file may raise anything
+        problem = f"{_SB3_DESCRIPTION}, which cannot be loaded: {first_line(error)}"
+        raise policy_error(source, problem, "PPO, A2C, DQN, SAC, TD3, DDPG") from error
+
+
 def visited_states(
     act: Teacher,
     count: int,
@@ -181,7 +269,8 @@ def visited_states(
             action = act(obs)  # [E] or [E, A]
             if isinstance(space, Discrete):
                 random_action = (streams.uniform(envs)[0] * space.n).long()
-                action = random_action.where(streams.uniform(envs)[0] < noise_levels, action)
+                is_random = streams.uniform(envs)[0] < noise_levels
+                action = torch.where(is_random, random_action, action)
             else:
                 low, high = torch.tensor(space.low), torch.tensor(space.high)
                 noise = streams.normal(envs, space.size)[0] * noise_levels[:, None] * (high - low) / 2
@@ -210,8 +299,7 @@ class TeacherEpisodes:
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
         each observation on. So that the observations differ, each episode begins with random actions. Their number is
-        random, at most one and a half times the mean length of random play. The return of a truncated episode is
-        computed as if the mean reward of its last tenth continued for ever."""
+        random, at most one and a half times the mean length of random play."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -221,15 +309,12 @@ class TeacherEpisodes:
             max_random_steps = 1.5 * float(random_play.lengths.float().mean())
             if limit is not None:
                 max_random_steps = min(max_random_steps, limit / 2)
-            for _ in range(-(-episodes // _RETURN_ENVS)):
+            for _ in range(-(-episodes // _RETURN_ENVS)):  # rounded up
                 random_steps = (streams.uniform(_RETURN_ENVS)[0] * (max_random_steps + 1)).long()  # [E]
                 trajectory = self._play(real, streams, random_steps)
-                steps = torch.arange(len(trajectory.reward))[:, None, None]
-                is_end = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E], the last tenth
-                mean_reward = (trajectory.reward * is_end).sum(0) / is_end.sum(0)
-                # The sum of mean_reward * discount ** t over all steps t after a truncation, [1, E].
-                later_return = mean_reward / max(1 - discount, 1e-3) * trajectory.truncated.any(0)
+                later_return = _return_after_truncation(trajectory, discount)
                 values = discounted_returns(trajectory.reward, trajectory.valid, discount, later_return)  # [T, 1, E]
+                steps = torch.arange(len(values))[:, None, None]
                 follows_policy = trajectory.valid & (steps >= random_steps)
                 observations.append(trajectory.obs[follows_policy])
                 returns.append(values[follows_policy])
@@ -243,11 +328,23 @@ class TeacherEpisodes:
         def act(obs: Tensor) -> Tensor:
             random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
             is_random = next(step_numbers) < random_steps  # [E]
-            return random_action.where(is_random.view(-1, *[1] * (random_action.dim() - 1)), self.act(obs))
+            if random_action.dim() == 2:
+                is_random = is_random.unsqueeze(1)
+            return torch.where(is_random, random_action, self.act(obs))
 
         trajectory = rollout(FunctionPolicy(act), real, seeds)
         self.count_steps(int(trajectory.valid.sum()))
         return trajectory
+
+
+def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
+    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated. If it was
+    truncated, the mean reward of its last tenth continues for ever."""
+    steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
+    is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
+    mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
+    geometric_sum = mean_reward / max(1 - discount, 1e-3)  # of mean_reward * discount ** t
+    return geometric_sum * trajectory.truncated.any(0)
 
 
 def cloned_proxy(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from control.cli.settings import RunConfig, Settings
 from control.films.recording import film_seconds
 from control.lightning.module import RunModule
-from control.loops.build import build_loop, take_weights, with_lacks
+from control.loops.build import build_loop, take_weights, with_missing_features
 from control.loops.loop import Loop, as_observations, first_member_actions
 from control.reports import tags
 from control.reports.tables import number_text
@@ -34,7 +34,7 @@ class AgentModule(RunModule):
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
         settings = settings.replace(compiled=loop.compiled)  # a resumed run also uses machine code, or also torch
-        super().__init__(with_lacks(settings, loop.agents[0].spaces), loop.seeds)
+        super().__init__(with_missing_features(settings, loop.agents[0].spaces), loop.seeds)
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
         # A short run has five evaluations at least, unless the user chose their interval.

@@ -28,8 +28,8 @@ from models.streams import Streams
 
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
-    """Build the loop of a run, with open environments. Without ``for_training``, load no machine code. Raises
-    SettingError if environment, command (the goals of a command-conditioned agent) or machine do not fit the agent."""
+    """Build the loop of a run, with its agents and open environments. Without ``for_training``, load no machine code.
+    Raises SettingError if the agent does not fit the environment, the machine, or the goals in ``settings.command``."""
     run = settings.run
     spaces = spaces_of(run.gamename)
     check_accelerator(run)
@@ -67,8 +67,9 @@ def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
 
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
-    """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game. If it is an inner agent, which
-    a search trains on its proxies, ``inner_agent`` is its implementation, and the error suggests others."""
+    """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game, with these ``spaces``. The
+    error suggests agents that can. ``inner_agent`` is the name of an agent that trains on a learned environment or
+    reward, "" for the agent of an ordinary run."""
     mismatch = _mismatch(agent_type, spaces)
     if mismatch is None:
         return
@@ -76,7 +77,8 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
     candidates = inner_agents() if inner_agent else ("PPO", "DDQN", "SAC")
     capable = [name for name in candidates if _mismatch(agent_class(name), spaces) is None]
     line = f"gamename is {run.gamename!r}, {problem}; {inner_agent or run.implementation} takes {requirement}"
-    line += f"; try {' or '.join(capable)}" if capable else ""
+    if capable:
+        line += f"; try {' or '.join(capable)}"
     raise SettingError(line, "agent" if inner_agent else "")
 
 
@@ -93,24 +95,24 @@ def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None
     return None
 
 
-def with_lacks(settings: Settings, spaces: Spaces) -> Settings:
-    """Return a copy of ``settings`` with ``lacks``, the properties that an environment with these ``spaces`` does not
-    have: "images", and "discrete actions" or "continuous actions"."""
-    lacks = {"continuous actions" if isinstance(spaces.actions, Discrete) else "discrete actions"}
+def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
+    """Return a copy of ``settings`` with the ``missing_features`` of an environment with these ``spaces``: "images",
+    and "discrete actions" or "continuous actions". Some settings have no effect without one of them."""
+    missing = {"continuous actions" if isinstance(spaces.actions, Discrete) else "discrete actions"}
     if not spaces.is_image:
-        lacks.add("images")
-    return dataclasses.replace(settings, lacks=frozenset(lacks))
+        missing.add("images")
+    return dataclasses.replace(settings, missing_features=frozenset(missing))
 
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """Return ``settings`` with the properties that an environment with these ``spaces`` lacks (`with_lacks`).
+    """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``.
 
     Raises SettingError if the user changed a setting from its default although it has no effect in this environment.
     ``reasons`` are further settings without effect here, ``{setting: reason}``. Settings that have no effect in any
     environment are not checked.
     """
-    settings_here = with_lacks(settings, spaces)
-    reasons_here = ineffective(settings_here) | dict(reasons or {})
+    settings_here = with_missing_features(settings, spaces)
+    reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
     for name in sorted(settings.explicit_names & ineffective_only_here):
         if as_dict(settings)[name] != default_settings(settings)[name]:
@@ -145,10 +147,12 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
 
 
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
-    """Return whether agents of the implementation ``agent`` train in machine code: the setting ``compiled`` is on,
-    ``is_supported()`` returns True, and the cache of machine code can be written or the user set ``compiled``. Print a
-    note if Numba or the cache is missing. Raises SettingError if the user, or the run to resume, set ``compiled`` and
-    it is impossible."""
+    """Return whether agents of the implementation ``agent`` train in machine code. They do if the setting ``compiled``
+    is on and ``is_supported()``, which is called only then, returns True.
+
+    The default gives way, with a note, if Numba is missing or machine code cannot be cached. If the user or the run to
+    resume set ``compiled`` and it is impossible, raises SettingError.
+    """
     is_required = "compiled" in settings.explicit_names
     if not settings.value("compiled"):
         if not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off by default
@@ -174,45 +178,53 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     they do. Raises SettingError if machine code is required and impossible."""
     implementation, threads = settings.run.implementation, settings.run.num_threads
     if not family(implementation).has_machine_code:
-        return decide_compiled(settings, implementation, lambda: False) if HAS_NUMBA else False
+        # Raises the error if the user set ``compiled``.
+        return HAS_NUMBA and decide_compiled(settings, implementation, lambda: False)
 
     def is_supported() -> bool:
         from control.loops.compiled import use_machine_code  # imports Numba
 
-        return all([use_machine_code(loop, threads) for loop in loops])
+        return all([use_machine_code(loop, threads) for loop in loops])  # a list: all of them, also after a False
 
     return decide_compiled(settings, implementation, is_supported)
 
 
 def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
-    """Build the loop of an agent that learns step by step, with open environments. The members of a group have
-    networks of one shape, and the groups divide ``num_workers`` equally. Raises SettingError if the agent needs the
-    environment's dynamics and these are not available, or if machine code is required and impossible. Without
-    ``for_training``, no machine code is loaded."""
-    run, config, schedule = settings.run, settings.agent, settings.schedule
-    game, device = run.gamename, torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-    agent_type = agent_class(run.implementation)
+    """Build the loop of an agent that learns step by step, with open environments. The agents of a group, one per seed,
+    have networks of one shape. Without ``for_training``, no machine code is loaded. Raises SettingError if machine code
+    is required and impossible, and as `_group` does."""
+    run, schedule = settings.run, settings.schedule
     seeds = list(range(run.seed, run.seed + run.num_seeds))
-    training_limit = run.time_limit or (0 if schedule.endless else None)  # 0: no limit; None: the limit of the game
-    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    members_by_group = agent_type.groups(config, seeds)  # positions in `seeds`
+    members_by_group = agent_class(run.implementation).groups(settings.agent, seeds)  # indices in `seeds`
     workers = max(1, run.num_workers // len(members_by_group))
-    groups = []
-    for members in members_by_group:
-        group_seeds = [seeds[member] for member in members]
-        open_environment = partial(make_environment, game, len(group_seeds), num_workers=workers, device=device)
-        training = open_environment(config.num_envs, time_limit=training_limit)
-        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
-        if dynamics is None and agent_type.needs_dynamics(config):
-            supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
-            line = f"gamename is {game!r}, whose states cannot be copied"
-            raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
-        options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
-        agent = agent_type(config, training.spaces, group_seeds, **options)
-        loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
-        evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
-        groups.append(Group(torch.tensor(members), loop, evaluation))
+    groups = [_group(settings, members, seeds, workers) for members in members_by_group]
     assert settings.epochs is not None  # an epoch has a number of steps
-    step_groups = StepGroups(groups, seeds, schedule, settings.epochs, game)
+    step_groups = StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
     step_groups.compiled = for_training and _use_machine_code(settings, [group.loop for group in groups])
     return step_groups
+
+
+def _group(settings: Settings, members: Sequence[int], seeds: Sequence[int], workers: int) -> Group:
+    """Build the agents, the environments and the loop of a group. ``members`` are the indices of its agents in
+    ``seeds``, the seeds of the run. ``workers`` is the number of processes that step its environments. Raises
+    SettingError if the agent needs the environment's dynamics and these are not available."""
+    run, config, schedule = settings.run, settings.agent, settings.schedule
+    agent_type = agent_class(run.implementation)
+    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
+    group_seeds = [seeds[member] for member in members]
+    open_environment = partial(make_environment, run.gamename, len(members), num_workers=workers, device=device)
+    training_limit = run.time_limit
+    if training_limit is None and schedule.endless:
+        training_limit = 0  # no limit; None is the limit of the game
+    training = open_environment(config.num_envs, time_limit=training_limit)
+    dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
+    if dynamics is None and agent_type.needs_dynamics(config):
+        supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
+        line = f"gamename is {run.gamename!r}, whose states cannot be copied"
+        raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
+    options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
+    agent = agent_type(config, training.spaces, group_seeds, **options)
+    loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
+    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
+    evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
+    return Group(torch.tensor(members), loop, evaluation)

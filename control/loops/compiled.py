@@ -404,19 +404,22 @@ class CompiledLoop:
                 watch(steps_done / steps)
             random_numbers, block_steps = _take_random_numbers(agent, steps - steps_done, max_joined)
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
-            list(self._run_block(loop, random_numbers, block_steps, all_members, pause=False))
+            for _ in self._run_block(loop, random_numbers, block_steps, all_members, pause=False):
+                pass  # without `pause` it yields nothing
             blocks.append({name: self._tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
             steps_done += block_steps
-        done, returns, lengths, losses = (torch.cat([block[name] for block in blocks], 1) for name in blocks[0])
-        step_counts = steps_before + torch.arange(1, steps + 1)
-        episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)  # after each step, [M, T]
-        is_learning = (episodes >= agent.config.init_episodes) & (step_counts * agent.envs >= agent.first_update)
+        results = {name: torch.cat([block[name] for block in blocks], 1) for name in blocks[0]}  # [M, T, ...]
+        done = results["done"]
+        # After each step: the number of steps in all environments [T], and the number of finished episodes [M, T].
+        env_steps = (steps_before + torch.arange(1, steps + 1)) * agent.envs
+        episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)
+        is_learning = (episodes >= agent.config.init_episodes) & (env_steps >= agent.first_update)
         return loop._results(
-            losses=losses,
+            losses=results["losses"],
             waited=(~is_learning).sum(1),
             counts=done.flatten(1).sum(1).double(),
-            returns=returns.double().flatten(1).sum(1),  # 0 if no episode ended
-            lengths=lengths.double().flatten(1).sum(1),
+            returns=results["ended_returns"].double().flatten(1).sum(1),  # 0 if no episode ended
+            lengths=results["ended_lengths"].double().flatten(1).sum(1),
         )
 
     def _run_block(
@@ -427,8 +430,8 @@ class CompiledLoop:
         otherwise yield nothing. Stores the tensors of the block (`_block_tensors`) in ``_tensors``."""
         agent: Any = loop.agent
         if loop.obs is None:
-            loop.obs = loop._start(None)
-        seeds, starts = loop.starts_ahead(steps)
+            loop.obs = loop.start_episodes(None)
+        seeds, starts = loop.take_initial_states(steps)
         self._tensors = tensors = _block_tensors(agent, steps) | _current_episodes(loop, starts, running)
         block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
@@ -439,12 +442,14 @@ class CompiledLoop:
             self.make_steps(members, block, tests, background_task)
             if not pause:
                 break  # all members have made all steps
-            ends = tensors["done"].nonzero(as_tuple=True)  # indices (members, steps, environments), [N] each
-            if len(ends[0]):
-                ended_returns, ended_lengths = tensors["ended_returns"][ends], tensors["ended_lengths"][ends]
+            indices = tensors["done"].nonzero(as_tuple=True)
+            ended_members, ended_steps, _ = indices  # [N] each
+            if len(ended_members):
+                returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
                 tensors["done"].zero_()
-                yield Ended(ends[0], ended_returns, ended_lengths, step=loop.steps + ends[1] + 1)
-            if not (running & (tensors["steps_done"] < steps)).any():
+                yield Ended(ended_members, returns, lengths, step=loop.steps + ended_steps + 1)
+            has_steps_left = tensors["steps_done"] < steps
+            if not (running & has_steps_left).any():
                 break
         _end_block(loop, tensors, seeds, self._world)
 
@@ -480,35 +485,37 @@ def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tup
     ``max_steps``, and at most the rest of the agent's current block of random numbers. Further blocks are added as long
     as T is at most ``max_joined``."""
     random_numbers = agent.noise.take(max_steps, max_joined)
-    return random_numbers, next(iter(random_numbers.values())).shape[1]
+    first, *_ = random_numbers.values()
+    return random_numbers, first.shape[1]
 
 
 def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
     """Return tensors of zeros for the fields of a `Block` of T = ``steps`` steps, ``{field: tensor}``. The arrays of
     the block are to share their memory."""
-    pairs, rows = (agent.members, agent.envs), (agent.members, steps, agent.envs)  # [M, E], [M, T, E]
+    members, num_envs = agent.members, agent.envs
+    by_env, by_step = (members, num_envs), (members, steps, num_envs)  # [M, E], [M, T, E]
     obs_size = agent.spaces.obs_shape[0]
     action_size = agent.spaces.actions.size if isinstance(agent.spaces.actions, Continuous) else 0
-    floats = {name: torch.zeros(pairs) for name in ("returns", "rewards", "discounts")}
-    counts = ("age", "lengths", "start_step", "actions")
-    integers = {name: torch.zeros(pairs, dtype=torch.int64) for name in counts}
-    return (
-        floats
-        | integers
-        | {
-            "state": torch.zeros(*pairs, 0, dtype=torch.float64),
-            "obs": torch.zeros(*pairs, obs_size),
-            "next_obs": torch.zeros(*pairs, obs_size),
-            "continuous_actions": torch.zeros(*pairs, action_size),
-            "first_states": torch.zeros(*rows, 0, dtype=torch.float64),
-            "steps_done": torch.zeros(agent.members, dtype=torch.int64),
-            "running": torch.ones(agent.members, dtype=torch.bool),
-            "done": torch.zeros(rows, dtype=torch.bool),
-            "ended_returns": torch.zeros(rows),
-            "ended_lengths": torch.zeros(rows, dtype=torch.int64),
-            "losses": torch.zeros(rows[:2]),
-        }
-    )
+    return {
+        "state": torch.zeros(*by_env, 0, dtype=torch.float64),
+        "obs": torch.zeros(*by_env, obs_size),
+        "age": torch.zeros(by_env, dtype=torch.int64),
+        "returns": torch.zeros(by_env),
+        "lengths": torch.zeros(by_env, dtype=torch.int64),
+        "first_states": torch.zeros(*by_step, 0, dtype=torch.float64),
+        "start_step": torch.zeros(by_env, dtype=torch.int64),
+        "steps_done": torch.zeros(members, dtype=torch.int64),
+        "running": torch.ones(members, dtype=torch.bool),
+        "done": torch.zeros(by_step, dtype=torch.bool),
+        "ended_returns": torch.zeros(by_step),
+        "ended_lengths": torch.zeros(by_step, dtype=torch.int64),
+        "losses": torch.zeros(members, steps),
+        "actions": torch.zeros(by_env, dtype=torch.int64),
+        "continuous_actions": torch.zeros(*by_env, action_size),
+        "next_obs": torch.zeros(*by_env, obs_size),
+        "rewards": torch.zeros(by_env),
+        "discounts": torch.zeros(by_env),
+    }
 
 
 def _current_episodes(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
@@ -589,7 +596,7 @@ class CompiledAgent:
         self._compiled_loop.make_steps(self._members, self._blocks[phase], self._tests)
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions (`StepAgent.act`)."""
+        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
         if self._step == self._block_steps:
             self._begin_block()
         if not self._has_actions:
@@ -637,20 +644,22 @@ def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
     environment of evaluations."""
     # A copy makes one step, so that training is not changed.
     agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
-    kind, world, streams = KINDS[type(agent)].__name__, _world_of(agent, loop.environment), Streams([0] * agent.members)
-    marker = cache_folder() / f"{kind}.{type(world).__name__}.compiled"
+    streams = Streams([0] * agent.members)
+    module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
+    world_name = type(_world_of(agent, loop.environment)).__name__
+    marker = cache_folder() / f"{module_name}.{world_name}.compiled"  # exists if the functions are in the cache
     if not marker.exists():
-        name = kind.split(".")[-2]
-        note(f"the machine code of {name} is compiled, which takes about half a minute and happens once")
+        family_name = module_name.split(".")[-2]
+        note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
     if isinstance(loop.machine_code, CompiledLoop):
         CompiledLoop().epoch(StepLoop(agent, copy.deepcopy(loop.environment), streams), steps=1)
     else:
         compiled_agent = CompiledAgent(StepLoop(agent, loop.environment, streams))
         compiled_agent._steps_left = 1
-        pairs = (agent.members, agent.envs)
-        obs, zeros = torch.zeros(*pairs, *agent.spaces.obs_shape), torch.zeros(pairs)
+        shape = (agent.members, agent.envs)
+        obs, zeros = torch.zeros(*shape, *agent.spaces.obs_shape), torch.zeros(shape)
         action = compiled_agent.act(obs)
-        compiled_agent.observe(obs, action, obs, zeros, zeros, torch.zeros(pairs, dtype=torch.bool))
+        compiled_agent.observe(obs, action, obs, zeros, zeros, torch.zeros(shape, dtype=torch.bool))
         compiled_agent.learn()
     seeds = torch.zeros(agent.members, 1, dtype=torch.int64)
     play(agent.begin(1, streams, sample=False, evaluate=True), evaluation, seeds)
@@ -672,31 +681,33 @@ def play(
     record_actions: bool = False,
     threads: int = 1,
 ) -> Episodes | None:
-    """Play greedy episodes from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does. Return None if a
-    compiled function is missing, if an episode may never end, or if actions on a map are to be recorded."""
-    compiled_policy = _player_and_world(policy, environment)
-    if compiled_policy is None or (record_actions and compiled_policy[1].kind == envs.CELLS):
+    """Play K greedy episodes of each of M members from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does.
+    Return None if a compiled function is missing, if an episode may never end, or if actions on a map are to be
+    recorded."""
+    player_and_world = _player_and_world(policy, environment)
+    if player_and_world is None:
+        return None
+    player, world = player_and_world
+    if record_actions and world.kind == envs.CELLS:
         return None
     assert isinstance(environment, TensorEnvironment)
-    player, world = compiled_policy
-    # The episodes are the test after a training run of one step.
-    single_test = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
-    test_arrays, test_index = single_test.take_due(start_step=0, steps=1), 0
+    # Test 0 of a training run of one step consists of these episodes.
+    tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
+    arrays = tests.take_due(start_step=0, steps=1)
     if record_actions:
-        shape = (seeds.shape[1], world.limit)
+        shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
         actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
-        test_arrays = test_arrays._replace(actions=actions, continuous_actions=vectors)
-    memories = [_make_episode_arrays(player, world, test_arrays) for _ in range(threads)]
+        arrays = arrays._replace(actions=actions, continuous_actions=vectors)
 
-    def run_episodes(arrays: EpisodeArrays, first: int, last: int) -> None:
-        _play_test(player, world, test_arrays, test_index, arrays, first, last)
+    def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
+        _play_test(player, world, arrays, 0, memory, first, last)
 
-    for_members(run_episodes, len(seeds), memories)
-    episodes = Episodes(single_test.returns[:, test_index], single_test.lengths[:, test_index])
+    for_members(play_members, len(seeds), [_make_episode_arrays(player, world, arrays) for _ in range(threads)])
+    episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
     if record_actions:
-        recorded = torch.from_numpy(vectors if player.action_size else actions)
+        recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
         was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-        episodes.actions = recorded.transpose(0, 1)[was_running]
+        episodes.actions = recorded[was_running]
     return episodes
 
 

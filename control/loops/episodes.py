@@ -72,36 +72,37 @@ class EpisodeLoop(Loop):
         self.epochs += 1
         row: dict[str, Tensor] = {}
         if not self.schedule.on_policy:
-            self._learn(row)
+            row |= self._learn()
         rollout_start = time.perf_counter()
-        self._explore(row)
+        row |= self._explore()
         rollout_seconds = time.perf_counter() - rollout_start
         if self.schedule.on_policy:
-            self._learn(row)
+            row |= self._learn()
         row |= self.agent.status()
-        times = {"time/rollout": rollout_seconds, "time/update": time.perf_counter() - start - rollout_seconds}
-        return row | {tag: torch.full((len(self.seeds),), value) for tag, value in times.items()}
+        update_seconds = time.perf_counter() - start - rollout_seconds
+        for tag, seconds in (("time/rollout", rollout_seconds), ("time/update", update_seconds)):
+            row[tag] = torch.full((len(self.seeds),), seconds)
+        return row
 
-    def _learn(self, row: dict[str, Tensor]) -> None:
-        """Make the epoch's gradient steps, and add their metrics to ``row``, ``{tag: [M]}``. Warn about diverged
-        members, and about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for many epochs."""
+    def _learn(self) -> dict[str, Tensor]:
+        """Make the epoch's gradient steps, and return their metrics, ``{tag: [M]}``. Warn about diverged members, and
+        about members whose policy has collapsed (`EpisodeAgent.has_collapsed`) for many epochs."""
         metrics = self.agent.learn()
-        row |= {f"train/{name}": value for name, value in metrics.items()}
         self.gradient_steps += self.schedule.gradient_steps
         self._check_members(metrics[self.agent.main_loss])
         collapsed, text = self.agent.has_collapsed(metrics)
         self.stuck = self.stuck + 1 if collapsed.any() else 0
         if self.stuck == _STUCK_EPOCHS:
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")
+        return {f"train/{name}": value for name, value in metrics.items()}
 
-    def _explore(self, row: dict[str, Tensor]) -> None:
-        """Play the epoch's episodes, let the agent store them, and add their statistics to ``row``, ``{tag: [M]}``. If
-        the schedule has no episodes, because the agent learns from recorded ones, only count the steps in the
-        minibatches of the epoch."""
+    def _explore(self) -> dict[str, Tensor]:
+        """Play the epoch's episodes, let the agent store them, and return their statistics, ``{tag: [M]}``. If the
+        schedule has no episodes, because the agent learns from recorded ones, only count the steps in the minibatches
+        of the epoch."""
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
-            row |= {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
-            return
+            return self._command_statistics()
         count, streams = self.schedule.episodes, self.streams.fork()
         if self.epochs <= self.schedule.random_epochs:
             policy: Policy = RandomPolicy(self.environment.spaces, count, streams)
@@ -109,15 +110,21 @@ class EpisodeLoop(Loop):
             policy = self.agent.begin(count, streams, sample=True, command=self.command)
         trajectory = self._play(policy, count)
         returns = trajectory.returns
-        row |= self._update_running_mean(returns) | {
+        row = self._update_running_mean(returns)
+        row |= {
             "rollout/return_mean": returns.mean(1),
             "rollout/return_std": returns.std(1, correction=0),
             "rollout/return_max": returns.amax(1),
             "rollout/return_min": returns.amin(1),
             "rollout/length_mean": trajectory.lengths.float().mean(1),
         }
-        row |= {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
-        row |= {f"train/{name}": value for name, value in self.agent.observe(trajectory, validate=True).items()}
+        row |= self._command_statistics()
+        validation = self.agent.observe(trajectory, validate=True)
+        return row | {f"train/{name}": value for name, value in validation.items()}
+
+    def _command_statistics(self) -> dict[str, Tensor]:
+        """Return the commands (the goals that the agent pursues, if any) of the next episodes, ``{tag: [M]}``."""
+        return {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
         """Play ``count`` training episodes of every member, check their returns, and count their steps."""
@@ -133,7 +140,7 @@ class EpisodeLoop(Loop):
             return {}
         members = torch.arange(len(self.seeds))
         self.recent.add(members.repeat_interleave(returns.shape[1]), returns.flatten())
-        mean = self.recent.mean(members, first=0, last=self.schedule.running_mean)
+        mean = self.recent.mean(members, self.schedule.running_mean)
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
@@ -149,8 +156,9 @@ class EpisodeLoop(Loop):
         """Return whether the running mean, averaged over members, has reached ``target``."""
         if self.target is None or self.epochs == 0:
             return False
-        members, num_returns = torch.arange(len(self.seeds)), self.recent.values.shape[1]
-        return float(self.recent.mean(members, first=0, last=num_returns).mean()) >= self.target
+        assert self.schedule.running_mean is not None  # only then there is a target
+        means = self.recent.mean(torch.arange(len(self.seeds)), self.schedule.running_mean)  # [M]
+        return float(means.mean()) >= self.target
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
         """Play evaluation episodes, under the evaluation command if the agent follows one."""

@@ -121,18 +121,20 @@ class Loop(ABC):
         """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
         episodes in the settings. Return the mean returns, the mean length of greedy episodes and, in an environment
         without episodes, the mean reward of a greedy step, ``{tag: [M]}``."""
-        returns, of_greedy = {}, {}
+        mean_returns: dict[str, Tensor] = {}
+        greedy_only: dict[str, Tensor] = {}
         for mode in self.evaluation_modes:
             episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)
             if episodes.actions is not None:
-                self.actions = self.actions | {mode: episodes.actions}
-            returns[f"eval/return_{mode}"] = episodes.returns.mean(1)
+                self.actions = {**self.actions, mode: episodes.actions}
+            mean_returns[f"eval/return_{mode}"] = episodes.returns.mean(1)
             if mode == "greedy":
-                self.varies = bool((episodes.returns != episodes.returns[:, :1]).any())
-                of_greedy["eval/length_greedy"] = episodes.lengths.float().mean(1)
+                first_returns = episodes.returns[:, :1]
+                self.varies = bool((episodes.returns != first_returns).any())
+                greedy_only["eval/length_greedy"] = episodes.lengths.float().mean(1)
                 if self.continuing:
-                    of_greedy["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
-        return returns | of_greedy
+                    greedy_only["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
+        return {**mean_returns, **greedy_only}
 
     def second_score(self) -> Tensor:
         """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from
@@ -156,43 +158,43 @@ class Loop(ABC):
         """Return whether the score has reached ``target``, if the loop can compute it without an evaluation."""
         return False
 
-    def _check_returns(self, finite: Tensor) -> None:
-        """Raise EnvironmentFault unless the mask ``finite`` of finite returns is true everywhere."""
-        if not finite.all():
+    def _check_returns(self, is_finite: Tensor) -> None:
+        """Raise EnvironmentFault if some returns are not finite, according to the mask ``is_finite``."""
+        if not is_finite.all():
             text = "the rewards of an episode add up to nan or to more than a float holds; every reward must be finite"
             raise EnvironmentFault(f"environment {self.game}: {text}")
 
-    def _check_members(self, loss: Tensor, learned: Tensor | None = None) -> None:
-        """Warn once per member about a ``loss [M]`` or weights that are not finite. Losses are checked only where
-        ``learned [M]`` is true (None: everywhere). Sets ``finite_members [M]``. Raises UserError if all are false."""
-        for member, (seed, value) in enumerate(zip(self.seeds, loss.tolist(), strict=True)):
-            if (learned is None or learned[member]) and not math.isfinite(value):
-                self._warn(f"seed {seed}: the loss is {value} since epoch {self.epochs}; {self.agents[0].advice}")
+    def _check_members(self, losses: Tensor) -> None:
+        """Warn once per member if its loss in ``losses [M]`` or its weights are not finite. Sets the mask
+        ``finite_members [M]`` of members with finite weights. Raises UserError if there is none."""
+        for seed, loss in zip(self.seeds, losses.tolist(), strict=True):
+            if not math.isfinite(loss):
+                self._warn(f"seed {seed}: the loss is {loss}", f" since epoch {self.epochs}; {self.agents[0].advice}")
         self.finite_members = torch.cat([_finite_members(agent) for agent in self.agents])[self.member_order]
         for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not is_finite:
-                self._warn(f"seed {seed}: weights are no longer finite (epoch {self.epochs}); it cannot recover")
+                details = f" (epoch {self.epochs}); it cannot recover"
+                self._warn(f"seed {seed}: weights are no longer finite", details)
         if not self.finite_members.any():
             raise UserError(
                 f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "
                 f"kept: {self.agents[0].advice}"
             )
 
-    def _warn(self, text: str) -> None:
-        """Print a warning, unless an earlier one had the same text before its "(epoch N)" or "since epoch N"."""
-        key = text.split(" (")[0].split(" since")[0]
-        if key not in self._warned:
-            self._warned.add(key)
-            warning(text)
+    def _warn(self, text: str, details: str = "") -> None:
+        """Print the warning ``text + details``, unless this loop has printed one with the same ``text``."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warning(text + details)
 
 
 def _finite_members(agent: Agent) -> Tensor:
-    """Return whether all weights of each of the agent's members are finite, ``[members]`` bool."""
-    mask = torch.ones(agent.members, dtype=torch.bool)
-    for weights in agent.parameters():  # a sum is not finite if one of its terms is not
-        sums = weights.detach().unsqueeze(-1).flatten(1).sum(1)  # the extra axis is for parameters of shape [M]
-        mask &= sums.isfinite().cpu()
-    return mask
+    """Return for each member of the agent whether all its weights are finite, ``[M]`` bool."""
+    is_finite = torch.ones(agent.members, dtype=torch.bool)
+    for weights in agent.parameters():  # [M, ...]
+        rows = weights.detach().reshape(agent.members, -1)
+        is_finite &= rows.sum(1).isfinite().cpu()  # a sum is not finite if one of its terms is not
+    return is_finite
 
 
 def as_observations(
@@ -222,5 +224,6 @@ def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
 
 
 def rounds(episodes: int, envs: int) -> list[int]:
-    """Split ``episodes`` episodes into rounds of at most ``envs`` parallel ones. Return the size of each round."""
+    """Split ``episodes`` episodes into rounds of at most ``envs`` parallel ones. Return the size of each round, such as
+    ``[10, 10, 5]`` for 25 episodes in 10 environments."""
     return [min(envs, episodes - first) for first in range(0, episodes, envs)]

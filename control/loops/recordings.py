@@ -30,21 +30,18 @@ class Recording:
     def __init__(self, source: str, game: str, spaces: Spaces):
         self.source, self.spaces = source, spaces
         self.dataset = self._open()
-        obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
-        actions = action_space_of(action_space)
-        obs_size = gym.spaces.flatdim(obs_space)
+        actions = action_space_of(self.dataset.action_space)
+        obs_size = gym.spaces.flatdim(self.dataset.observation_space)
         if spaces.is_image:
-            problem, allowed = f"but {game} shows images", "an environment that shows vectors"
-        elif not self.dataset.total_episodes:
-            problem, allowed = "which has no episodes", "one or more episodes"
-        elif (obs_size,) != spaces.obs_shape or actions != spaces.actions:
-            problem = f"which has observations of {obs_size} numbers and {actions or action_space}"
-            allowed = f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has"
-        else:
-            return
-        raise self._error(problem, allowed)
+            raise self._error(f"but {game} shows images", "an environment that shows vectors")
+        if not self.dataset.total_episodes:
+            raise self._error("which has no episodes", "one or more episodes")
+        if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
+            problem = f"which has observations of {obs_size} numbers and {actions or self.dataset.action_space}"
+            raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
+        """Return the error for a dataset that cannot be used. ``problem`` follows its name in the message."""
         return SettingError(f"dataset is {self.source!r}, {problem}; allowed: {allowed}", "dataset")
 
     def _open(self) -> Any:
@@ -76,24 +73,28 @@ class Recording:
     def _trajectory(self, episodes: Sequence[Any], members: int) -> Trajectory:
         """Return E episodes of Minari as a trajectory ``[T, M, E, ...]``, padded with zeros to the length T of the
         longest and equal for all ``members``. An episode that was cut off in the recording counts as truncated."""
-        obs, actions, rewards = map(list, zip(*map(self._steps, episodes), strict=True))
+        steps = [self._steps(episode) for episode in episodes]  # observations, actions, rewards
         terminated = torch.tensor([bool(episode.terminations[-1]) for episode in episodes])  # [E]
         truncated = torch.tensor([bool(episode.truncations[-1]) for episode in episodes]) | ~terminated
-        lengths = torch.tensor([len(episode_rewards) for episode_rewards in rewards])
+        lengths = torch.tensor([len(rewards) for _, _, rewards in steps])
         time = torch.arange(int(lengths.max())).unsqueeze(1)  # [T, 1]
         is_last = time == lengths - 1  # [T, E]
-        reward = pad_sequence(rewards)
-        columns = {  # [T, E, ...] each
-            "obs": pad_sequence([episode_obs[:-1] for episode_obs in obs]),
-            "action": pad_sequence(actions).to(self.spaces.action_dtype),
-            "reward": reward,
-            "terminated": is_last & terminated,
-            "truncated": is_last & truncated,
-            "valid": time < lengths,
-        }
-        by_member = {name: part.unsqueeze(1).expand(-1, members, *part.shape[1:]) for name, part in columns.items()}
-        final_obs = torch.stack([episode_obs[-1] for episode_obs in obs]).expand(members, -1, -1)
-        return Trajectory(**by_member, final_obs=final_obs, returns=reward.sum(0).expand(members, -1))
+        reward = pad_sequence([rewards for _, _, rewards in steps])
+
+        def for_members(values: Tensor) -> Tensor:
+            """Insert the member axis: ``[T, E, ...]`` becomes ``[T, M, E, ...]``."""
+            return values.unsqueeze(1).expand(-1, members, *values.shape[1:])
+
+        return Trajectory(
+            obs=for_members(pad_sequence([obs[:-1] for obs, _, _ in steps])),
+            action=for_members(pad_sequence([actions for _, actions, _ in steps]).to(self.spaces.action_dtype)),
+            reward=for_members(reward),
+            terminated=for_members(is_last & terminated),
+            truncated=for_members(is_last & truncated),
+            valid=for_members(time < lengths),
+            final_obs=torch.stack([obs[-1] for obs, _, _ in steps]).expand(members, -1, -1),
+            returns=reward.sum(0).expand(members, -1),
+        )
 
     def _steps(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
@@ -109,18 +110,18 @@ class Recording:
         except Exception as error:  # other values than the dataset's spaces have
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
             raise self._error(problem, "values of the dataset's spaces") from error
-        length, num_actions = len(rewards), getattr(self.spaces.actions, "n", 0)  # 0: continuous actions
+        length, start = len(rewards), f"whose episode {episode.id} has"
         obs_shape = (length + 1, *self.spaces.obs_shape)
         if not length or rewards.ndim != 1 or obs.shape != obs_shape or len(actions) != length:
             problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
-            allowed = f"[T + 1, {self.spaces.obs_shape[0]}], T and [T]"
-        elif not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
-            problem, allowed = "numbers that are not finite", "finite numbers"
-        elif num_actions and not ((0 <= actions) & (actions < num_actions)).all():
-            problem, allowed = "other actions", f"the {num_actions} of its action space"
-        else:
-            return obs, actions, rewards
-        raise self._error(f"whose episode {episode.id} has {problem}", allowed)
+            raise self._error(f"{start} {problem}", f"[T + 1, {self.spaces.obs_shape[0]}], T and [T]")
+        if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
+            raise self._error(f"{start} numbers that are not finite", "finite numbers")
+        if isinstance(self.spaces.actions, Discrete):
+            is_valid = (actions >= 0) & (actions < self.spaces.actions.n)
+            if not is_valid.all():
+                raise self._error(f"{start} other actions", f"the {self.spaces.actions.n} of its action space")
+        return obs, actions, rewards
 
 
 def check_new(name: str) -> None:
@@ -132,13 +133,14 @@ def check_new(name: str) -> None:
     try:
         parse_dataset_id(name)
         path = get_dataset_path(name)
+        parents = path.parents[: name.count("/")]  # in the folder of datasets
         if path.exists():
             problem = ", which exists; allowed: a new id"
-        elif any((parent / "data").exists() for parent in path.parents[: name.count("/")]):  # in the folder of datasets
+        elif any((parent / "data").exists() for parent in parents):
             problem = ", inside another dataset; allowed: an id beside it"
     except (TypeError, ValueError):
-        problem = "; allowed: an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a "
-        problem += "version"
+        rules = "letters, digits, _ and -, two or more before the /, and a version"
+        problem = f"; allowed: an id such as lander/ppo-v0: {rules}"
     except OSError as error:
         problem = f", which cannot be written: {error}"
     if problem:

@@ -7,6 +7,7 @@ action, ``*O`` the shape of an observation.
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +49,20 @@ class FunctionPolicy(Policy):
         self.function = function
 
     def act(self, obs: Tensor) -> Tensor:
-        return self.function(obs[0])[None]
+        """Return the actions ``[1, N]`` or ``[1, N, A]`` for ``obs [1, N, *O]``. The first axis is the only member."""
+        return self.function(obs[0]).unsqueeze(0)
+
+
+class Step(NamedTuple):
+    """One step of all environments, ``[M, E, ...]`` each. ``valid`` is False if the episode had ended before."""
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    next_obs: Tensor
 
 
 @functools.cache
@@ -60,15 +74,15 @@ def _note_length() -> None:
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
     """Play one episode in each of the first E environments of every member, and return all steps. ``seeds [M, E]``
     start the episodes."""
-    trace = []
-    for step, next_obs in _play(policy, environment, seeds):
-        trace.append(step)
-        final_obs = next_obs
-    columns = [torch.stack(column) for column in zip(*trace, strict=True)]  # [T, M, E, ...] each
-    rewards = [step[2] for step in trace]
+    steps = list(_play(policy, environment, seeds))
+    columns: dict[str, Tensor] = {}
+    for name in Step._fields[:-1]:  # without next_obs
+        columns[name] = torch.stack([getattr(step, name) for step in steps])  # [T, M, E, ...]
     # Summed step by step, because the rounding of a sum over the padded axis would depend on its length.
-    returns = sum(rewards[1:], start=rewards[0])
-    return Trajectory(*columns, final_obs=final_obs, returns=returns)  # type: ignore[misc]
+    returns = steps[0].reward
+    for step in steps[1:]:
+        returns = returns + step.reward
+    return Trajectory(**columns, final_obs=steps[-1].next_obs, returns=returns)
 
 
 def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False) -> Episodes:
@@ -77,19 +91,17 @@ def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, recor
     # Scalars become tensors [M, E] on the device of the episodes, so that a GPU copies nothing to the host in a step.
     returns, lengths = torch.tensor(0.0), torch.tensor(0)
     actions = []
-    for (_, action, reward, _, _, running), _ in _play(policy, environment, seeds):
-        returns = returns + reward
-        lengths = lengths + running
+    for step in _play(policy, environment, seeds):
+        returns = returns + step.reward
+        lengths = lengths + step.valid
         if record_actions:
-            actions.append(action[0][running[0]])
+            actions.append(step.action[0][step.valid[0]])
     return Episodes(returns.cpu(), lengths.cpu(), torch.cat(actions).cpu() if record_actions else None)
 
 
-def _play(
-    policy: Policy, environment: Environment, seeds: Tensor
-) -> Iterator[tuple[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]]:
-    """Play one episode in each of the first E environments of every member until the last one ends. For each step,
-    yield the first six fields of a `Trajectory` and the next observation.
+def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[Step]:
+    """Play one episode in each of the first E environments of every member. Yield each step until the last episode has
+    ended. ``seeds [M, E]`` start the episodes.
 
     After the end of its episode, an environment makes no more steps and its rewards are 0. The policy still receives
     all E rows, so that a row's result does not depend on the number of running episodes.
@@ -105,16 +117,16 @@ def _play(
     obs = environment.reset(padded(seeds), padded(running))[:, :count]
     running = running.to(obs.device)
     has_limit = environment.spaces.max_episode_steps is not None
-    steps = 0
+    num_steps = 0
     while running.any():
-        steps += 1
-        if steps > LONG and not has_limit:
+        num_steps += 1
+        if num_steps > LONG and not has_limit:
             _note_length()  # prints only once
         action = policy.act(obs)
-        step = environment.step(padded(action), padded(running))
-        reward, terminated, truncated = (part[:, :count] for part in (step.reward, step.terminated, step.truncated))
+        result = environment.step(padded(action), padded(running))
+        reward, next_obs = result.reward[:, :count], result.obs[:, :count]
+        terminated, truncated = result.terminated[:, :count], result.truncated[:, :count]
         policy.advance(reward)
-        next_obs = step.obs[:, :count]
-        yield (obs, action, reward, terminated, truncated, running), next_obs
+        yield Step(obs, action, reward, terminated, truncated, running, next_obs)
         obs = next_obs
         running = running & ~(terminated | truncated)

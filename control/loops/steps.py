@@ -37,26 +37,24 @@ class Ended:
     step: int | Tensor
 
 
-class Starts(Blocks):
-    """Blocks of random numbers for ``BLOCK`` steps each: the ``seeds [M, BLOCK, E]`` of the episodes that may begin at
-    these steps, and the initial states ``starts [M, BLOCK, E, ...]`` of the episodes."""
+class InitialStates(Blocks):
+    """Seeds and initial states of the episodes that may begin in the next ``BLOCK`` steps, for each step, whether an
+    episode begins there or not. So the start of an episode does not depend on the lengths of other episodes."""
 
     def __init__(self, streams: Streams, environment: Environment, envs: int):
         super().__init__(streams)
         self.environment, self.envs = environment, envs
 
     def draw_block(self) -> dict[str, Tensor]:
+        """Sample ``seeds [M, BLOCK, E]``, and compute the initial states ``starts [M, BLOCK, E, ...]``."""
         seeds = self.streams.episode_seeds(BLOCK, self.envs)
         starts_by_step = self.environment.prepare_resets(seeds.transpose(0, 1))  # [BLOCK, M, E, ...]
         return {"seeds": seeds, "starts": starts_by_step.transpose(0, 1)}
 
 
 class StepLoop:
-    """Repeats ``act, observe, learn`` for all members. Environments restart as soon as an episode ends.
-
-    ``streams`` sample a seed of an episode for every environment and step, whether an episode begins there or not. So
-    the start of an episode does not depend on the lengths of other episodes.
-    """
+    """Repeats ``act, observe, learn`` for all members. Environments restart as soon as an episode ends. ``streams``
+    sample the seeds of the episodes."""
 
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
@@ -68,7 +66,8 @@ class StepLoop:
         self.compile_ahead: Any = None
         self.steps = 0
         self.obs: Tensor | None = None
-        self.agent_obs: Tensor | None = None  # observations for the agent, if they differ from `obs`
+        # Observations for the agent, if they differ from `obs`: some agents act once more after the end of an episode.
+        self.agent_obs: Tensor | None = None
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -76,50 +75,57 @@ class StepLoop:
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False  # whether all members have begun to make updates
-        self._starts = Starts(streams, environment, agent.envs)
+        self._initial_states = InitialStates(streams, environment, agent.envs)
 
     def step(self) -> Ended | None:
         """Make one step of every environment and the updates that are due. Return the episodes that ended, or None."""
         agent, learner, environment = self.agent, self.learner, self.environment
         if self.obs is None:
-            self.obs = self._start(None)
+            self.obs = self.start_episodes(None)
         obs = self.obs if self.agent_obs is None else self.agent_obs
         if agent.knows_dynamics and environment.state is not None:
             agent.visit(environment.state)
         action = learner.act(obs)
         step = environment.step(action)
         done = step.terminated | step.truncated
-        discount = self._ones.masked_fill(step.terminated, 0.0) if step.discount is None else step.discount
+        discount = step.discount  # the factor of the next value in a target; None: 0 after a termination, else 1
+        if discount is None:
+            discount = self._ones.masked_fill(step.terminated, 0.0)
         learner.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = learner.learn()
         self.returns = self.returns + step.reward
         self.lengths = self.lengths + 1
         self.obs = step.obs
-        self.agent_obs = step.obs if agent.acts_on_stale else None  # then it acts once more after the end of an episode
+        self.agent_obs = step.obs if agent.acts_on_stale else None
         self.steps += 1
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         if not len(indices):
             return None
-        members = indices if agent.envs == 1 else indices.div(agent.envs, rounding_mode="floor")
-        ended = Ended(members, self.returns.take(indices), self.lengths.take(indices), self.steps)
+        ended = Ended(indices // agent.envs, self.returns.take(indices), self.lengths.take(indices), self.steps)
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
-        self.obs = self._start(done)
+        self.obs = self.start_episodes(done)
         return ended
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for ``steps`` steps. Return a dictionary of tensors ``[M]``: the means ``loss``, ``return`` and
-        ``length``, NaN without data; ``updated``, the number of steps with updates; ``updates``, the number of updates;
-        ``finite``, whether returns are finite; and the agent's `metrics` and `status` by tag."""
+        """Train for ``steps`` steps of every environment. ``watch`` is called with the finished fraction. Return a
+        dictionary of tensors ``[M]``, one number per member:
+
+        - ``loss``, ``return``, ``length``: means over the epoch, NaN without data
+        - ``updated``: number of steps with updates; ``updates``: number of updates
+        - ``finite``: whether the returns are finite
+        - the agent's `metrics` and `status` by tag
+        """
         if self.machine_code is not None:
             return self.machine_code.epoch(self, steps, watch)  # type: ignore[no-any-return]
         return self.epoch_by_steps(steps, watch)
 
     def epoch_by_steps(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Train for an epoch (`epoch`), step by step."""
+        """Train for an epoch step by step, without machine code. Return the same dictionary as `epoch`."""
         members, device = self.agent.members, self.agent.device
         losses = []
         waited = torch.zeros(members, dtype=torch.int64, device=device)  # steps before the member could learn
+        # Number of finished episodes, and the sums of their returns and lengths, [M] each.
         counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
         self.agent_obs = None  # an epoch begins with current observations, even for agents that act on stale ones
         for steps_done in range(steps):
@@ -144,11 +150,12 @@ class StepLoop:
         number of steps before a member could learn (``waited``), the number of finished episodes (``counts``), and the
         sums of their ``returns`` and ``lengths``."""
         steps = losses.shape[1]
-        waiting = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
+        is_before_learning = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
+        # Steps are the contiguous axis, so that a sum adds in the same order, and rounds equally, for any M.
+        loss_sums = losses.double().masked_fill(is_before_learning, 0.0).sum(1)
         results = {
-            # Steps are the contiguous axis, so that a sum adds in the same order, and rounds equally, for any M.
-            "loss": losses.double().masked_fill(waiting, 0.0).sum(1) / updated,
+            "loss": loss_sums / updated,
             "return": returns / counts,
             "length": lengths / counts,
             "updated": updated,
@@ -159,36 +166,38 @@ class StepLoop:
         if self.agent.learns_from_rollouts:  # their statistics do not change between updates: log each only once
             has_updates = results["updates"] > 0  # [M]
             metrics = {tag: values.where(has_updates, torch.nan) for tag, values in metrics.items()}
-        results |= metrics | self.agent.status()
+        results |= metrics
+        results |= self.agent.status()
         return {name: value.cpu() for name, value in results.items()}
 
     def advance(self, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
-        """Make ``count`` steps of the members for which ``running [M]`` is True. Yield the episodes that ended, after
-        each step that ended some. The caller may then set ``running`` of their members to False.
+        """Make ``count`` steps, or fewer if no member is ``running [M]`` any more. After each step that ended episodes,
+        yield them. The caller may then set ``running`` of their members to False.
 
-        This implementation steps all members together until none is running, and ignores ``pause``. Machine code
-        (`control.loops.compiled.CompiledLoop`) may replace it and makes many steps at once: only with ``pause`` does it
-        stop a member at the end of an episode and yield the episode.
+        Members that are not running make the steps too. ``pause`` has no effect here. It is for
+        `control.loops.compiled.CompiledLoop`, which replaces this function.
         """
         for _ in range(count):
             if not running.any():
                 return
-            if (ended := self.step()) is not None:
+            ended = self.step()
+            if ended is not None:
                 yield ended
 
-    def starts_ahead(self, count: int) -> tuple[Tensor, Tensor]:
+    def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
-        their initial states ``[M, T, E, ...]``. Moves `_starts` forward to the last of these steps."""
-        seeds, starts = [], []
+        their initial states ``[M, T, E, ...]``. They may come from several blocks, and the last one becomes the current
+        one."""
+        seeds, states = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
-            block, first_row = self._starts_at(step).block, step % BLOCK  # a block has a row [M, E, ...] for each step
-            num_rows = min(BLOCK - first_row, last_step - step + 1)
-            rows = slice(first_row, first_row + num_rows)
-            seeds.append(block["seeds"][:, rows])
-            starts.append(block["starts"][:, rows])
-            step += num_rows
-        return torch.cat(seeds, 1), torch.cat(starts, 1)
+            block = self._initial_states_at(step).block
+            first_row = step % BLOCK  # a block has a row [M, E, ...] for each step
+            end_row = min(BLOCK, first_row + last_step - step + 1)
+            seeds.append(block["seeds"][:, first_row:end_row])
+            states.append(block["starts"][:, first_row:end_row])
+            step += end_row - first_row
+        return torch.cat(seeds, 1), torch.cat(states, 1)
 
     def prepare_random_numbers(self, steps: int) -> None:
         """Sample in advance the random numbers that will be needed after the next ``steps`` steps. Another thread may
@@ -198,28 +207,32 @@ class StepLoop:
         if first_step < end_of_training:
             agent.noise.get_ready()
             last_step = min(first_step + BLOCK, end_of_training)
-            if self._starts.number < last_step // BLOCK:  # another block will be needed
-                self._starts.prepare()
+            if self._initial_states.number < last_step // BLOCK:  # another block will be needed
+                self._initial_states.prepare()
 
-    def _start(self, where: Tensor | None) -> Tensor:
-        """Start the episodes of the current step in the environments of the mask ``where [M, E]`` (None: all). Return
-        the observations of all environments."""
-        numbers = self._starts_at(self.steps).numbers_at(self.steps % BLOCK)
+    def start_episodes(self, where: Tensor | None) -> Tensor:
+        """Start an episode in each environment of the mask ``where [M, E]`` (None: all). Return the observations of all
+        environments."""
+        numbers = self._initial_states_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
         return self.environment.reset_prepared(numbers["starts"], where)
 
-    def _starts_at(self, step: int) -> Starts:
-        """Move `_starts` forward to the block of random numbers that contains ``step``, and return `_starts`."""
-        while self._starts.number < step // BLOCK:
-            self._starts.next_block()
-        return self._starts
+    def _initial_states_at(self, step: int) -> InitialStates:
+        """Return the initial states, after moving forward to the block that contains ``step``."""
+        while self._initial_states.number < step // BLOCK:
+            self._initial_states.next_block()
+        return self._initial_states
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state of training, except the agent's weights."""
-        starts = {"block": self._starts.number, "streams": self._starts.block_start}
-        loop_state = {name: getattr(self, name) for name in STATE_NAMES} | starts
-        return loop_state | {"agent": self.agent.training_state(), "environment": self.environment.snapshot()}
+        return {
+            **{name: getattr(self, name) for name in STATE_NAMES},
+            "block": self._initial_states.number,
+            "streams": self._initial_states.block_start,
+            "agent": self.agent.training_state(),
+            "environment": self.environment.snapshot(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict`. The loop must be a new one. Raises StateError if the state does not fit it."""
@@ -236,7 +249,7 @@ class StepLoop:
         # Find the streams' position: the number of the current block of random numbers, -1 before the first one.
         block, last_block = state["block"], self.steps // BLOCK
         require(block in range(-1, last_block + 1), "a block of starts", f"is {block}", f"-1 to {last_block}")
-        self._starts.seek(state["streams"], block)
+        self._initial_states.seek(state["streams"], block)
         self.environment.restore(state["environment"])
 
 
@@ -287,14 +300,14 @@ class StepGroups(Loop):
                 group.loop.compile_ahead(group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
-        """See `Loop.epoch`. The groups train one after another; their results are joined in the order of members."""
+        """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). The groups train one after
+        another; their results are joined in the order of members."""
         start = time.perf_counter()
         self.epochs += 1
-        for group in self.groups:
-            group.loop.agent.budget = self.budget  # schedules of the agent depend on it
         results = []
         fraction = 1 / len(self.groups)  # of the epoch's progress, for each group
         for i, group in enumerate(self.groups):
+            group.loop.agent.budget = self.budget  # schedules of the agent depend on it
             results.append(group.loop.epoch(self.steps, watch_part(self.watch, i * fraction, fraction)))
         metrics = {name: torch.cat([result[name] for result in results])[self.member_order] for name in results[0]}
         self._check_returns(metrics["finite"])
@@ -302,7 +315,8 @@ class StepGroups(Loop):
         self.updates = self.updates + metrics["updates"]
         self.gradient_steps = int(self.updates.max())
         seconds = torch.full((len(self.seeds),), time.perf_counter() - start)
-        self._check_members(metrics["loss"], learned=metrics["updated"] > 0)
+        has_learned = metrics["updated"] > 0
+        self._check_members(metrics["loss"].where(has_learned, 0.0))  # before the first update, the loss is NaN
         row = {
             self.loss_tag: metrics["loss"].where(metrics["updates"] > 0, torch.nan),
             "rollout/return_mean": metrics["return"],
@@ -317,26 +331,27 @@ class StepGroups(Loop):
         False."""
         assert not sample
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
-        parts = []
+        by_group: list[Episodes] = []
         for group in self.groups:
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             episodes = None
             if group.loop.play is not None and self.trajectories is None:  # machine code keeps no trajectories
                 episodes = group.loop.play(policy, group.evaluation, seeds[members], record_actions)
-            parts.append(episodes or self._play_policy(policy, group.evaluation, seeds[members], record_actions))
-        order = self.member_order
-        returns, lengths = torch.cat([part.returns for part in parts]), torch.cat([part.lengths for part in parts])
-        return Episodes(returns[order], lengths[order], parts[0].actions)  # the first group has the first member
+            if episodes is None:
+                episodes = self._play_policy(policy, group.evaluation, seeds[members], record_actions)
+            by_group.append(episodes)
+        returns = torch.cat([episodes.returns for episodes in by_group])[self.member_order]
+        lengths = torch.cat([episodes.lengths for episodes in by_group])[self.member_order]
+        return Episodes(returns, lengths, by_group[0].actions)  # the first group has the first member
 
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         first = self.groups[0]  # contains the run's first member
         return first.loop.agent.begin(envs, streams.subset(first.members), sample=sample, evaluate=True)
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        return super().state_dict() | {
-            "groups": [group.loop.state_dict() for group in self.groups] if resumable else None
-        }
+        groups = [group.loop.state_dict() for group in self.groups] if resumable else None
+        return {**super().state_dict(), "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict` with ``resumable``, including its ``budget``. Warn if the run is now longer, but its

@@ -4,7 +4,6 @@ A member is one of M independent agents that are trained together. A proxy is a 
 agents train. N is the number of episodes that have ended, or of members in a test.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -24,40 +23,32 @@ class RunningWindow:
         self.counts = torch.zeros(members, dtype=torch.int64)  # of all numbers so far
 
     def add(self, members: Tensor, new_values: Tensor) -> None:
-        """Add ``new_values [N]`` of ``members [N]``, ascending. A member can occur several times."""
+        """Add number ``new_values[i]`` to the window of member ``members[i]``, for N numbers. ``members [N]`` is
+        ascending, and a member can occur several times."""
         size = self.values.shape[1]
         new_counts = torch.bincount(members, minlength=len(self.counts))
-        first = torch.searchsorted(members, members)  # [N], index of the first new value of the same member
-        order = torch.arange(len(members)) - first  # [N], 0, 1, ... among the member's new values
-        columns = (self.counts[members] + order) % size
-        is_latest = order >= new_counts[members] - size  # older values would be overwritten
+        # The position of each number among the new ones of its member: 0, 1, 0 for the members 4, 4, 7.
+        positions = torch.arange(len(members)) - torch.searchsorted(members, members)
+        columns = (self.counts[members] + positions) % size
+        is_latest = positions >= new_counts[members] - size  # the others would be overwritten
         self.values[members[is_latest], columns[is_latest]] = new_values[is_latest].double()
         self.counts += new_counts
 
-    def mean(self, members: Tensor, first: int, last: int) -> Tensor:
-        """Return the mean ``[N]`` of the entries ``first`` to ``last - 1`` of each of ``members [N]``. Entries are
-        counted back from the latest, which is 0: ``mean(m, 0, 10)`` is the mean of the latest ten. Entries that do not
-        exist yet are left out; NaN if there are none."""
-        offsets = torch.arange(first, last)
-        index = self.counts[members].unsqueeze(1) - 1 - offsets  # [N, last - first], in the order of adding
+    def mean(self, members: Tensor, count: int, skip: int = 0) -> Tensor:
+        """Return the mean ``[N]`` of the latest ``count`` numbers of each of ``members [N]``, without the very latest
+        ``skip``. Numbers that do not exist yet are left out; NaN if there are none."""
+        ages = torch.arange(skip, skip + count)  # 0 is the latest number
+        index = self.counts[members].unsqueeze(1) - 1 - ages  # [N, count], in the order of adding
         valid = index >= 0
-        entries = self.values[members].gather(1, index % self.values.shape[1])
-        return (entries * valid).sum(1) / valid.sum(1)
+        numbers = self.values[members].gather(1, index % self.values.shape[1])
+        return (numbers * valid).sum(1) / valid.sum(1)
 
 
-class Rule(ABC):
-    """Base class of rules that end the training of members. ``latest`` holds up to ``size`` returns or scores of each
-    member, and rules compare means over ``number`` of them. No member is done within its first ``initial`` episodes."""
-
-    def __init__(self, members: int, number: int, initial: int, size: int):
-        self.number, self.initial, self.latest = number, initial, RunningWindow(members, size)
-
-    @abstractmethod
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
+Rule = Callable[[StepLoop, Ended], Tensor]
+"""``rule(loop, ended)`` adds N ended episodes and returns whether the training of their members ends, ``[N]`` bool."""
 
 
-class Plateau(Rule):
+class Plateau:
     """A member is done if its mean return over the latest ``number`` episodes is close to the mean over the ``number``
     episodes before them. The difference, divided by the earlier mean, must be below ``difference``. The member also
     needs more than ``initial + number`` episodes and at least ``floor`` steps.
@@ -66,22 +57,23 @@ class Plateau(Rule):
     """
 
     def __init__(self, members: int, number: int, difference: float, initial: int, floor: int = 0):
-        super().__init__(members, number, initial, 2 * number)
-        self.difference, self.floor = difference, floor
+        self.latest = RunningWindow(members, 2 * number)  # returns
+        self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
 
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
+        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
         members, n = ended.members, self.number
         self.latest.add(members, ended.returns)
-        current = self.latest.mean(members, first=0, last=n)
-        previous = self.latest.mean(members, first=n, last=2 * n)
-        is_flat = (current - previous).abs() / (previous.abs() + 1e-9) < self.difference
+        current = self.latest.mean(members, n)
+        previous = self.latest.mean(members, n, skip=n)
+        relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)
+        is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
         has_steps = ended.step * loop.agent.envs >= self.floor
         return is_flat & has_episodes & has_steps
 
 
-class Solved(Rule):
+class Solved:
     """A member is done if the mean of its latest ``number`` scores reaches ``solved``. It needs more than ``initial``
     episodes.
 
@@ -91,15 +83,16 @@ class Solved(Rule):
     """
 
     def __init__(self, members: int, number: int, solved: float, initial: int, test: Test | None = None):
-        super().__init__(members, number, initial, number)
-        self.solved, self.test = solved, test
+        self.latest = RunningWindow(members, number)  # scores
+        self.number, self.solved, self.initial, self.test = number, solved, initial, test
 
     def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Return whether the members of the N ``ended`` episodes are done, ``[N]`` bool (see `Rule`)."""
+        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
         members, scores = ended.members, ended.returns
         if self.test is not None:
             unique_members, indices = members.unique(return_inverse=True)
             scores = self.test(loop, unique_members)[indices]  # [N], of each episode
         self.latest.add(members, scores)
-        enough_episodes = self.latest.counts[members] > self.initial
-        return (self.latest.mean(members, first=0, last=self.number) >= self.solved) & enough_episodes
+        has_episodes = self.latest.counts[members] > self.initial
+        is_solved = self.latest.mean(members, self.number) >= self.solved
+        return is_solved & has_episodes

@@ -30,42 +30,40 @@ def for_members(
     memories: Sequence[Memory],
     background_task: Callable[[], object] | None = None,
 ) -> None:
-    """Call ``work(memory, first, last)`` for all members, in pieces of at most `MOST_PER_CALL` members, ``first`` to
-    ``last - 1``. Signals are handled between pieces.
+    """Divide the members ``range(members)`` into pieces, and call ``work(memory, first, last)`` for the members
+    ``first`` to ``last - 1`` of each piece, at most `MOST_PER_CALL`. Signals are handled between pieces.
 
-    There is one thread for each item of ``memories``, and it passes this item as ``memory``. The current thread has the
-    first item. Another thread begins with ``background_task``; if there is only one thread, it runs the task last. All
-    threads have finished or stopped when this function returns or raises.
+    There is one thread for each of the ``memories``, and it passes this item as ``memory``. The current thread has the
+    first item. The second thread begins with ``background_task``, which requires two or more threads. All threads have
+    finished or stopped when this function returns or raises.
     """
     threads = len(memories)
-    if threads == 1:  # without a queue, which would take longer than a step of few members
-        for first in range(0, members, MOST_PER_CALL):
-            work(memories[0], first, min(first + MOST_PER_CALL, members))
-        if background_task is not None:
-            background_task()
-        return
-    # Several pieces for each thread, so that all threads end at about the same time.
-    size = min(MOST_PER_CALL, -(-members // (4 * threads)))  # rounded up
-    jobs: deque[Callable[[Memory], object]] = deque(
-        lambda memory, first=first: work(memory, first, min(first + size, members))  # type: ignore[misc]
-        for first in range(0, members, size)
-    )
-    if background_task is not None:
-        jobs.append(lambda memory: background_task())  # the other threads take jobs from the end of the queue
+    # Several pieces for each of several threads, so that all end at about the same time.
+    num_pieces = 4 * threads if threads > 1 else 1
+    size = min(MOST_PER_CALL, -(-members // num_pieces))  # rounded up
+    pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
-    def run_jobs(memory: Memory, take_job: Callable[[], Callable[[Memory], object]]) -> None:
-        while True:
+    def run_pieces(memory: Memory, take_piece: Callable[[], int]) -> None:
+        while pieces:
             try:
-                job = take_job()
-            except IndexError:  # the queue is empty
+                first = take_piece()
+            except IndexError:  # another thread has just taken the last piece
                 return
-            job(memory)
+            work(memory, first, min(first + size, members))
 
-    tasks = [_pool(threads - 1).submit(run_jobs, memory, jobs.pop) for memory in memories[1:]]
+    def run_thread(memory: Memory, task: Callable[[], object] | None) -> None:
+        if task is not None:
+            task()
+        run_pieces(memory, pieces.pop)
+
+    tasks = []
+    for memory in memories[1:]:
+        tasks.append(_pool(threads - 1).submit(run_thread, memory, background_task))
+        background_task = None
     try:
-        run_jobs(memories[0], jobs.popleft)  # from the other end, so that a core finds its members in its cache
+        run_pieces(memories[0], pieces.popleft)  # from the other end, so that a core finds its members in its cache
     finally:
-        jobs.clear()
+        pieces.clear()
         wait(tasks)
         for task in tasks:
             task.result()  # raises the thread's exception

@@ -10,7 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from control.cli.parse import parse, to_yaml
+from control.cli.parse import parse
+from control.cli.settings import to_yaml
 from experiments.comparison import run_script
 
 

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from control.cli.parse import Settings, parse
+from control.cli.parse import parse
+from control.cli.settings import Settings
 from control.commands.evaluate import agent_settings
 from control.commands.search_space import Dimension, search_space
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
