@@ -60,18 +60,21 @@ def make_dynamics(name: str) -> Dynamics | None:
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:
-    """Return the `Game` of a name with ``time_limit`` in its ``kwargs``. None keeps the game's limit. 0 means no limit,
-    which is stored as None."""
+    """Return the `Game` of a name with another time limit in steps. None keeps the limit of the game. 0 means no
+    limit."""
     game = resolve(name)
     if time_limit is None:
         return game
-    # Without a time limit, returns may exceed the game's bound.
-    max_return = game.max_return if time_limit else None
-    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or None}, max_return=max_return)
+    if time_limit == 0:  # without a limit, returns may exceed the bound of the game
+        return replace(game, kwargs={**game.kwargs, "max_episode_steps": None}, max_return=None)
+    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit})
 
 
 def _game_dynamics(game: Game) -> Dynamics | None:
-    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
+    """Return the tensor program of a game, None if it has none."""
+    if not game.dynamics:
+        return None
+    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items()))
 
 
 @functools.lru_cache(32)
@@ -79,7 +82,8 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     """Make the dynamics ``module:class`` with the pairs ``(name, value)`` of ``arguments``. They can be cached, because
     they have no state, and a search makes several environments in each generation."""
     module, _, class_name = class_path.partition(":")
-    dynamics: Dynamics = getattr(importlib.import_module(module), class_name)(**dict(arguments))
+    dynamics_class = getattr(importlib.import_module(module), class_name)
+    dynamics: Dynamics = dynamics_class(**dict(arguments))
     return dynamics
 
 
