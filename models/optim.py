@@ -44,19 +44,14 @@ class Adam(LeanOptimizer):
         self.lr_factor: Tensor | None = None  # [M], factor on each member's learning rate
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Make one step with the gradients in ``param.grad``; skip parameters without one. All parameters of a group
-        share a step count. Return the result of ``closure``, which is called first, or None without it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        share a step count."""
         for group in self.param_groups:
             group["step_count"] += 1
             for param in group["params"]:
                 if param.grad is not None:
                     self._update(param, group)
-        return loss
 
     def _update(self, param: Tensor, group: dict[str, Any]) -> None:
         """Update ``param`` in place by its gradient, with the settings of its parameter group."""

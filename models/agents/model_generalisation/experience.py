@@ -45,8 +45,13 @@ class Transitions(ReplayBuffer):
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        obs, next_obs = (rows[name].to(torch.float32).contiguous() for name in ("obs", "next_obs"))
-        return Batch(obs, next_obs, rows["action"].to(torch.int64), rows["reward"], rows["continues"].float())
+        return Batch(
+            obs=rows["obs"].float().contiguous(),
+            next_obs=rows["next_obs"].float().contiguous(),
+            action=rows["action"].long(),
+            reward=rows["reward"],
+            continues=rows["continues"].float(),
+        )
 
 
 class States(ReplayBuffer):
@@ -80,4 +85,5 @@ class States(ReplayBuffer):
 
     def batch(self, uniform: Tensor) -> Tensor:
         """Sample states ``[M, B, K]`` by ``uniform [M, B]`` in [0, 1). Seed and time are 0 if they are not stored."""
-        return F.pad(self.sample(uniform)["state"].to(self.dtype), (self.num_skipped, 0))
+        state = self.sample(uniform)["state"].to(self.dtype)
+        return F.pad(state, (self.num_skipped, 0))

@@ -30,7 +30,7 @@ def sample_config(config: Config, seed: int) -> Config:
     if not config.vary_hp:
         return config
     lr_number, discount_number, *_ = uniform_numbers(seed)
-    samples = {"lr": 0.1 + 0.9 * lr_number, "discount": 0.1 + 0.9 * discount_number}
+    samples: dict[str, Any] = {"lr": 0.1 + 0.9 * lr_number, "discount": 0.1 + 0.9 * discount_number}
     return replace(config, **{name: samples[name] for name in config.vary})
 
 
