@@ -41,7 +41,7 @@ def make_environment(
     not take.
     """
     game = _with_time_limit(name, time_limit)
-    dynamics = None if render else _game_dynamics(game)
+    dynamics = None if render else _make_dynamics(game)
     if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if dynamics is not None:
@@ -56,7 +56,7 @@ def make_environment(
 def make_dynamics(name: str) -> Dynamics | None:
     """Return the tensor program of the game of that name, None if it has none. Results are cached. Raises SettingError
     for an unknown name."""
-    return _game_dynamics(resolve(name))
+    return _make_dynamics(resolve(name))
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:
@@ -70,7 +70,7 @@ def _with_time_limit(name: str, time_limit: int | None) -> Game:
     return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit})
 
 
-def _game_dynamics(game: Game) -> Dynamics | None:
+def _make_dynamics(game: Game) -> Dynamics | None:
     """Return the tensor program of a game, None if it has none."""
     if not game.dynamics:
         return None

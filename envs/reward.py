@@ -44,13 +44,7 @@ class RewardedEnvironment:
     """
 
     def __init__(
-        self,
-        real: Environment,
-        phi: Any,
-        mode: Mode,
-        discounts: Tensor,
-        zero_at_end: bool = False,
-        weight: float = 1.0,
+        self, real: Environment, phi: Any, mode: Mode, discounts: Tensor, zero_at_end: bool = False, weight: float = 1.0
     ):
         self.real, self.phi, self.mode, self.zero_at_end, self.weight = real, phi, mode, zero_at_end, weight
         self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)

@@ -259,8 +259,6 @@ class TwinCriticAgent(OffPolicyAgent):
         """Return the outputs of the actor's network with ``weights [M, D]``: ``obs [M, B, O] -> [M, B, outputs]``."""
         return self.network(weights[:, : self.network.size], obs)
 
-    # -- learning ------------------------------------------------------------------------------------------------------
-
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
         """Update critics, actor and target networks of the members ``learning [M]`` bool (None: all).
@@ -296,8 +294,6 @@ class TwinCriticAgent(OffPolicyAgent):
         batch = self.replay_buffer.sample(uniform)
         batch["obs"], batch["action"] = batch.pop("pair").split((self.obs_size, self.action_size), 2)
         return batch
-
-    # -- acting --------------------------------------------------------------------------------------------------------
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return exploring action vectors ``[M, E, A]``, from the ``outputs`` of the actor's network in each
@@ -366,8 +362,6 @@ class TwinCriticAgent(OffPolicyAgent):
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
-
-    # -- members and state ---------------------------------------------------------------------------------------------
 
     @property
     def critic_optimizer(self) -> MemberAdam:

@@ -80,12 +80,7 @@ class Adam(LeanOptimizer):
 
 
 def _update_moments(
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    betas: tuple[float, float],
-    root_correction2: float | Tensor,
-    eps: float,
+    grad: Tensor, mean: Tensor, square: Tensor, betas: tuple[float, float], root_correction2: float | Tensor, eps: float
 ) -> Tensor:
     """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
     root_correction2 + eps)``. The caller multiplies this by the learning rate and divides it by the first bias

@@ -99,8 +99,6 @@ class Agent(InnerAgent):
         self.loss = torch.full((members,), torch.nan)
         self._raw_action = torch.empty(0)  # actions of the current step, before clipping
 
-    # -- acting --------------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and update the moments of observations. Return sampled actions for ``obs [M, E, O]``,
@@ -130,8 +128,6 @@ class Agent(InnerAgent):
         observations = {"obs": parts.normalised(obs), "next_obs": parts.normalised(next_obs)}
         self.rollout.add(**observations, action=raw_action, **numbers)
         self.episodes += done.sum(1)
-
-    # -- learning ------------------------------------------------------------------------------------------------------
 
     def learn(self) -> Tensor:
         """Make all passes over the rollout if the current step completed it. Return the loss ``[M]`` of the latest
@@ -252,8 +248,6 @@ class Agent(InnerAgent):
             action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
             bonuses.append(self.curiosity.rewards(obs, action, next_obs))
         return torch.cat(bonuses, 1)
-
-    # -- counts and rates ----------------------------------------------------------------------------------------------
 
     @property
     def first_update(self) -> int:
