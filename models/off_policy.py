@@ -221,6 +221,7 @@ class TwinCriticAgent(OffPolicyAgent):
         pair_size = self.obs_size + self.action_size
         twin_critics = getattr(config, "twin_critics", True)
         self.critics = TwinCritics([pair_size, *hidden, 1], config.activation, streams, rates, twin_critics)
+        self.critic_optimizer = self.critics.optimizer  # in ``saved``
         columns = {
             "pair": ((pair_size,), torch.float32),
             "next_obs": ((self.obs_size,), torch.float32),
@@ -362,10 +363,6 @@ class TwinCriticAgent(OffPolicyAgent):
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
-
-    @property
-    def critic_optimizer(self) -> MemberAdam:
-        return self.critics.optimizer
 
     metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # keys of `metrics`
 

@@ -133,15 +133,8 @@ class Commands(nn.Module):
         ``overrides`` replaces commands, as in `sample`."""
         streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
-        rows = (  # as in `COMMAND_ROWS`
-            start,
-            self.fall_per_step,
-            self.fall_per_reward,
-            self.smallest,
-            self.largest,
-            self.center,
-            self.scale[member],
-        )
+        count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
+        rows = [start, *count_down, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
         numbers_by_command = torch.stack(rows, 1)  # [C, 7]
         return {_USER_NAMES[name]: numbers for name, numbers in zip(self.names, numbers_by_command, strict=True)}
 

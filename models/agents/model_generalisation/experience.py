@@ -45,13 +45,8 @@ class Transitions(ReplayBuffer):
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        return Batch(
-            obs=rows["obs"].float().contiguous(),
-            next_obs=rows["next_obs"].float().contiguous(),
-            action=rows["action"].long(),
-            reward=rows["reward"],
-            continues=rows["continues"].float(),
-        )
+        obs, next_obs = rows["obs"].float().contiguous(), rows["next_obs"].float().contiguous()
+        return Batch(obs, next_obs, rows["action"].long(), rows["reward"], rows["continues"].float())
 
 
 class States(ReplayBuffer):

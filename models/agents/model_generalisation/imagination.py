@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Batch
-from models.agents.model_generalisation.latents import Params, latent_distribution
+from models.agents.model_generalisation.latents import Categorical, Gaussian, Params
 from models.agents.model_generalisation.values import (
     ActionValues,
     Update,
@@ -212,7 +212,7 @@ class LatentModel(_LearnedModel):
     (``following``), and a decoder, which only the loss uses. The inputs of the action values are sampled latents."""
 
     def __init__(self, config: Config, spec: ModelSpec):
-        self.latents = latent_distribution(config)
+        self.latents = Categorical(config) if config.latent_type == "categorical" else Gaussian(config)
         super().__init__(config, spec, self.latents.size)
         self.encoder = self.named_network("encoder", spec.obs_size, self.latents.num_outputs)
         self.following = self.named_network("next latent", self.size + spec.num_actions, self.latents.num_outputs)

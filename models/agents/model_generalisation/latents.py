@@ -109,8 +109,3 @@ _STD_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": sigmoid,
     "sigmoid2": lambda raw: 2 * sigmoid(raw / 2),
 }
-
-
-def latent_distribution(config: Config) -> Categorical | Gaussian:
-    """Return the distribution of latent states that ``latent_type`` names."""
-    return Categorical(config) if config.latent_type == "categorical" else Gaussian(config)
