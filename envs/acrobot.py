@@ -58,9 +58,7 @@ class Acrobot(Dynamics):
         k4 = _rates(state + k3 * _SECONDS, torque)
         state = state + (k1 + (k2 + k3) * 2 + k4) * (_SECONDS / 6)
         state = state - (state / self._period).round() * self._shift  # wraps angles into [-pi, pi]
-        state = torch.clamp(
-            state, -self._fastest, self._fastest
-        )  # limits the speeds; the bounds of angles are infinite
+        state = state.clamp(-self._fastest, self._fastest)  # limits the speeds; the bounds of angles are infinite
         first, second = state[..., 0], state[..., 1]
         terminated = first.cos() + (first + second).cos() < -1.0  # the sum is how far the tip is below the joint, in m
         return state, terminated.float() - 1.0, terminated, None

@@ -97,9 +97,10 @@ class ReplayedEnvironment(Environment):
             self._seeds, self._start_steps, self._actions = seeds, torch.zeros_like(seeds), []
             return
         self._seeds = torch.where(where, seeds, self._seeds)
-        self._start_steps = torch.where(where, len(self._actions), self._start_steps)
-        num_stale = int(self._start_steps.min())
-        self._actions, self._start_steps = self._actions[num_stale:], self._start_steps - num_stale
+        start_steps = torch.where(where, len(self._actions), self._start_steps)
+        first_step = int(start_steps.min())  # of all current episodes
+        self._start_steps = start_steps - first_step
+        self._actions = self._actions[first_step:]
 
     def _record_step(self, actions: Tensor, active: Tensor | None) -> None:
         """Record the actions of a step. Raises EnvironmentFault before the first reset."""
@@ -129,13 +130,16 @@ class ReplayedEnvironment(Environment):
         """See `Environment.restore`. Reset, then repeat all actions. Raises StateError for a damaged snapshot."""
         if not state:
             return
+        seeds, start_steps = state["seeds"], state["began"]
         zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)
+        check_like({"seeds": zeros, "began": zeros}, {"seeds": seeds, "began": start_steps}, "environment")
         no_steps = zeros[:0]
         actions, active = state.get("actions", no_steps), state.get("active", no_steps)
-        check_like({"seeds": zeros, "began": zeros}, {name: state[name] for name in ("seeds", "began")}, "environment")
-        require(int(state["began"].max()) <= len(actions), "environment", "began after its last action", "before it")
-        self.reset(state["seeds"])
-        for i, step_actions in enumerate(actions):
-            self.step(step_actions, active[i] & (state["began"] <= i))
+        require(int(start_steps.max()) <= len(actions), "environment", "began after its last action", "before it")
+        self.reset(seeds)
+        for step, step_actions in enumerate(actions):
+            has_begun = start_steps <= step
+            self.step(step_actions, active[step] & has_begun)
         # The replay has recorded other masks. The next snapshot must equal the one of an uninterrupted run.
-        self._start_steps, self._actions = state["began"], list(zip(actions, active, strict=True))
+        self._start_steps = start_steps
+        self._actions = list(zip(actions, active, strict=True))

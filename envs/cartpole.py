@@ -49,9 +49,10 @@ class CartPole(Dynamics):
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
         num_physics = len(_SAMPLED_PHYSICS)
-        motion, numbers = (uniform(seeds, 4 + num_physics) * 2 - 1).split([4, num_physics], -1)
-        factors = (numbers * math.log(self.physics.physics_spread)).exp()
-        return torch.cat((motion * _START, factors * self._nominal_tensor), -1)
+        numbers = uniform(seeds, 4 + num_physics) * 2 - 1  # in [-1, 1)
+        motion_numbers, physics_numbers = numbers.split([4, num_physics], -1)
+        factors = (physics_numbers * math.log(self.physics.physics_spread)).exp()
+        return torch.cat((motion_numbers * _START, factors * self._nominal_tensor), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         return state[..., :4].float()
@@ -68,7 +69,8 @@ class CartPole(Dynamics):
         mass = cart_mass + pole_mass
         moment = pole_mass * half_length / mass  # the pole's first moment of mass, divided by the total mass, in m
         cos, sin = angle.cos(), angle.sin()
-        push = (actions.double() * 2 - 1) * (self.physics.force / mass) + angular_speed * angular_speed * sin * moment
+        direction = actions.double() * 2 - 1  # -1 or 1
+        push = direction * (self.physics.force / mass) + angular_speed * angular_speed * sin * moment
         inertia = half_length * 4 / 3 - cos * cos * (half_length * pole_mass / mass)
         angular_acceleration = (sin * gravity - cos * push) / inertia
         acceleration = push - angular_acceleration * cos * moment

@@ -26,8 +26,9 @@ MAPS = {
     "holeroomlarge": ("S.O.O..", "..O.O..", ".......", "..O.O..", "..O.O.G"),
     "holeroomlargeshifted": ("S.O....", "..O.O..", "..O.O..", "..O.O..", "....O.G"),
 }
-# Rewards for entering an ordinary cell, the goal, and a hole, and an upper bound on returns.
-_CLIFF_REWARDS, _ROOM_REWARDS = (-1.0, 0.0, -100.0, -12.0), (-0.01, 1.0, -1.0, 1.0)
+# Rewards for entering an ordinary cell, the goal, and a hole.
+_CLIFF_REWARDS = (-1.0, 0.0, -100.0)
+_ROOM_REWARDS = (-0.01, 1.0, -1.0)
 _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
@@ -42,11 +43,15 @@ class CellTable(Dynamics):
         self.rows, self._cells = rows, "".join(rows)
         size, actions = len(self._cells), Discrete(len(self.actions))
         self.spaces = Spaces((size,), actions, torch.float32, max_episode_steps, max_return, one_hot=True)
-        pairs = [(cell, move) for cell in range(size) for move in self.actions]
-        outcomes = [self.move_outcome(cell, self._neighbour(cell, move)) for cell, move in pairs]
-        next_cells, rewards, terminated = zip(*outcomes, strict=True)
-        self.next_cell, self.reward = torch.tensor(next_cells), torch.tensor(rewards)
-        self.terminated, self._one_hot = torch.tensor(terminated), torch.eye(size)
+        self._one_hot = torch.eye(size)
+        self.next_cell = torch.empty(size * actions.n, dtype=torch.int64)
+        self.reward = torch.empty(size * actions.n)
+        self.terminated = torch.empty(size * actions.n, dtype=torch.bool)
+        for cell in range(size):
+            for action, move in enumerate(self.actions):
+                index = cell * actions.n + action
+                next_cell, reward, terminated = self.move_outcome(cell, self._neighbour(cell, move))
+                self.next_cell[index], self.reward[index], self.terminated[index] = next_cell, reward, terminated
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         """Return the next cell, the reward, and terminated, for a move from ``cell`` to ``neighbour``. A move that the
@@ -68,29 +73,32 @@ class CellTable(Dynamics):
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Return the returns and the lengths, ``[M]`` each, of one episode of at most ``limit`` steps of each of M
         members (agents), without stepping through the episodes. Member m takes action ``moves[m, s]`` in cell s. The
-        results equal those of `step`, up to rounding.
+        results equal the sums over calls of `step`, up to rounding.
 
         Two tables have the outcome of k steps from each cell: the next cell, and the sum of rewards. Applied twice,
         they give the tables of 2 k steps. ``limit`` is a sum of powers of two, and the tables of these numbers of steps
         are applied one after the other."""
         members, num_cells = moves.shape
-        index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S]
+        index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S], in the tables of single steps
         # Finished episodes are in one additional cell per member, which pays nothing and leads to itself.
-        next_cells = torch.where(self.terminated[index], num_cells, self.next_cell[index])
-        next_cells = torch.nn.functional.pad(next_cells, (0, 1), value=num_cells)
-        payoffs = torch.stack((self.reward[index], torch.ones(members, num_cells)), -1)  # rewards and steps
-        payoffs = torch.nn.functional.pad(payoffs, (0, 0, 0, 1))
-        # The members' tables, one after the other, form flat tables.
-        first_cells = torch.arange(members).unsqueeze(1) * (num_cells + 1)
-        next_cells, payoffs = (next_cells + first_cells).flatten(), payoffs.flatten(0, 1)
-        current_cells, totals = first_cells[:, 0] + self._cells.index(START), torch.zeros(members, 2)
+        end = num_cells
+        next_cells = torch.where(self.terminated[index], end, self.next_cell[index])
+        next_cells = torch.nn.functional.pad(next_cells, (0, 1), value=end)  # [M, S + 1]
+        rewards_and_steps = torch.stack((self.reward[index], torch.ones(members, num_cells)), -1)
+        rewards_and_steps = torch.nn.functional.pad(rewards_and_steps, (0, 0, 0, 1))  # [M, S + 1, 2]
+        # Join the tables of all members. A cell of a member is then numbered from the member's first cell on.
+        first_cells = torch.arange(members) * (num_cells + 1)
+        next_cells = (next_cells + first_cells.unsqueeze(1)).flatten()
+        rewards_and_steps = rewards_and_steps.flatten(0, 1)
+        current_cells = first_cells + self._cells.index(START)  # [M]
+        totals = torch.zeros(members, 2)
         while limit:
             if limit & 1:  # this power of two is a term of the sum
-                totals = totals + payoffs.index_select(0, current_cells)
+                totals = totals + rewards_and_steps.index_select(0, current_cells)
                 current_cells = torch.take(next_cells, current_cells)
             limit >>= 1
-            if limit:  # double the tables
-                payoffs = payoffs + payoffs.index_select(0, next_cells)
+            if limit:  # double the number of steps of the tables
+                rewards_and_steps = rewards_and_steps + rewards_and_steps.index_select(0, next_cells)
                 next_cells = torch.take(next_cells, next_cells)
         return totals[:, 0], totals[:, 1].long()
 
@@ -108,7 +116,8 @@ class CellTable(Dynamics):
     def text(self, state: Tensor) -> str:
         """Return a state ``[1]`` as lines of characters: ``@`` player, ``G`` goal, ``*`` player on the goal, ``#``
         wall, ``O`` hole, ``.`` other cells."""
-        cells, player = list(self._cells.replace(START, ".")), int(state[0])
+        cells = list(self._cells.replace(START, "."))
+        player = int(state[0])
         cells[player] = "*" if cells[player] == GOAL else "@"
         return as_lines(cells, len(self.rows[0]))
 
@@ -132,14 +141,18 @@ class GridMap(CellTable):
     def __init__(self, map_name: str = "cliff", max_episode_steps: int | None = None) -> None:
         if map_name not in MAPS:
             raise SettingError(f"map_name is {map_name!r}; allowed: {', '.join(MAPS)}", "map_name")
-        *self._rewards, max_return = _CLIFF_REWARDS if map_name == "cliff" else _ROOM_REWARDS
-        super().__init__(MAPS[map_name], max_episode_steps, max_return)
+        is_cliff = map_name == "cliff"
+        self._rewards = _CLIFF_REWARDS if is_cliff else _ROOM_REWARDS
+        super().__init__(MAPS[map_name], max_episode_steps, max_return=-12.0 if is_cliff else 1.0)
 
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
-        next_cell = cell if self._cells[neighbour] == WALL else neighbour
         step_reward, goal_reward, hole_reward = self._rewards
-        reward = {GOAL: goal_reward, HOLE: hole_reward}.get(self._cells[next_cell], step_reward)
-        return next_cell, reward, self._cells[next_cell] in (GOAL, HOLE)
+        next_cell = cell if self._cells[neighbour] == WALL else neighbour
+        if self._cells[next_cell] == GOAL:
+            return next_cell, goal_reward, True
+        if self._cells[next_cell] == HOLE:
+            return next_cell, hole_reward, True
+        return next_cell, step_reward, False
 
 
 class CliffWalking(CellTable):

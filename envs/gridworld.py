@@ -76,8 +76,10 @@ class OpenGrid(ChanceDynamics):
     def initial(self, seeds: Tensor) -> Tensor:
         """Return states with a uniform cell for the player, and the goal in the last cell."""
         seeds = seeds.to(torch.int64)
+        time = torch.zeros_like(seeds)
         position = (uniform(seeds, 1)[..., 0] * self.cells).long()
-        return torch.stack((seeds, torch.zeros_like(seeds), position, torch.full_like(seeds, self.cells - 1)), -1)
+        goal = torch.full_like(seeds, self.cells - 1)
+        return torch.stack((seeds, time, position, goal), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         obs = torch.zeros(*state.shape[:-1], *self.spaces.obs_shape, device=state.device)
@@ -93,7 +95,8 @@ class OpenGrid(ChanceDynamics):
         goal, ``#`` wall, ``.`` other cells."""
         cells = list(self.ground(state))
         player, goal = int(state[POSITION]), int(state[GOAL])
-        cells[goal], cells[player] = "G", "*" if player == goal else "@"
+        cells[goal] = "G"
+        cells[player] = "*" if player == goal else "@"
         return as_lines(cells, self.grid_size)
 
     def ground(self, state: Tensor) -> str:
@@ -105,7 +108,8 @@ class OpenGrid(ChanceDynamics):
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.
-        neighbour = torch.take(self._next_cell, torch.add(actions[..., None], old_position, alpha=len(MOVES)))
+        index = torch.add(actions[..., None], old_position, alpha=len(MOVES))
+        neighbour = torch.take(self._next_cell, index)
         position = self.cell_after_move(extra_columns, old_position, neighbour)
         if self.chances:
             event = chance < self.event_probability

@@ -52,7 +52,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._row: int | None = None  # index of the instance in the current or last call
         first = self._envs[0] = _make_instance(game, render)
         self.spaces = _spaces(first, game)
-        self._space: Any = first.observation_space  # a Box
+        self._space: Box = first.observation_space  # type: ignore[assignment]
         self._action_space = first.action_space
         dtype = np.uint8 if self.spaces.is_image else np.float32
         self._obs = np.zeros((rows, *self.spaces.obs_shape), dtype)
@@ -62,7 +62,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Sample observations ``[M, count, O]`` that are uniform within their bounds, from M random streams. Return
         None if observations are no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
-        if not isinstance(space, Box) or len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
+        if len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
         low, high = torch.tensor(space.low).float(), torch.tensor(space.high).float()
         return low + (high - low) * streams.uniform(count, len(low))
@@ -136,25 +136,26 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         except BaseException as error:
             text = promises.error_reason(error)
             raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
-        is_picture = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
-        if not is_picture or min(picture.shape) < 2:
+        is_image = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
+        if not is_image or min(picture.shape) < 2:
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
         return picture
 
     def close(self) -> None:
         """Close all instances. If that fails, print a warning, because they are not needed any more."""
-        environments, self._envs = self._envs, [None] * len(self._envs)
-        failed = ""
-        for env in filter(None, environments):
+        reason = ""
+        for row, env in enumerate(self._envs):
+            self._envs[row] = None
             try:
-                env.close()
+                if env is not None:
+                    env.close()
             except BaseException as error:
-                failed = promises.error_reason(error)
-        if failed:
-            print(f"warning: environment {self.game.name} could not be closed: {failed}", file=sys.stderr)
+                reason = promises.error_reason(error)
+        if reason:
+            print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
-        """Return the indices in ``_envs``, member * E + environment, where ``mask [M, E]`` is True (None: all)."""
+        """Return the indices in ``_envs`` (member * E + environment) at which ``mask [M, E]`` is True (None: all)."""
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native_actions(self, actions: Tensor) -> Any:
@@ -176,19 +177,31 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        first_index = tuple(np.argwhere(~np.isfinite(values))[0])
-        self._row = int(first_index[0])  # for `_fault`
-        place = "".join(f"[{i}]" for i in first_index[1:]) if name == "observation" else ""
-        raise self._fault(BrokenContract(f"{name}{place} is {float(values[first_index])}; it must be finite"))
+        row, *indices = np.argwhere(~np.isfinite(values))[0].tolist()
+        self._row = row  # for `_fault`
+        number = float(values[(row, *indices)])
+        if name == "observation":
+            name += "".join(f"[{i}]" for i in indices)
+        raise self._fault(BrokenContract(f"{name} is {number}; it must be finite"))
 
     def _fault(self, error: BaseException) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the current instance raised in a step or reset, with the
+        """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset, with the
         number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
-        place, row = f"environment {self.game.name}", self._row
-        if row is not None:
-            seed = 0 if self._seeds is None else int(self._seeds.flatten()[row])
-            place += f", step {self._ages[row]} of the episode with seed {seed}"
+        place = f"environment {self.game.name}"
+        if self._row is not None:
+            seed = 0 if self._seeds is None else int(self._seeds.flatten()[self._row])
+            place += f", step {self._ages[self._row]} of the episode with seed {seed}"
         return EnvironmentFault(f"{place}: {promises.error_reason(error)}")
+
+
+def _make_quietly(gym_id: str, kwargs: dict[str, Any], hide_warnings: bool) -> gym.Env:
+    """Return ``gym.make(gym_id, **kwargs)``. Warnings are printed only for the first environment of an id, and not if
+    ``hide_warnings``."""
+    hide_warnings = hide_warnings or gym_id in _made_ids
+    _made_ids.add(gym_id)
+    _quiet_mujoco(gym.registry.get(gym_id))
+    with warnings.catch_warnings(action="ignore") if hide_warnings else contextlib.nullcontext():
+        return gym.make(gym_id, disable_env_checker=True, **kwargs)
 
 
 def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
@@ -220,22 +233,20 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     action_repeat = kwargs.pop("action_repeat", 1)
     physics = {}
     if game.parameters is CartPoleParameters:
-        physics = {name: kwargs.pop(name) for name in list(kwargs) if name in CartPoleParameters.__dataclass_fields__}
+        names = kwargs.keys() & CartPoleParameters.__dataclass_fields__.keys()
+        physics = {name: kwargs.pop(name) for name in names}
     if render:
         kwargs["render_mode"] = "rgb_array"
+    limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if action_repeat > 1 and _environment_repeats_actions(game):
-        if limit := kwargs.get("max_episode_steps"):
+        kwargs["frame_skip"] = action_repeat
+        if limit:
             kwargs["max_episode_steps"] = math.ceil(limit / action_repeat)
-        kwargs["frame_skip"], action_repeat = action_repeat, 1
-    if kwargs.get("max_episode_steps", 0) is None:  # no limit; for Gymnasium, None would mean the limit of the id
-        kwargs["max_episode_steps"] = -1
+        action_repeat = 1
+    if limit is None:
+        kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
     try:
-        with contextlib.ExitStack() as stack:
-            if render or game.gym_id in _made_ids:  # a missing render mode is an error below
-                stack.enter_context(warnings.catch_warnings(action="ignore"))
-            _made_ids.add(game.gym_id)
-            _quiet_mujoco(gym.registry.get(game.gym_id))
-            env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
+        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)  # a missing render mode is an error below
         images = wrappers.image_space(env.observation_space)
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
@@ -308,9 +319,10 @@ def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
 
 def _spaces(env: gym.Env, game: Game) -> Spaces:
     """Return the spaces of a wrapped environment. Their time limit counts actions of the agent."""
-    obs_space, actions = env.observation_space, action_space_of(env.action_space)
+    obs_space = env.observation_space
+    actions = action_space_of(env.action_space)
     assert isinstance(obs_space, Box) and actions is not None
-    limit = env.spec.max_episode_steps if env.spec is not None else None
+    limit = None if env.spec is None else env.spec.max_episode_steps
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))

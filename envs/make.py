@@ -41,7 +41,7 @@ def make_environment(
     not take.
     """
     game = _with_time_limit(name, time_limit)
-    dynamics = None if render else _game_dynamics(game)
+    dynamics = None if render else _make_dynamics(game)
     if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if dynamics is not None:
@@ -56,22 +56,25 @@ def make_environment(
 def make_dynamics(name: str) -> Dynamics | None:
     """Return the tensor program of the game of that name, None if it has none. Results are cached. Raises SettingError
     for an unknown name."""
-    return _game_dynamics(resolve(name))
+    return _make_dynamics(resolve(name))
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:
-    """Return the `Game` of a name with ``time_limit`` in its ``kwargs``. None keeps the game's limit. 0 means no limit,
-    which is stored as None."""
+    """Return the `Game` of a name with another time limit in steps. None keeps the limit of the game. 0 means no
+    limit."""
     game = resolve(name)
     if time_limit is None:
         return game
-    # Without a time limit, returns may exceed the game's bound.
-    max_return = game.max_return if time_limit else None
-    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or None}, max_return=max_return)
+    if time_limit == 0:  # without a limit, returns may exceed the bound of the game
+        return replace(game, kwargs={**game.kwargs, "max_episode_steps": None}, max_return=None)
+    return replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit})
 
 
-def _game_dynamics(game: Game) -> Dynamics | None:
-    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
+def _make_dynamics(game: Game) -> Dynamics | None:
+    """Return the tensor program of a game, None if it has none."""
+    if not game.dynamics:
+        return None
+    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items()))
 
 
 @functools.lru_cache(32)
@@ -79,7 +82,8 @@ def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) ->
     """Make the dynamics ``module:class`` with the pairs ``(name, value)`` of ``arguments``. They can be cached, because
     they have no state, and a search makes several environments in each generation."""
     module, _, class_name = class_path.partition(":")
-    dynamics: Dynamics = getattr(importlib.import_module(module), class_name)(**dict(arguments))
+    dynamics_class = getattr(importlib.import_module(module), class_name)
+    dynamics: Dynamics = dynamics_class(**dict(arguments))
     return dynamics
 
 

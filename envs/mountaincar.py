@@ -69,8 +69,10 @@ class MountainCarContinuous(_Car):
         force = actions.squeeze(-1)
         # Gymnasium computes the cosine and the square in float64, everything else in float32.
         slope = ((position * 3).double().cos() * _GRAVITY).float()
-        state, terminated = move_car(position, speed + (force.clamp(-1.0, 1.0) * _POWER - slope), _CONTINUOUS_GOAL)
-        return state, terminated.double() * _GOAL_REWARD - force.double().square() * _FORCE_COST, terminated
+        acceleration = force.clamp(-1.0, 1.0) * _POWER - slope
+        state, terminated = move_car(position, speed + acceleration, _CONTINUOUS_GOAL)
+        reward = terminated.double() * _GOAL_REWARD - force.double().square() * _FORCE_COST
+        return state, reward, terminated
 
 
 def states_at_rest(seeds: Tensor) -> Tensor:
@@ -84,5 +86,7 @@ def move_car(position: Tensor, speed: Tensor, goal: float) -> tuple[Tensor, Tens
     the next state ``[..., 2]``, and terminated ``[...]``: whether it is at the goal and does not move to the left."""
     speed = speed.clamp(-MAX_SPEED, MAX_SPEED)
     position = (position + speed).clamp(LEFT, RIGHT)
-    speed = torch.where((position == LEFT) & (speed < 0), 0.0, speed)
-    return torch.stack((position, speed), -1), (position >= goal) & (speed >= 0)
+    hits_left_end = (position == LEFT) & (speed < 0)
+    speed = torch.where(hits_left_end, 0.0, speed)
+    terminated = (position >= goal) & (speed >= 0)
+    return torch.stack((position, speed), -1), terminated

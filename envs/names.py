@@ -230,7 +230,8 @@ _TABLE = (
     _tensor_game("buttongrid:ButtonGrid", 100.0, ButtonParameters),
     _tensor_game("panflute:PanFlute", 100.0, FluteParameters),
 )
-_CONTINUOUS = ("mountaincar-continuous", "pendulum", "carracing", "halfcheetah", "hopper", "swimmer")
+# Games with continuous actions, besides those whose names end with "-continuous".
+_CONTINUOUS = ("pendulum", "carracing", "halfcheetah", "hopper", "swimmer")
 GAMES: dict[str, Game] = {game.name: game for game in _TABLE}
 
 
@@ -290,22 +291,26 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     parameters in the other parts, ``{name: value}``. Raises SettingError for an unknown or repeated parameter, and for
     one without a value. Ranges are not checked, and a value that cannot be parsed remains text."""
     base_name, *pairs = name.split(",")
-    game, values = resolve(base_name), {}
+    game = resolve(base_name)
     parameters = game.parameter_values()
+    start_of_error = f"gamename is {format_value(name)}"
+    if pairs and not parameters and not game.takes_arguments:
+        raise SettingError(f"{start_of_error}; allowed: {game.name}, which has no parameters", "gamename")
+    values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not parameters and not game.takes_arguments:
-            line = f"gamename is {format_value(name)}; allowed: {game.name}, which has no parameters"
-            raise SettingError(line, "gamename")
-        if key not in parameters and not (game.takes_arguments and key.isidentifier()):
-            hint = nearest(key, parameters) or f"; allowed: {', '.join(parameters) or 'arguments, name=value'}"
-            raise SettingError(f"gamename is {format_value(name)}: {key or pair!r} is unknown{hint}", "gamename")
-        if not equals or key in values:
+        is_argument = game.takes_arguments and key.isidentifier()
+        if key not in parameters and not is_argument:
+            allowed_names = ", ".join(parameters) or "arguments, name=value"
+            hint = nearest(key, parameters) or f"; allowed: {allowed_names}"
+            raise SettingError(f"{start_of_error}: {key or pair!r} is unknown{hint}", "gamename")
+        if not equals:
             example = str(parameters.get(key, "value")).lower()
-            problem = "is given twice" if equals else f"needs a value: {key}={example}"
-            raise SettingError(f"gamename is {format_value(name)}: {key} {problem}", "gamename")
+            raise SettingError(f"{start_of_error}: {key} needs a value: {key}={example}", "gamename")
+        if key in values:
+            raise SettingError(f"{start_of_error}: {key} is given twice", "gamename")
         try:
-            values[key] = _parse_argument(text) if game.takes_arguments else parse_value(type(parameters[key]), text)
+            values[key] = _parse_argument(text) if is_argument else parse_value(type(parameters[key]), text)
         except ValueError:
             values[key] = text
     return game, values
@@ -322,7 +327,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
     """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and its name.
     Values that ``game`` already has are left out. Raises SettingError for a value that is out of range. Arguments of a
     Gymnasium environment are not checked, and may change its largest return."""
-    changes = {name: values[name] for name in sorted(values)}
+    changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
         game.parameters(**{**parameters, **values})  # checks the values
@@ -331,16 +336,20 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
         game = replace(game, max_return=None)
     else:
         return game
-    pairs = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in changes.items()]
-    return replace(game, name=",".join([game.name, *pairs]), kwargs={**game.kwargs, **changes})
+    name = game.name
+    for parameter, value in changes.items():
+        name += f",{parameter}={value if isinstance(value, str) else json.dumps(value)}"
+    return replace(game, name=name, kwargs={**game.kwargs, **changes})
 
 
 @functools.cache
 def is_continuous(name: str) -> bool:
     """Return whether an environment takes continuous actions; False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
-    if base_name in GAMES and not (arguments and GAMES[base_name].takes_arguments):
-        return base_name in _CONTINUOUS or base_name.endswith("-continuous")
+    if base_name in GAMES:
+        arguments_may_matter = arguments and GAMES[base_name].takes_arguments
+        if not arguments_may_matter:  # the answer is known, and nothing need be made
+            return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
 
@@ -375,8 +384,11 @@ def reward_threshold(name: str) -> float | None:
     Raises SettingError for an unknown name."""
     from gymnasium.envs.registration import registry
 
-    spec = registry.get(resolve(name).gym_id.rpartition(":")[2])
-    return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
+    _, _, gym_id = resolve(name).gym_id.rpartition(":")
+    spec = registry.get(gym_id)
+    if spec is None or spec.reward_threshold is None:
+        return None
+    return float(spec.reward_threshold)
 
 
 def _gym_ids() -> list[str]:
@@ -384,12 +396,12 @@ def _gym_ids() -> list[str]:
     from gymnasium.envs.registration import registry
 
     register_environments()
-    # Retired ids are still registered, but their entry points raise.
-    return [
-        gym_id
-        for gym_id, spec in registry.items()
-        if not getattr(spec.entry_point, "__name__", "").startswith("_raise_")
-    ]
+    gym_ids = []
+    for gym_id, spec in registry.items():
+        name_of_maker = getattr(spec.entry_point, "__name__", "")
+        if not name_of_maker.startswith("_raise_"):  # so are functions called that retired ids are registered with
+            gym_ids.append(gym_id)
+    return gym_ids
 
 
 def _registered_id(env_id: str) -> str | None:
@@ -409,7 +421,9 @@ def _registered_id(env_id: str) -> str | None:
 def _split_version(gym_id: str) -> tuple[str, int]:
     """Split ``CartPole-v1`` into its name and its version. The version of an id without one is -1, older than all."""
     id_match = re.fullmatch(r"(.+)-[vV](\d+)", gym_id)
-    return (id_match[1], int(id_match[2])) if id_match else (gym_id, -1)
+    if id_match is None:
+        return gym_id, -1
+    return id_match[1], int(id_match[2])
 
 
 def _unknown_name_error(name: str) -> SettingError:
@@ -418,13 +432,17 @@ def _unknown_name_error(name: str) -> SettingError:
     gym_ids = _gym_ids()
     module, _, env_id = name.rpartition(":")
     namespace, slash, _ = env_id.partition("/")
-    if not module and slash and not any(gym_id.startswith(f"{namespace}/") for gym_id in gym_ids):
+    is_known_namespace = any(gym_id.startswith(f"{namespace}/") for gym_id in gym_ids)
+    if not module and slash and not is_known_namespace:
         line = f"gamename is {format_value(name)}: no module that was imported registers ids of {namespace}"
         return SettingError(f"{line}; give --import and the one that does", "gamename")
-    # The module's name would make all ids look similar.
-    similar_id = closest(env_id, gym_ids if module else [*GAMES, *gym_ids])
-    suggestion = f"{module}:{similar_id}" if module else similar_id
-    hint = f"; did you mean '{suggestion}'?" if similar_id else ""
+    # Ids are compared without the module, which would make all of them look similar.
+    candidates = gym_ids if module else [*GAMES, *gym_ids]
+    similar_id = closest(env_id, candidates)
+    hint = ""
+    if similar_id:
+        suggestion = f"{module}:{similar_id}" if module else similar_id
+        hint = f"; did you mean '{suggestion}'?"
     listed = ", ".join([*(game.name for game in _TABLE), "any Gymnasium id, or your own as module:Name-v0"])
     return SettingError(f"gamename is {format_value(name)}{allowed_clause(hint, listed)}", "gamename")
 
@@ -433,5 +451,5 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its type if there is no message."""
     try:
         return str(error).strip().splitlines()[0]
-    except Exception:
+    except Exception:  # no line, or an error whose conversion to text fails
         return type(error).__name__

@@ -59,13 +59,17 @@ class PanFlute(ChanceDynamics):
         success = notes.index_select(-1, self._ends).all(-1)
         # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.
         notes = notes.roll(1, -1) * self._not_mouth
-        notes = notes.scatter_(-1, torch.take(self._mouths, actions[..., None]), 1)
+        new_note = torch.take(self._mouths, actions[..., None])  # its place
+        notes = notes.scatter_(-1, new_note, 1)
         if self.chances:
-            notes = notes | (self._is_end * (chance < self._event_probability))
+            event = chance < self._event_probability
+            notes = notes | (self._is_end * event)
         return torch.cat((counters + self._one_step, notes), -1), success.float(), torch.zeros_like(success), None
 
     def text(self, state: Tensor) -> str:
         """Return a state ``[K]`` as text, one line per pipe with its end on the right: ``O`` note, ``.`` no note."""
-        notes = ["O" if note else "." for note in state[2:].tolist()]
-        pipes = zip(self._mouths.tolist(), self._ends.tolist(), strict=True)
-        return "\n".join("".join(notes[mouth : end + 1]).rjust(len(self._ends)) for mouth, end in pipes)
+        places = "".join("O" if note else "." for note in state[2:].tolist())
+        lines = []
+        for mouth, end in zip(self._mouths.tolist(), self._ends.tolist(), strict=True):
+            lines.append(places[mouth : end + 1].rjust(len(self._ends)))
+        return "\n".join(lines)

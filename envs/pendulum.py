@@ -16,7 +16,8 @@ from models.spaces import Continuous
 from models.streams import Streams
 
 _SECONDS, _MAX_SPEED, _TORQUE = 0.05, 8.0, 2.0
-_WEIGHT, _INERTIA = 15.0, 3.0  # 3 g / 2 l, and 3 / m l^2
+_WEIGHT = 15.0  # 3 g / 2 l, factor on the sine of the angle in the angular acceleration
+_INERTIA = 3.0  # 3 / m l^2, factor on the torque
 _START = torch.tensor([math.pi, 1.0], dtype=torch.float64)
 
 
@@ -26,7 +27,9 @@ class Pendulum(RepeatedDynamics):
     within [-2, 2] N m. A step costs angle^2 + 0.1 speed^2 + 0.001 torque^2, with angle and speed before the step and
     the angle wrapped into [-pi, pi). Episodes never terminate."""
 
-    obs_size, actions, max_return = 3, Continuous((-_TORQUE,), (_TORQUE,)), 0.0
+    obs_size = 3
+    actions = Continuous((-_TORQUE,), (_TORQUE,))
+    max_return = 0.0
 
     def first_states(self, seeds: Tensor) -> Tensor:
         """Return states ``[..., 2]`` with an angle uniform on [-pi, pi) and a speed uniform on [-1, 1)."""
@@ -34,7 +37,8 @@ class Pendulum(RepeatedDynamics):
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor:
         """Return observations of states with angles and speeds uniform over their ranges."""
-        states = (streams.uniform(count, 2).double() * 2 - 1) * torch.tensor([math.pi, _MAX_SPEED], dtype=torch.float64)
+        largest = torch.tensor([math.pi, _MAX_SPEED], dtype=torch.float64)
+        states = (streams.uniform(count, 2).double() * 2 - 1) * largest
         return self.observe_state(states)
 
     def observe_state(self, state: Tensor) -> Tensor:

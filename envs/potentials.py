@@ -24,7 +24,8 @@ class HandmadePotential:
         if self.cells:
             return torch.eye(self.cells)
         low, high = torch.tensor(self.low), torch.tensor(self.high)
-        return low + (high - low) * torch.rand(count, len(low), generator=torch.Generator().manual_seed(0))
+        generator = torch.Generator().manual_seed(0)
+        return low + (high - low) * torch.rand(count, len(low), generator=generator)
 
 
 def _negative_distance(obs: Tensor) -> Tensor:
@@ -47,7 +48,9 @@ def _balance(obs: Tensor) -> Tensor:
 def _energy(obs: Tensor) -> Tensor:
     """Return 1,000 times the mechanical energy of MountainCar for ``obs [..., 2]``, position and speed."""
     x, speed = obs.unbind(-1)
-    return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)
+    potential_energy = 0.0025 / 3 * (3 * x).sin()
+    kinetic_energy = speed**2 / 2
+    return 1000 * (potential_energy + kinetic_energy)
 
 
 def _upright(obs: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ class ProcMaze(OpenGrid):
         num_open_up_to = is_open.cumsum(1)
         num_open = num_open_up_to[:, -1:]
         ranks = (random_numbers[:, [_PLAYER, _GOAL]] * num_open).long()  # [N, 2]
-        places = (num_open_up_to[:, None] <= ranks[..., None]).sum(-1)  # the sum is over [N, 2, cells]
+        is_before = num_open_up_to[:, None] <= ranks[..., None]  # [N, 2, cells]
+        places = is_before.sum(-1)
         seed_and_time = torch.stack((flat_seeds, torch.zeros_like(flat_seeds)), 1)
         state = torch.cat((seed_and_time, places, is_open), 1)
         return state.view(*seeds.shape, -1)
@@ -55,9 +56,11 @@ class ProcMaze(OpenGrid):
         """Return observations ``[..., grid_size ** 2 * 4]``: for each cell the channels player, goal, wall, open."""
         is_open = state[..., EXTRA:]
         obs = torch.zeros(*is_open.shape, self.channels, device=state.device)
-        obs[..., _WALL_CHANNEL], obs[..., _OPEN_CHANNEL] = 1 - is_open, is_open
+        obs[..., _WALL_CHANNEL] = 1 - is_open
+        obs[..., _OPEN_CHANNEL] = is_open
         places = state[..., POSITION:EXTRA]  # cells of player and goal
-        return obs.flatten(-2).scatter_(-1, places * self.channels + self.player_and_goal, 1.0)
+        indices = places * self.channels + self.player_and_goal
+        return obs.flatten(-2).scatter_(-1, indices, 1.0)
 
     def ground(self, state: Tensor) -> str:
         return "".join("." if is_open else "#" for is_open in state[EXTRA:].tolist())
@@ -76,10 +79,11 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     neighbours, increments = _neighbours(grid_size)
     cells = nowhere = grid_size * grid_size  # the number of cells is also the index of a cell outside the grid
     num_mazes = len(seeds)
-    cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()[:, None]
+    first_cell = (uniform(seeds, _START + 1)[:, _START] * cells).long()
+    cell = first_cell.unsqueeze(1)  # [N, 1]
     # For each cell the number of its open neighbours, plus _VISITED if it is open. So a cell is expandable if its count
     # is 1. The cell nowhere is never expandable.
-    count = increments[cell[:, 0]]
+    count = increments[first_cell]
     count[:, nowhere] = _VISITED
     # A stack is not needed: the cells on the path back to the start are the predecessors of the current cell.
     predecessor = torch.full((num_mazes, cells + 1), nowhere)
@@ -87,8 +91,9 @@ def mazes(seeds: Tensor, grid_size: int) -> Tensor:
     # remains at nowhere until the others finish. Columns of `uniform_at` below 0 are for mazes, the others for events.
     for random_numbers in uniform_at(seeds, -1 - torch.arange(2 * cells)[:, None]):
         neighbours_of_cell = neighbours.index_select(0, cell[:, 0])
-        num_expandable_up_to = (count.gather(1, neighbours_of_cell[:, :4]) == 1).cumsum(1)
-        choice = (random_numbers * num_expandable_up_to[:, -1]).long()[:, None]
+        is_expandable = count.gather(1, neighbours_of_cell[:, :4]) == 1
+        num_expandable_up_to = is_expandable.cumsum(1)
+        choice = (random_numbers * num_expandable_up_to[:, -1]).long().unsqueeze(1)
         # If none is expandable, the index is past the four neighbours, and the cell is nowhere.
         index = (num_expandable_up_to <= choice).sum(1, keepdim=True)
         next_cell = neighbours_of_cell.gather(1, index)

@@ -18,7 +18,7 @@ from models.settings import StopNow, UserError, format_value, shorten
 MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
 COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
-_NUMBERS = "biuf"  # NumPy's kinds of dtypes: bool, int, unsigned int, float
+_NUMBERS = "biuf"  # NumPy's letters for the kinds of dtypes: bool, int, unsigned int, float
 
 
 class BrokenContract(Exception):
@@ -49,22 +49,22 @@ def check_observation(space: Box, obs: Any) -> None:
     try:
         numbers = np.asarray(obs)
     except Exception:  # lists of unequal lengths, or an object whose conversion fails
-        numbers = np.array(None)
+        numbers = np.array(None)  # of the kind "O", an object
     if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
-        faulty_obs = numbers if numbers.dtype.kind != "O" else obs
-        raise BrokenContract(
-            f"observation is {_describe_value(faulty_obs)}; expected an array of {space.dtype} {list(space.shape)}"
-        )
+        description = _describe_value(obs if numbers.dtype.kind == "O" else numbers)
+        raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
-            changed = numbers.astype(space.dtype) != numbers
-        if changed.any():
-            raise BrokenContract(f"observation holds {numbers[changed].flat[0]}; expected numbers of {space.dtype}")
+            is_changed = numbers.astype(space.dtype) != numbers
+        if is_changed.any():
+            first_number = numbers[is_changed].flat[0]
+            raise BrokenContract(f"observation holds {first_number}; expected numbers of {space.dtype}")
 
 
 def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected: str = "a number") -> Any:
-    """Return ``result`` or, if it is an array of one number, this number. ``kinds`` are the allowed kinds of dtypes.
-    Raises `BrokenContract` for anything else, such as text, None or complex numbers."""
+    """Return ``result``, a number or an array of one number, as a plain number. ``kinds`` are NumPy's letters for the
+    allowed kinds of dtypes. Raises `BrokenContract` for anything else, such as text, None or complex numbers: the
+    message calls the result ``name`` and says what was ``expected``."""
     if type(result) in (float, bool, np.float64, np.bool_):  # the usual results, without conversion
         return result
     value = np.asarray(result)
@@ -103,22 +103,24 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
         return f"its observation space{part} cannot be flattened to numbers; allowed: a wrapper that does it"
     if not 1 <= count <= MAX_SIZE:
         return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
-    if isinstance(action_space, COMBINED) and (count := math.prod(choices(action_space))) > MAX_COMBINATIONS:
-        return (
-            f"its action space {describe(action_space)} has {count} combinations; allowed: at most {MAX_COMBINATIONS}"
-        )
-    if not _playable(action_space):
+    if isinstance(action_space, COMBINED):
+        count = math.prod(choices(action_space))
+        if count > MAX_COMBINATIONS:
+            text = f"its action space {describe(action_space)} has {count} combinations"
+            return f"{text}; allowed: at most {MAX_COMBINATIONS}"
+    if not _is_supported(action_space):
         return (
             f"its action space {describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete, "
             f"MultiBinary, or Box with finite bounds, each low below its high; at most {MAX_SIZE} actions"
         )
-    if limit is not None and not (type(limit) is int and limit >= 1):
+    if limit is not None and (type(limit) is not int or limit < 1):
         return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
     return None
 
 
 def _unflattened_part(space: Any) -> str:
-    """Return the part of a space that cannot be flattened, in words: the first one of a Dict, or the space itself."""
+    """Return a few words about the part of ``space`` that cannot be flattened to numbers, for an error message, such as
+    " has the part 'graph', and Graph" for a Dict, or the space itself."""
     if isinstance(space, gym.spaces.Dict):
         for name, part in space.spaces.items():
             try:
@@ -128,7 +130,7 @@ def _unflattened_part(space: Any) -> str:
     return f" {describe(space)}"
 
 
-def _playable(space: Any) -> bool:
+def _is_supported(space: Any) -> bool:
     """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
     if isinstance(space, gym.spaces.Discrete):
         return 1 <= space.n <= MAX_SIZE
@@ -138,7 +140,8 @@ def _playable(space: Any) -> bool:
         return False
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-        return bool((np.isfinite(high - low) & (low < high)).all())
+        is_valid = np.isfinite(high - low) & (low < high)
+    return bool(is_valid.all())
 
 
 def choices(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> list[int]:
@@ -154,8 +157,12 @@ def describe(space: Any) -> str:
 
 
 def _describe_value(value: Any) -> str:
-    """Return a value in words: dtype and shape of an array, a plain value itself, otherwise its type."""
+    """Return a value in words: dtype and shape of an array ("an array of float32 [4]"), a plain value itself, otherwise
+    its type ("of type Environment")."""
     if isinstance(value, np.ndarray | np.generic):
-        return f"an array of {value.dtype} {list(value.shape)}" if value.ndim else format_value(value.item())
-    plain = value is None or isinstance(value, bool | int | float | complex | str | bytes)
-    return format_value(value) if plain else f"of type {type(value).__name__}"
+        if value.ndim:
+            return f"an array of {value.dtype} {list(value.shape)}"
+        value = value.item()
+    if isinstance(value, bool | int | float | complex | str | bytes | None):
+        return format_value(value)
+    return f"of type {type(value).__name__}"

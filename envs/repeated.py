@@ -51,7 +51,10 @@ class RepeatedDynamics(Dynamics):
 
     def initial(self, seeds: Tensor) -> Tensor:
         state = self.first_states(seeds)
-        return state if self.repetition_limit is None else torch.cat((state, torch.zeros_like(state[..., :1])), -1)
+        if self.repetition_limit is None:
+            return state
+        no_repetitions = torch.zeros_like(state[..., :1])
+        return torch.cat((state, no_repetitions), -1)
 
     def observe(self, state: Tensor) -> Tensor:
         return self.observe_state(state if self.repetition_limit is None else state[..., :-1])
@@ -66,7 +69,9 @@ class RepeatedDynamics(Dynamics):
             state, counts = state[..., :-1], state[..., -1:]  # repetitions before this step
         state, total, terminated = self.single_step(state, actions)
         for repetitions in range(1, self.repeat):
-            continues = ~terminated if limit is None else ~terminated & (counts[..., 0] + repetitions < limit)
+            continues = ~terminated
+            if limit is not None:
+                continues &= counts[..., 0] + repetitions < limit
             next_state, reward, next_terminated = self.single_step(state, actions)
             state = torch.where(continues[..., None], next_state, state)
             total = total + torch.where(continues, reward, 0.0)

@@ -28,6 +28,7 @@ from understudy.kinds import Mode
 from understudy.rewards import shaped
 
 _SAMPLES = 4096  # number of random steps, or of states, to which an initial network is fitted
+_SAMPLE_ENVS = 64  # environments that make these steps
 _GOOD_VALUE = 5.0  # value of a termination that is worth reaching
 
 
@@ -43,13 +44,7 @@ class RewardedEnvironment:
     """
 
     def __init__(
-        self,
-        real: Environment,
-        phi: Any,
-        mode: Mode,
-        discounts: Tensor,
-        zero_at_end: bool = False,
-        weight: float = 1.0,
+        self, real: Environment, phi: Any, mode: Mode, discounts: Tensor, zero_at_end: bool = False, weight: float = 1.0
     ):
         self.real, self.phi, self.mode, self.zero_at_end, self.weight = real, phi, mode, zero_at_end, weight
         self.members, self.envs, self.discounts = real.members, real.envs, discounts.unsqueeze(1)
@@ -80,9 +75,11 @@ class RewardedEnvironment:
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
         """See `envs.base.Environment.step`. The reward in the result is the learned one: ``mode`` says how it follows
         from the values of the reward network phi before and after the step."""
-        mode, step = self.mode, self.real.step(actions, active)
+        step = self.real.step(actions, active)
         potential = self._potential
-        if mode.potential and mode.info:  # phi also reads the info of this step, so it was not computed before
+        if (
+            self.mode.potential and self.mode.info
+        ):  # phi also reads the info of this step, so it was not computed before
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)
         next_potential = self.phi(step.obs, step.info)
@@ -90,8 +87,10 @@ class RewardedEnvironment:
         if self.zero_at_end:
             next_potential = next_potential.masked_fill(step.terminated, 0.0)
         real_reward = step.reward if self.weight == 1 else step.reward * self.weight
-        reward = shaped(mode, real_reward, potential, next_potential, self.discounts)
-        return replace(step, reward=reward if active is None else reward.masked_fill(~active, 0.0))
+        reward = shaped(self.mode, real_reward, potential, next_potential, self.discounts)
+        if active is not None:
+            reward = reward.masked_fill(~active, 0.0)
+        return replace(step, reward=reward)
 
     def snapshot(self) -> dict[str, Any]:
         return {"real": self.real.snapshot(), "obs": self._obs}
@@ -111,24 +110,27 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
-    envs = 64
-    real = make_environment(game, 1, envs)
-    streams, steps = Streams([0]), []
-    real.reset(streams.episode_seeds(envs))
-    for _ in range(_SAMPLES // envs):
-        step = real.step(random_actions(real.spaces.actions, streams, envs))
-        steps.append((step.obs, step.reward, step.terminated))
+    real = make_environment(game, 1, _SAMPLE_ENVS)
+    streams = Streams([0])
+    real.reset(streams.episode_seeds(_SAMPLE_ENVS))
+    steps = []  # with tensors [1, envs, ...]
+    for _ in range(_SAMPLES // _SAMPLE_ENVS):
+        step = real.step(random_actions(real.spaces.actions, streams, _SAMPLE_ENVS))
+        steps.append(step)
         if step.done.any():
-            real.reset(streams.episode_seeds(envs), step.done)
+            real.reset(streams.episode_seeds(_SAMPLE_ENVS), step.done)
     real.close()
-    obs, reward, terminated = (torch.cat(column, 1)[0] for column in zip(*steps, strict=True))
+    obs = torch.cat([step.obs[0] for step in steps])
+    reward = torch.cat([step.reward[0] for step in steps])
+    terminated = torch.cat([step.terminated[0] for step in steps])
     return obs, reward, terminated
 
 
 def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
     """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
     its reward is above the sum of 20 mean rewards of transitions that do not terminate."""
-    threshold = reward[~terminated].mean() * 20 if (~terminated).any() else reward.new_zeros(())
+    other_rewards = reward[~terminated]
+    threshold = other_rewards.mean() * 20 if len(other_rewards) else torch.tensor(0.0)
     values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
     return torch.where(terminated, values, 0.0)
 
@@ -143,15 +145,20 @@ class Stages(BaseStages):
         # Explained variance of a potential that is made from a policy, on episodes to which it was not fitted.
         self.explained_variance: float | None = None
         self.parameters = Networks(config, self.spaces)
-        init, mode = config.rn_init, self.parameters.mode
-        base_name = game.partition(",")[0]  # without parameters
-        if init != "torch" and (mode.info or not mode.state):
-            line = f"rn_init is {init!r}, but mode is {config.mode}, where phi is not of the state alone"
+        self._base_name = game.partition(",")[0]  # without parameters
+        if config.rn_init != "torch" and not self._is_of_state_alone:
+            line = f"rn_init is {config.rn_init!r}, but mode is {config.mode}, where phi is not of the state alone"
             raise SettingError(f"{line}; allowed: torch", "rn_init")
-        if init == "hand" and base_name not in HAND:
+        if config.rn_init == "hand" and self._base_name not in HAND:
             names = ", ".join(HAND)
-            line = f"rn_init is 'hand', but for {base_name} no potential is made by hand (only for {names})"
+            line = f"rn_init is 'hand', but for {self._base_name} no potential is made by hand (only for {names})"
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
+
+    @property
+    def _is_of_state_alone(self) -> bool:
+        """Whether the state is the only input of phi."""
+        mode = self.parameters.mode
+        return mode.state and not mode.info
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``: sampled or, by ``rn_init``, fitted to a potential made by hand, to real
@@ -161,7 +168,7 @@ class Stages(BaseStages):
         if init == "torch":
             return flat
         if init == "hand":
-            handmade = HAND[self.game.partition(",")[0]]
+            handmade = HAND[self._base_name]
             states = handmade.states(_SAMPLES)
             targets = handmade.potential(states)
         else:
@@ -171,8 +178,7 @@ class Stages(BaseStages):
 
     def check_policy(self, source: str) -> bool:
         """See `envs.make.Stages`. Phi must be a potential of the state alone, because it is fitted to returns."""
-        mode = self.parameters.mode
-        if not (mode.potential and mode.state) or mode.info:
+        if not (self.parameters.mode.potential and self._is_of_state_alone):
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
         return False
@@ -181,12 +187,13 @@ class Stages(BaseStages):
         """Return parameters ``[M, D]`` of a potential that predicts the discounted returns of a policy from the state.
         It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``. The
         episodes are the policy's, so ``policy`` itself is not used. See `envs.make.Stages` for the arguments."""
-        count = self.config.rn_episodes
-        states, values = episodes.returns(self.config.rn_discount, math.ceil(count * 9 / 10))
-        flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, values)
-        new_states, new_values = episodes.returns(self.config.rn_discount, math.ceil(count / 10))
-        errors = new_values - self.parameters.with_weights(flat)(new_states[None])[0]
-        self.explained_variance = 1 - float(errors.var() / new_values.var().clamp(min=1e-12))
+        count, discount = self.config.rn_episodes, self.config.rn_discount
+        states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
+        flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
+        test_states, test_returns = episodes.returns(discount, math.ceil(count / 10))
+        phi = self.parameters.with_weights(flat)
+        errors = test_returns - phi(test_states[None])[0]
+        self.explained_variance = 1 - float(errors.var() / test_returns.var().clamp(min=1e-12))
         return flat
 
     @torch.no_grad()
@@ -206,13 +213,14 @@ class Stages(BaseStages):
         environment's ``reward`` and ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info,
         which are only needed if they are an input of phi (``mode.info``).
         """
+        phi = self.parameters.with_weights(flat)
         info_batch = None if info is None else info[None]
-        phi, mode = self.parameters.with_weights(flat), self.parameters.mode
-        potential, next_potential = phi(obs[None], info_batch), phi(next_obs[None], info_batch)
+        potential = phi(obs[None], info_batch)  # [1, B], for one member
+        next_potential = phi(next_obs[None], info_batch)
         if self.config.rn_terminal == "zero":
             next_potential = next_potential.masked_fill(terminated[None], 0.0)
-        agent_reward: Tensor = shaped(mode, reward[None], potential, next_potential, discount)
-        return agent_reward[0]
+        learned_reward: Tensor = shaped(self.parameters.mode, reward[None], potential, next_potential, discount)
+        return learned_reward[0]
 
     def stage(self, flat: Tensor, agent: Trainee) -> RewardedEnvironment:
         """Return an environment in which member m of ``agent`` trains with the reward of the network with the weights

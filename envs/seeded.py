@@ -20,9 +20,11 @@ _NUMPY_BELOW = 1 << 10  # number of seeds below which NumPy is twice as fast as 
 
 def uniform(seeds: Tensor, n: int) -> Tensor:
     """Return ``[..., n]`` float64 numbers, uniform on [0, 1) with 53 random bits each, for ``seeds [...]`` int64."""
-    return _draw_unique(
-        lambda seeds: _unit_numbers(seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM), seeds
-    )
+
+    def draw(seeds: Tensor) -> Tensor:
+        return _unit_numbers(seeds[..., None], torch.arange(n, device=seeds.device), UNIFORM)
+
+    return _draw_unique(draw, seeds)
 
 
 def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
@@ -55,19 +57,24 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     Tensor, are not compared."""
     if type(seeds) is not Tensor or seeds.device.type != "cpu" or seeds.dim() < 2 or not seeds.numel():
         return draw(seeds)
-    keys, inverse = seeds[(0,) * (seeds.dim() - 2)][:, 0].unique(return_inverse=True)  # of one seed of each member
-    if len(keys) == len(inverse):  # all members differ
+    # Members are compared first by one seed of each, then by all of their seeds.
+    one_seed_per_member = seeds[..., 0].reshape(-1, seeds.shape[-2])[0]  # [M]
+    unique_values, group_of_member = one_seed_per_member.unique(return_inverse=True)
+    num_members, num_groups = len(group_of_member), len(unique_values)
+    if num_groups == num_members:
         return draw(seeds)
-    first_members = torch.empty_like(keys).scatter_(0, inverse, torch.arange(len(inverse)))  # one for each key
-    unique_seeds = seeds.index_select(-2, first_members)
-    if not torch.equal(unique_seeds.index_select(-2, inverse), seeds):  # other seeds of the members differ
+    member_of_group = torch.empty_like(unique_values).scatter_(0, group_of_member, torch.arange(num_members))
+    unique_seeds = seeds.index_select(-2, member_of_group)
+    if not torch.equal(unique_seeds.index_select(-2, group_of_member), seeds):
         return draw(seeds)
-    return draw(unique_seeds).index_select(-3, inverse)  # [..., M, E, n]
+    return draw(unique_seeds).index_select(-3, group_of_member)  # [..., M, E, n]
 
 
 def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
-    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. ``use`` is a purpose, such as `AT`."""
+    """Return numbers in [0, 1) for pairs of seeds and columns, which broadcast. Different values of ``use``, such as
+    `AT`, give unrelated numbers."""
     seeds = seeds.to(torch.int64)
-    if type(seeds) is Tensor and seeds.device.type == "cpu" and seeds.dim() and seeds.numel() < _NUMPY_BELOW:
+    is_plain = type(seeds) is Tensor and seeds.device.type == "cpu"
+    if is_plain and seeds.dim() and seeds.numel() < _NUMPY_BELOW:
         return torch.from_numpy(bits(seeds.numpy(), columns.numpy(), use) * UNIT)
     return bits(seeds, columns, use).to(torch.float64).mul_(UNIT)

@@ -8,7 +8,6 @@ initial states, one in each row. With the setting ``pairs``, a search changes pa
 the target is trained.
 """
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from envs.tensor import Dynamics, TensorEnvironment
 from models.proxies.contract import Trainee
 from models.proxies.fitting import fit
 from models.proxies.synthetic.config import Config
-from models.proxies.synthetic.networks import Networks, Program, ScaledPolicy, scale_states
+from models.proxies.synthetic.networks import Networks, Program, ScaledPolicy, scale_states, unscale_states
 from models.settings import SettingError
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, lockstep_streams
@@ -63,18 +62,19 @@ class SyntheticDynamics(Dynamics):
         """Return the initial states ``[..., M, E, S]`` for ``seeds [..., M, E]``. They are rows of the table, random
         cells, states of the real environment, or outputs of the initial-state network."""
         networks = self.program.networks
-        latent = networks.latent
         if networks.num_table_rows:
             return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
         if networks.has_cells:
             num_cells = networks.state_size
-            return torch.eye(num_cells)[(seeded.uniform(seeds, 1)[..., 0] * num_cells).long()]
-        if not latent:
+            cells = (seeded.uniform(seeds, 1)[..., 0] * num_cells).long()
+            return torch.eye(num_cells)[cells]
+        if not networks.latent:
             return self.starts(seeds)
         # The network takes [M, N, latent]: the other axes of seeds are flattened into N.
-        by_member = seeds.movedim(-2, 0)  # [M, ..., E]
-        states = self.program.first_states(seeded.normal(by_member.flatten(1), latent).float())  # [M, N, S]
-        return states.reshape(*by_member.shape, -1).movedim(0, -3)  # [M, ..., E, S] -> [..., M, E, S]
+        member_seeds = seeds.movedim(-2, 0)  # [M, ..., E]
+        noise = seeded.normal(member_seeds.flatten(1), networks.latent).float()
+        states = self.program.first_states(noise)  # [M, N, S]
+        return states.reshape(*member_seeds.shape, -1).movedim(0, -3)  # [M, ..., E, S] -> [..., M, E, S]
 
     def observe(self, state: Tensor) -> Tensor:
         """Return the state or, if observations are one-hot, the index of its largest number, one-hot."""
@@ -149,8 +149,7 @@ class Stages(BaseStages):
             return flat
         if networks.config.pairs and not scaled:  # the search changes the initial states itself
             return flat
-        target = networks.target(flat[None])
-        states = get_obs(lambda obs: target.act(obs[None])[0], self.num_scaling_obs, networks.config.table_episodes)
+        states = get_obs(self._target_policy(flat[None]), self.num_scaling_obs, networks.config.table_episodes)
         return networks.fill_table(flat[None], states[None], scaled)[0]
 
     def searched_part(self, flat: Tensor) -> Tensor:
@@ -190,7 +189,7 @@ class Stages(BaseStages):
         flat = torch.cat([initial_weights, template[networks.searched :].expand(len(pairs), -1)], 1)
         # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
-        fixed["states.table"].copy_(fixed["target.center"].unsqueeze(1) + states * fixed["target.spread"].unsqueeze(1))
+        fixed["states.table"].copy_(unscale_states(states, fixed))
         target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
         return flat
 
@@ -228,14 +227,17 @@ class Stages(BaseStages):
         states = episodes.states(self.num_scaling_obs, config.table_episodes)  # [N, S]
         for _ in range(config.dagger_rounds if networks.has_target else 0):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
-            clone = networks.target(flat)
-            new_states = episodes.states(
-                self.num_scaling_obs // 2, config.table_episodes, lambda obs, clone=clone: clone.act(obs[None])[0]
-            )
-            states = torch.cat([states, new_states])
+            act = self._target_policy(flat)
+            states = torch.cat([states, episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)])
             random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
             states = states[random_order]
         return self._fit_to_policy(flat, policy, states)
+
+    def _target_policy(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the policy of the target network as a function from observations ``[N, S]`` to actions. ``flat [1,
+        D]`` are the parameters of the proxy."""
+        target = self.parameters.target(flat)
+        return lambda obs: target.act(obs[None])[0]
 
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
@@ -244,21 +246,24 @@ class Stages(BaseStages):
         parameters ``flat [1, D]``. Return the new parameters ``[1, D]``, in which the first states fill the table."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
-        # ``fixed`` (the table, center and spread) and the weights in ``parts`` are views of ``flat``.
-        fixed, parts = networks.fixed(flat), networks.split(flat)
         outputs = self._clone_outputs(policy(states))  # [N, A]
         if networks.has_target:
-            name, inputs = "target", scale_states(states[None], fixed)[0]
+            name = "target"
+            inputs = scale_states(states[None], networks.fixed(flat))[0]
         else:  # one row per observation and action, the actions of an observation one after the other
             name = "reward"
             one_hot_actions = torch.eye(networks.action_size)
-            repeated_states = states.repeat_interleave(len(one_hot_actions), 0)
-            inputs = torch.cat([one_hot_actions.repeat(len(states), 1), repeated_states], 1)
+            repeated_actions = one_hot_actions.repeat(len(states), 1)
+            repeated_states = states.repeat_interleave(networks.action_size, 0)
+            inputs = torch.cat([repeated_actions, repeated_states], 1)
             outputs = outputs.flatten()[:, None]
         # With pairs, the outputs of the target become actions of pairs, so they should be near 0 or 1, not logits.
-        classifies = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
-        mlp, weights = networks.parts[name], parts[name]
-        weights.copy_(fit(mlp, weights, inputs[None], outputs[None], cross_entropy=classifies, updates=updates))
+        outputs_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
+        weights = networks.split(flat)[name]  # a view, so that ``flat`` changes with it
+        fitted_weights = fit(
+            networks.parts[name], weights, inputs[None], outputs[None], cross_entropy=outputs_logits, updates=updates
+        )
+        weights.copy_(fitted_weights)
         return flat
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
@@ -286,8 +291,8 @@ class Stages(BaseStages):
         """Compute a step of the proxy with the parameters ``flat [1, D]``. The two ``inputs`` are states ``[B, S]``,
         and actions ``[B]`` or ``[B, A]``. Return next states ``[B, S]``, rewards ``[B]`` and terminations ``[B]`` bool.
         The state of a bandit does not change."""
-        states, actions = (torch.as_tensor(values).unsqueeze(0) for values in inputs)
-        outcome = self.parameters.with_weights(flat).step(states.float(), actions)
+        states, actions = map(torch.as_tensor, inputs)
+        outcome = self.parameters.with_weights(flat).step(states[None].float(), actions[None])
         return outcome.next_state[0], outcome.reward[0], outcome.done[0] > ENDS_ABOVE
 
     def initial_states(self, flat: Tensor, seeds: Sequence[int]) -> Tensor:
@@ -308,9 +313,9 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
     """Sample observations ``[M, count, S]`` that are spread over the range of observations, from M random streams.
     Return None if the range is unknown."""
     real: Any = make_environment(game, 1, 1)
-    with contextlib.closing(real):
-        observations: Tensor | None = real.sample_observations(streams, count)
-        return observations
+    observations: Tensor | None = real.sample_observations(streams, count)
+    real.close()
+    return observations
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
@@ -320,8 +325,13 @@ def starts_of(environment: Environment, draws: int = 4096) -> Starts:
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))
-    members, envs = environment.members, environment.envs
-    num_resets = math.ceil(draws / (members * envs))
-    reset_seeds = torch.arange(num_resets * members * envs).view(num_resets, members, envs)
+    shape = environment.members, environment.envs
+    num_resets = math.ceil(draws / math.prod(shape))
+    reset_seeds = torch.arange(num_resets * math.prod(shape)).view(num_resets, *shape)
     observations = torch.cat([environment.reset(seeds).flatten(0, 1) for seeds in reset_seeds])
-    return lambda seeds: observations[(seeded.uniform(seeds, 1)[..., 0] * len(observations)).long()]
+
+    def pick(seeds: Tensor) -> Tensor:
+        rows = (seeded.uniform(seeds, 1)[..., 0] * len(observations)).long()
+        return observations[rows]
+
+    return pick

@@ -89,25 +89,32 @@ class ParallelEnvironment(ReplayedEnvironment):
         values_by_worker = np.array_split(values.flatten(0, 1).numpy(), num_workers)
         masks = np.array_split(where.flatten().numpy(), num_workers)
         for (_, pipe), worker_values, mask in zip(self._workers, values_by_worker, masks, strict=True):
-            with contextlib.suppress(OSError):  # a broken pipe is an error below, with the number of the worker
+            with contextlib.suppress(OSError):  # `_receive` raises the error about a broken pipe
                 pipe.send((order, worker_values, mask))
-        answers: list[Any] = []  # of each worker: an error message, or the fields of the result
-        for number, (process, pipe) in enumerate(self._workers, start=1):
-            try:
-                # The pipe alone is not enough: a program started by an environment may hold its other end open.
-                if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
-                    raise EOFError
-                answers.append(pipe.recv())
-            except (EOFError, OSError) as error:
-                process.join(_JOIN_SECONDS)
-                line = f"worker {number} of {num_workers} died (exit code {process.exitcode})"
-                self.close()
-                raise EnvironmentFault(f"environment {self.game.name}: {line}") from error
+        answers = [self._receive(i) for i in range(num_workers)]
         for answer in answers:
             if isinstance(answer, str):
                 raise EnvironmentFault(answer)
-        joined = {name: torch.from_numpy(np.concatenate([answer[name] for answer in answers])) for name in answers[0]}
-        return {name: rows.unflatten(0, (self.members, self.envs)) for name, rows in joined.items()}
+        fields = {}
+        for name in answers[0]:
+            rows = np.concatenate([answer[name] for answer in answers])  # [M * E, ...]
+            fields[name] = torch.from_numpy(rows).unflatten(0, (self.members, self.envs))
+        return fields
+
+    def _receive(self, index: int) -> Any:
+        """Wait for the answer of a worker: an error message, or the fields of its result. If the worker has died, close
+        all workers and raise EnvironmentFault."""
+        process, pipe = self._workers[index]
+        try:
+            # The pipe alone is not enough: a program started by an environment may hold its other end open.
+            if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
+                raise EOFError
+            return pipe.recv()
+        except (EOFError, OSError) as error:
+            process.join(_JOIN_SECONDS)
+            line = f"worker {index + 1} of {len(self._workers)} died (exit code {process.exitcode})"
+            self.close()
+            raise EnvironmentFault(f"environment {self.game.name}: {line}") from error
 
 
 def _serve(pipe: Connection, game: Game, rows: int) -> None:
@@ -130,7 +137,8 @@ def _serve(pipe: Connection, game: Game, rows: int) -> None:
                     result: dict[str, Any] = {"obs": environment.reset(tensor, where)}
                 else:
                     result = vars(environment.step(tensor, where))
-                pipe.send({name: value[0].numpy() for name, value in result.items() if value is not None})
+                fields = {name: value[0].numpy() for name, value in result.items() if value is not None}
+                pipe.send(fields)
             except BaseException as error:  # the parent handles signals, so every error is the environment's
                 message = str(error) if isinstance(error, UserError) else ""
                 pipe.send(message or f"environment {game.name}: {type(error).__name__}: {first_line(error)}")
@@ -143,10 +151,10 @@ def _context() -> Any:
     process, which has threads."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["envs.workers"])
-    for start in (resource_tracker.ensure_running, forkserver.ensure_running):
-        # When a terminal is closed, for example, all of its processes get a signal. Then this process writes a
-        # checkpoint, and the servers must survive until the end of that. They inherit the mask of blocked signals.
+    # When a terminal is closed, for example, all of its processes get a signal. Then this process writes a checkpoint,
+    # and the two servers must survive until the end of that. They inherit the mask of blocked signals.
+    for start_server in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first one unblocks signals
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-        start()
+        start_server()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
     return context

@@ -72,13 +72,18 @@ class CartPolePhysics(gym.Wrapper):
         """Reset the environment, and sample the physics of the episode."""
         obs_and_info = self.env.reset(seed=seed, options=options)
         cart: Any = self.env.unwrapped
-        physics, spread = self._physics, self._physics.physics_spread
-        # Log-uniform factors, sampled in this order. All are 1 if the spread is 1.
-        gravity_factor, cart_factor, pole_factor, length_factor = spread ** cart.np_random.uniform(-1, 1, 4)
-        cart.gravity, cart.force_mag = physics.gravity * gravity_factor, physics.force
-        cart.masscart, cart.masspole = physics.cart_mass * cart_factor, physics.pole_mass * pole_factor
+        physics = self._physics
+        # Log-uniform factors. All are 1 if the spread is 1.
+        factors = physics.physics_spread ** cart.np_random.uniform(-1, 1, 4)
+        gravity_factor, cart_factor, pole_factor, length_factor = factors
+        cart.gravity = physics.gravity * gravity_factor
+        cart.masscart = physics.cart_mass * cart_factor
+        cart.masspole = physics.pole_mass * pole_factor
         cart.length = physics.half_length * length_factor
-        cart.total_mass, cart.polemass_length = cart.masscart + cart.masspole, cart.masspole * cart.length
+        cart.force_mag = physics.force
+        # Gymnasium's environment derives these once, when it is made.
+        cart.total_mass = cart.masscart + cart.masspole
+        cart.polemass_length = cart.masspole * cart.length
         return obs_and_info
 
 
@@ -119,8 +124,9 @@ class GreyFrame(gym.ObservationWrapper):
             luma = [*_LUMA, 0.0][: channels[0]]  # a fourth channel is ignored
         # Averaging n pixels to ``size`` is a product with a matrix [n, size], so a grey frame [size, size] is rows
         # [size, H] @ image [H, W C] @ columns [W C, size]. The columns also weight the channels by luma.
-        rows, columns = (adaptive_avg_pool1d(torch.eye(n)[None], size)[0] for n in (height, width))
-        self._rows, self._columns = rows.T, torch.kron(columns, torch.tensor(luma).unsqueeze(1))
+        self._rows = adaptive_avg_pool1d(torch.eye(height)[None], size)[0].T
+        width_matrix = adaptive_avg_pool1d(torch.eye(width)[None], size)[0]  # [W, size]
+        self._columns = torch.kron(width_matrix, torch.tensor(luma).unsqueeze(1))
         self.observation_space = Box(0, 255, (size, size), np.uint8)
 
     def observation(self, obs: Any) -> np.ndarray:
@@ -128,7 +134,8 @@ class GreyFrame(gym.ObservationWrapper):
         picture = obs["screen"] if isinstance(obs, Mapping) else obs
         check_observation(self._images, picture)
         image = torch.from_numpy(np.ascontiguousarray(picture))
-        return (self._rows @ image.flatten(1).float() @ self._columns).round_().to(torch.uint8).numpy()
+        frame = self._rows @ image.flatten(1).float() @ self._columns
+        return frame.round_().to(torch.uint8).numpy()
 
 
 def image_space(space: Any) -> Box | None:
@@ -138,5 +145,8 @@ def image_space(space: Any) -> Box | None:
         return image_space(space.spaces.get("screen"))
     if not isinstance(space, Box) or space.dtype != np.uint8:
         return None
-    is_image = len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3, 4))
-    return space if is_image and min(space.shape[:2]) >= FRAME_SIZE else None
+    is_grey = len(space.shape) == 2
+    has_channels = len(space.shape) == 3 and space.shape[2] in (1, 3, 4)
+    if not (is_grey or has_channels) or min(space.shape[:2]) < FRAME_SIZE:
+        return None
+    return space

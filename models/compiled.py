@@ -19,16 +19,7 @@ from models.machine import compiled, exact
 from models.mlp import MLP
 from models.optim import MemberAdam
 from models.spaces import Continuous, Discrete
-from models.tiles import (
-    ACTIVATIONS,
-    PRELU,
-    ZERO,
-    activate,
-    input_gradient,
-    layer_forward,
-    outer,
-    slope_gradient,
-)
+from models.tiles import ACTIVATIONS, PRELU, ZERO, activate, input_gradient, layer_forward, outer, slope_gradient
 from models.vectors import LANES, entry, load, spread, store
 
 Array = np.ndarray[Any, Any]

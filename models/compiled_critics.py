@@ -11,31 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from models.compiled import (
-    Bounds,
-    Layers,
-    Learner,
-    Net,
-    Player,
-    Replay,
-    adam,
-    backward,
-    count_rows,
-    forward,
-    is_learning,
-    make_actor_player,
-    make_bounds,
-    make_layers,
-    make_learner,
-    make_net,
-    make_record,
-    make_replay,
-    nan_to_zero,
-    new_row,
-    outputs_row,
-    sample_row,
-    scale_action,
-)
+from models import compiled as nets
 from models.machine import compiled
 from models.off_policy import ActorPolicy, TwinCriticAgent
 from models.tiles import copy
@@ -49,17 +25,17 @@ class ActorCritic(NamedTuple):
     memory of the agent's tensors. U is the number of updates per step, B the batch size, A the length of an action
     vector."""
 
-    actor: Net
-    actor_learner: Learner  # the actor's weights, then those that a kind of agent adds
-    critic1: Net  # the parameters of both critics are in one array
-    critic2: Net
-    learner: Learner  # of both critics
-    replay: Replay  # a row: obs, action vector, next_obs, reward, discount
+    actor: nets.Net
+    actor_learner: nets.Learner  # the actor's weights, then those that a kind of agent adds
+    critic1: nets.Net  # the parameters of both critics are in one array
+    critic2: nets.Net
+    learner: nets.Learner  # of both critics
+    replay: nets.Replay  # a row: obs, action vector, next_obs, reward, discount
     random: Array  # [M, T, E, A], uniform numbers for random actions
     explore: Array  # [M, T, E, A], normal noise on actions
     next: Array  # [M, T, U, A, B], normal noise on actions in the next states
     action_vector: Array  # [M, E, A], action vectors of the current step, for the replay buffer
-    bounds: Bounds
+    bounds: nets.Bounds
     obs_size: int
     action_size: int  # A
     discount: np.float32
@@ -72,9 +48,9 @@ class Work(NamedTuple):
 
     scratch: Array  # [2, widest], for `single`
     continuous_action: Array  # [A], the action in the environment's units; empty if actions are discrete
-    actor: Layers
-    critic1: Layers
-    critic2: Layers
+    actor: nets.Layers
+    critic1: nets.Layers
+    critic2: nets.Layers
     actor_grad: Array  # [D]
     grad: Array  # [2 D], of both critics
     td_target: Array  # [B]
@@ -93,21 +69,21 @@ def make_members(
     rows for the steps in the replay buffer."""
     critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
-    actor_critic = make_record(
+    actor_critic = nets.make_record(
         ActorCritic,
         agent,
         random_numbers,
-        actor=make_net(agent.network),
-        actor_learner=make_learner(agent.flat_parameters, target_parameters, agent.optimizer),
-        critic1=make_net(critic),
-        critic2=make_net(critic, begin=critic.size),
-        learner=make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
-        replay=make_replay(agent, random_numbers["replay"], steps),
+        actor=nets.make_net(agent.network),
+        actor_learner=nets.make_learner(agent.flat_parameters, target_parameters, agent.optimizer),
+        critic1=nets.make_net(critic),
+        critic2=nets.make_net(critic, begin=critic.size),
+        learner=nets.make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
+        replay=nets.make_replay(agent, random_numbers["replay"], steps),
         action_vector=np.empty((agent.members, agent.envs, agent.action_size), np.float32),
-        bounds=make_bounds(agent.spaces.actions),
+        bounds=nets.make_bounds(agent.spaces.actions),
         twins=critics.twins,
     )
-    return make_record(record, agent, random_numbers, ac=actor_critic, loss=loss.numpy())
+    return nets.make_record(record, agent, random_numbers, ac=actor_critic, loss=loss.numpy())
 
 
 def make_work(agent: Any) -> Work:
@@ -117,9 +93,9 @@ def make_work(agent: Any) -> Work:
     return Work(
         scratch=np.empty((2, ac.actor.widest), np.float32),
         continuous_action=np.empty(len(ac.bounds.low), np.float32),
-        actor=make_layers(ac.actor, batch_size),
-        critic1=make_layers(ac.critic1, batch_size),
-        critic2=make_layers(ac.critic2, batch_size),
+        actor=nets.make_layers(ac.actor, batch_size),
+        critic1=nets.make_layers(ac.critic1, batch_size),
+        critic2=nets.make_layers(ac.critic2, batch_size),
         actor_grad=np.zeros(ac.actor_learner.flat_parameters.shape[1], np.float32),
         grad=np.zeros(ac.learner.flat_parameters.shape[1], np.float32),
         td_target=np.empty(batch_size, np.float32),
@@ -143,32 +119,32 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
         Write it to ``work.continuous_action [A]`` in the environment's units, and to ``ac.action_vector[m, e]`` in
         [-1, 1]. Return 0 in place of a discrete action."""
         ac = agent.ac
-        learning = is_learning(ac.replay, agent.episodes[m], count_rows(ac.replay, t))
-        row = outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
+        learning = nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t))
+        row = nets.outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
         for i in range(ac.action_size):
             if learning:
                 scaled = exploring_action(agent, work.scratch[row], m, t, e, i)
             else:
                 scaled = np.float32(2) * ac.random[m, t, e, i] - ONE
-            ac.action_vector[m, e, i] = nan_to_zero(scaled)
-            work.continuous_action[i] = scale_action(ac.bounds, ac.action_vector[m, e, i], i)
+            ac.action_vector[m, e, i] = nets.nan_to_zero(scaled)
+            work.continuous_action[i] = nets.scale_action(ac.bounds, ac.action_vector[m, e, i], i)
         return 0
 
     return choose
 
 
-def make_player(policy: ActorPolicy) -> Player | None:
+def make_player(policy: ActorPolicy) -> nets.Player | None:
     """Return the greedy ``policy`` for compiled code, or None if it samples its actions."""
     if policy.streams is not None:
         return None
     agent = policy.agent
-    return make_actor_player(agent.network, policy.flat_parameters, agent.spaces.actions, squashes=True)
+    return nets.make_actor_player(agent.network, policy.flat_parameters, agent.spaces.actions, squashes=True)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write the step into the replay buffer (`TwinCriticAgent.observe`). Its row is ``obs``, the action in
     ``ac.action_vector[m, e]``, ``next_obs, reward, discount``."""
-    ac, table, row = agent.ac, agent.ac.replay.table, new_row(agent.ac.replay, t, e)
+    ac, table, row = agent.ac, agent.ac.replay.table, nets.new_row(agent.ac.replay, t, e)
     obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
     for i in range(obs_size):
         table[row, m, i] = obs[i]
@@ -191,8 +167,8 @@ def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-de
         """Make the updates after step ``t``, if the member has enough experience (`TwinCriticAgent.learn`). Update
         critics and Adam's state in ``ac.learner``, and the actor in ``ac.actor_learner``. Write the critics' loss to
         ``agent.loss[m]``."""
-        ac, num_rows = agent.ac, count_rows(agent.ac.replay, t + 1)
-        if not is_learning(ac.replay, agent.episodes[m], num_rows):
+        ac, num_rows = agent.ac, nets.count_rows(agent.ac.replay, t + 1)
+        if not nets.is_learning(ac.replay, agent.episodes[m], num_rows):
             return
         for update in range(ac.replay.uniform.shape[2]):
             sample_next_obs(ac, work, m, t, update, num_rows)
@@ -209,7 +185,7 @@ def sample_next_obs(ac, work, m, t, update, num_rows):
     of the replay buffer to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the next observations in these rows to
     the actor's inputs."""
     for column in range(len(work.minibatch)):
-        work.minibatch[column] = sample_row(ac.replay.uniform[m, t, update, column], num_rows)
+        work.minibatch[column] = nets.sample_row(ac.replay.uniform[m, t, update, column], num_rows)
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     for column in range(len(work.minibatch)):
         row = work.minibatch[column]
@@ -226,9 +202,9 @@ def write_next_values(ac, work, m):
     copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
     copy(work.actor.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size)
     target_params = ac.learner.target_parameters[m]
-    forward(ac.critic1, target_params, work.critic1)
+    nets.forward(ac.critic1, target_params, work.critic1)
     if ac.twins:
-        forward(ac.critic2, target_params, work.critic2)
+        nets.forward(ac.critic2, target_params, work.critic2)
     for column in range(batch_size):
         value1, value2 = work.critic1.acts[depth, 0, column], work.critic2.acts[depth, 0, column]
         is_second = ac.twins and (value2 < value1 or value2 != value2)  # NaN counts as smallest
@@ -256,7 +232,7 @@ def update_critics(ac, work, m):
     loss = _critic_gradient(ac.critic1, params, work.critic1, grad, td_target)
     if ac.twins:
         loss += _critic_gradient(ac.critic2, params, work.critic2, grad, td_target)
-    adam(ac.learner, m, grad)
+    nets.adam(ac.learner, m, grad)
     return loss
 
 
@@ -264,13 +240,13 @@ def update_critics(ac, work, m):
 def _critic_gradient(net, params, layers, grad, td_target):
     """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to the critic's positions of
     ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). The inputs in ``layers`` are pairs of observation and action."""
-    forward(net, params, layers)
+    nets.forward(net, params, layers)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
         error = layers.acts[depth, 0, column] - td_target[column]
         total += error * error
         layers.grads[depth, 0, column] = error * np.float32(2 / batch_size)
-    backward(net, params, layers, grad, need_grad=True, need_input_grad=False)
+    nets.backward(net, params, layers, grad, need_grad=True, need_input_grad=False)
     return total / np.float32(batch_size)
 
 
@@ -279,7 +255,7 @@ def run_actor(ac, work, m):
     """Run the actor on the observations of the minibatch, which `update_critics` has written to the inputs of the first
     critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
     copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, ac.obs_size)
-    forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
+    nets.forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
 
 
 @compiled
@@ -287,7 +263,7 @@ def actor_backward(ac, work, m):
     """Backpropagate d loss / d outputs in the last layer of ``work.actor.grads`` through the actor, and write the
     gradient of its weights to ``work.actor_grad [D]``."""
     params = ac.actor_learner.flat_parameters[m]
-    backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
+    nets.backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
@@ -297,7 +273,7 @@ def q1_gradient(ac, work, m):
     action."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
-    forward(ac.critic1, params, work.critic1)
+    nets.forward(ac.critic1, params, work.critic1)
     for column in range(batch_size):
         work.critic1.grads[depth, 0, column] = np.float32(1 / batch_size)
-    backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)
+    nets.backward(ac.critic1, params, work.critic1, work.grad, need_grad=False, need_input_grad=True)

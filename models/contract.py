@@ -132,8 +132,10 @@ class Agent(nn.Module, Stateful, ABC):
     def status(self) -> dict[str, Tensor]:
         """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate of the network that
         acts, and the number of steps in the replay buffer, if there is one."""
-        rates = [float(group["lr"]) for optimizer in self.optimizers for group in optimizer.param_groups]
-        return {"train/learning_rate": torch.full((self.members,), rates[0], dtype=torch.float64)} if rates else {}
+        if not self.optimizers:
+            return {}
+        rate = float(self.optimizers[0].param_groups[0]["lr"])
+        return {"train/learning_rate": torch.full((self.members,), rate, dtype=torch.float64)}
 
     def training_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and ``optimizers``: by default the

@@ -36,9 +36,9 @@ class EpsilonGreedy:
         return torch.full(self.episodes.shape, self._linear(previous_steps))
 
     def upcoming_epsilon(self, steps: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Return epsilon for the next ``steps`` steps as two float32 arrays, of which one is empty. The first one is
-        epsilon by number of finished episodes, empty if ``eps_fraction`` is set. The second one is epsilon by step,
-        empty otherwise."""
+        """Return epsilon for the next ``steps`` steps, for compiled code, as two float32 arrays of which one is empty.
+        If ``eps_fraction`` is set, the second one has epsilon by step. Otherwise the first one has epsilon by number of
+        finished episodes."""
         if self.config.eps_fraction is None:
             max_episodes = int(self.episodes.max()) + steps * self.envs  # an episode has at least one step
             return self._table(max_episodes).numpy(), np.empty(0, np.float32)
@@ -53,5 +53,6 @@ class EpsilonGreedy:
 
     def _linear(self, steps: int) -> float:
         """Return epsilon after ``steps`` steps in each environment, if ``eps_fraction`` is set."""
-        progress = min(1.0, steps * self.envs / (self.config.eps_fraction * self.budget))
+        decay_steps = self.config.eps_fraction * self.budget  # of a member, over all environments
+        progress = min(1.0, steps * self.envs / decay_steps)
         return self.config.eps_init + (self.config.eps_min - self.config.eps_init) * progress

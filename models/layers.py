@@ -101,13 +101,18 @@ class Network(nn.Module):
         self.slope = slope_of(activation)
         self.layers = tuple(layers)
         self.members = len(streams)
-        self._shapes = [shape for layer in self.layers for shape in layer.shapes]
+        self._shapes: list[tuple[int, ...]] = []  # of weight and bias of each layer in turn
+        for layer in self.layers:
+            self._shapes += layer.shapes
         self._sizes = [prod(shape) for shape in self._shapes]
-        member_rows = []
-        for generator in streams.generators:
-            weights = [tensor for layer in layers for tensor in layer.initial(generator)]
-            member_rows.append(torch.cat([tensor.reshape(-1) for tensor in weights]))
-        self.flat = nn.Parameter(torch.stack(member_rows))  # [M, D]
+        self.flat = nn.Parameter(streams.map_generators(self._initial_of_member))  # [M, D]
+
+    def _initial_of_member(self, generator: torch.Generator) -> Tensor:
+        """Sample the initial parameters of one member, ``[D]``."""
+        weights: list[Tensor] = []
+        for layer in self.layers:
+            weights += layer.initial(generator)
+        return torch.cat([weight.reshape(-1) for weight in weights])
 
     def weights(self) -> list[Tensor]:
         """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`."""
@@ -190,8 +195,10 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     would depend on the number of members. Channels are last in memory, which takes a quarter less time.
     """
     kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
-    images = [member_images.contiguous(memory_format=torch.channels_last) for member_images in x]
-    outputs = [F.conv2d(*arguments, stride=2, padding=1) for arguments in zip(images, kernels, bias, strict=True)]
+    outputs = []
+    for images, kernel, member_bias in zip(x, kernels, bias, strict=True):
+        images = images.contiguous(memory_format=torch.channels_last)
+        outputs.append(F.conv2d(images, kernel, member_bias, stride=2, padding=1))
     return torch.stack(outputs) if len(outputs) > 1 else outputs[0].unsqueeze(0)  # for one member without a copy
 
 
@@ -213,9 +220,10 @@ class ConvolutionalTrunk(Network):
         for _ in channels:  # the stride of 2 halves both, rounded up
             height, width = (height + 1) // 2, (width + 1) // 2
         self.features = channels[-1] * height * width
-        pairs = enumerate(pairwise((spaces.obs_shape[0], *channels)))
-        # An output is computed from 9 numbers (3x3) of each input channel.
-        layers = [Dense(f"conv.{i}", 9 * inputs, outputs, gain=RELU_GAIN) for i, (inputs, outputs) in pairs]
+        layers = []
+        for i, (inputs, outputs) in enumerate(pairwise((spaces.obs_shape[0], *channels))):
+            # An output is computed from 9 numbers (3x3) of each input channel.
+            layers.append(Dense(f"conv.{i}", 9 * inputs, outputs, gain=RELU_GAIN))
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:

@@ -1,10 +1,8 @@
 """Replay buffer of whole episodes, the best or the latest of each member, from which single steps are sampled. A
 member is one of M independent agents that are trained together."""
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -27,15 +25,17 @@ class Episode:
     extras: dict[str, Tensor]
 
     def __post_init__(self) -> None:
-        self.slots = torch.empty(len(next(iter(self.steps.values()))), dtype=torch.int64)
+        first_field, *_ = self.steps.values()
+        self.slots = torch.empty(len(first_field), dtype=torch.int64)
 
     def __len__(self) -> int:
         return len(self.slots)
 
 
 class EpisodeMemory:
-    """Replay buffer of whole episodes of M members. ``fields`` hold the steps in N slots, ``{name: [M, N, ...]}``. An
-    episode is a list of slots, so that no data is moved when an episode is removed.
+    """Replay buffer of whole episodes of M members. ``fields`` hold the steps in N slots, ``{name: [M, N, ...]}``. A
+    slot is a position on the axis N. An episode is a list of slots, so that no data is moved when an episode is
+    removed.
 
     With ``order`` "sorted" the episodes with the highest scores are kept, best first; with "recent" the latest ones,
     latest first. ``capacity`` is the largest number of "steps" or "episodes" (``unit``) of each member. Episodes are
@@ -58,10 +58,13 @@ class EpisodeMemory:
         merged = [*reversed(batch), *self.episodes[member]]
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
-        sizes = [len(episode) if self.unit == "steps" else 1 for episode in merged]
-        cumulative_sizes = list(accumulate(sizes))
-        num_fitting = bisect_right(cumulative_sizes, self.capacity)  # the number of episodes that fit together
-        kept_episodes = merged[: max(1, num_fitting)]
+        kept_episodes: list[Episode] = []
+        total = 0
+        for episode in merged:
+            total += len(episode) if self.unit == "steps" else 1
+            if kept_episodes and total > self.capacity:
+                break
+            kept_episodes.append(episode)
         kept_set = set(kept_episodes)  # episodes are compared by identity
         freed_slots = [episode.slots for episode in self.episodes[member] if episode not in kept_set]
         self._free_slots[member] = torch.cat([self._free_slots[member], *freed_slots])
@@ -77,17 +80,22 @@ class EpisodeMemory:
         if not self.fields:
             self.fields = {name: value.new_zeros(self.members, 0, *value.shape[1:]) for name, value in steps.items()}
         while len(self._free_slots[member]) < count:
-            old_size = next(iter(self.fields.values())).shape[1]
-            new_size = max(_FIRST_SLOTS, 2 * old_size)
-            for name, values in self.fields.items():
-                self.fields[name] = values.new_zeros(self.members, new_size, *values.shape[2:])
-                self.fields[name][:, :old_size] = values
-            self._free_slots = [torch.cat([slots, torch.arange(old_size, new_size)]) for slots in self._free_slots]
+            self._grow()
         free_slots = self._free_slots[member]
         episode.slots, self._free_slots[member] = free_slots[:count], free_slots[count:]
         for name, values in steps.items():
             self.fields[name][member].index_copy_(0, episode.slots, values)
         episode.steps = {}
+
+    def _grow(self) -> None:
+        """Double the storage of all members. The first time, allocate it."""
+        for name, values in self.fields.items():
+            old_size = values.shape[1]
+            new_size = max(_FIRST_SLOTS, 2 * old_size)
+            self.fields[name] = values.new_zeros(self.members, new_size, *values.shape[2:])
+            self.fields[name][:, :old_size] = values
+        new_slots = torch.arange(old_size, new_size)
+        self._free_slots = [torch.cat([slots, new_slots]) for slots in self._free_slots]
 
     def index(self, member: int) -> Tensor:
         """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, in the order of
@@ -116,24 +124,33 @@ class EpisodeMemory:
         indices = [self.index(m) for m in range(self.members)]
         if by == "step":
             positions = streams.integers([len(index) for index in indices], updates, batch)
-            slots = [index[positions[m]] for m, index in enumerate(indices)]
         else:
-            episode_indices = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
-            fractions = streams.uniform(updates, batch)  # each chooses a step of its episode
-            slots = []
-            for m in range(self.members):
-                lengths = torch.tensor([len(episode) for episode in self.episodes[m]])
-                starts = lengths.cumsum(0) - lengths  # positions in `index`
-                length, start = lengths[episode_indices[m]], starts[episode_indices[m]]
-                offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
-                slots.append(indices[m][start + offset])
-        return torch.stack(slots, dim=1)
+            positions = self._sample_from_episodes(streams, updates, batch)
+        return torch.stack([indices[m][positions[m]] for m in range(self.members)], dim=1)
+
+    def _sample_from_episodes(self, streams: Streams, updates: int, batch: int) -> Tensor:
+        """Sample episodes with equal probability, and one step of each. Return the positions of these steps in `index`,
+        ``[M, updates, batch]``."""
+        chosen = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
+        fractions = streams.uniform(updates, batch)  # of the length of the episode, before the step
+        positions = []
+        for m, episodes in enumerate(self.episodes):
+            lengths = torch.tensor([len(episode) for episode in episodes])
+            starts = lengths.cumsum(0) - lengths
+            length, start = lengths[chosen[m]], starts[chosen[m]]
+            offset = (fractions[m] * length).long().minimum(length - 1)  # rounding may give ``length``
+            positions.append(start + offset)
+        return torch.stack(positions)
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
         """Return the fields ``names``, ``[M, B, ...]`` each, of the steps at ``slots [M, B]`` (from `sample`)."""
-        num_slots = self.fields[names[0]].shape[1]
-        flat_slots = (slots + num_slots * torch.arange(self.members).unsqueeze(1)).flatten()  # in [M * N, ...]
-        return [self.fields[name].flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape) for name in names]
+        columns = []
+        for name in names:
+            field = self.fields[name]  # [M, N, ...]
+            first_slots = torch.arange(self.members) * field.shape[1]  # of each member, if M and N are one axis
+            flat_slots = (slots + first_slots.unsqueeze(1)).flatten()
+            columns.append(field.flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape))
+        return columns
 
     def state_dict(self) -> dict[str, Any]:
         """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect
@@ -141,11 +158,13 @@ class EpisodeMemory:
         members = []
         for m, episodes in enumerate(self.episodes):
             if episodes:
-                steps = {name: values[m].index_select(0, self.index(m)) for name, values in self.fields.items()}
-                lengths = [len(episode) for episode in episodes]
-                scores = [episode.score for episode in episodes]
-                extras = [episode.extras for episode in episodes]
-                members.append({"steps": steps, "lengths": lengths, "scores": scores, "extras": extras})
+                member = {
+                    "steps": {name: values[m].index_select(0, self.index(m)) for name, values in self.fields.items()},
+                    "lengths": [len(episode) for episode in episodes],
+                    "scores": [episode.score for episode in episodes],
+                    "extras": [episode.extras for episode in episodes],
+                }
+                members.append(member)
         return {"members": members}
 
     def load_state_dict(self, state: dict[str, Any], example: Episode) -> None:
@@ -164,10 +183,10 @@ class EpisodeMemory:
                 "extras": [example.extras] * len(lengths),
             }
             check_like(template, saved, name)
-            fields = {field: values.split(lengths) for field, values in saved["steps"].items()}
+            values_by_episode = {field: values.split(lengths) for field, values in saved["steps"].items()}
             batch = []
-            for i, (score, extras) in enumerate(zip(saved["scores"], saved["extras"], strict=True)):
-                steps = {field: episode_values[i] for field, episode_values in fields.items()}
-                batch.append(Episode(steps, score, extras))
+            for i in range(len(lengths)):
+                steps = {field: values[i] for field, values in values_by_episode.items()}
+                batch.append(Episode(steps, saved["scores"][i], saved["extras"][i]))
             batch.reverse()  # `add` expects the oldest first; equal scores keep their order
             self.add(member, batch)

@@ -24,14 +24,17 @@ class Mixture:
 
     def __reduce__(self) -> Any:
         """Pickle as a call of `make_mixture`, because worker processes must create the class again."""
-        names = [name for name, _ in self.classes]
-        return make_mixture, (tuple(zip(names, family_configs(self), strict=True)),)
+        agents = [agent for agent, _ in self.classes]
+        configs = tuple(zip(agents, family_configs(self), strict=True))
+        return make_mixture, (configs,)
 
 
 def names_in(classes: Classes) -> dict[type, dict[str, str]]:
     """Return the name of every field in the joint settings of all ``classes``, as ``{class: {field: name}}``. The name
     of ``lr`` is ``lr``, or ``PPO_lr`` if several classes have a field ``lr``."""
-    num_classes_with = Counter(field.name for _, config_class in classes for field in dataclasses.fields(config_class))
+    num_classes_with: Counter[str] = Counter()
+    for _, config_class in classes:
+        num_classes_with.update(field.name for field in dataclasses.fields(config_class))
     names: dict[type, dict[str, str]] = {}
     for agent, config_class in classes:
         names[config_class] = {}
@@ -46,9 +49,12 @@ def make_mixture(configs: tuple[tuple[str, Any], ...]) -> Any:
     its settings. Settings of a single family are returned unchanged."""
     if len(configs) == 1:
         return configs[0][1]
-    classes = tuple((name, type(config)) for name, config in configs)
+    classes = tuple((agent, type(config)) for agent, config in configs)
     names = names_in(classes)
-    values = {names[type(config)][field]: value for _, config in configs for field, value in vars(config).items()}
+    values = {}
+    for _, config in configs:
+        for field, value in vars(config).items():
+            values[names[type(config)][field]] = value
     return _mixture_class(classes)(**values)
 
 
@@ -61,7 +67,8 @@ def _mixture_class(classes: Classes) -> type:
     for agent, config_class in classes:
         hints = typing.get_type_hints(config_class)
         for field in dataclasses.fields(config_class):
-            section = ": ".join(filter(None, [agent, field.metadata.get("section")]))
+            section = field.metadata.get("section")
+            section = f"{agent}: {section}" if section else agent
             joint_field = dataclasses.field(default=field.default, metadata={**field.metadata, "section": section})
             fields.append((names[config_class][field.name], hints[field.name], joint_field))
     mixture_class = dataclasses.make_dataclass("Mixture", fields, bases=(Mixture,), frozen=True)
@@ -74,16 +81,19 @@ def family_configs(config: Any) -> list[Any]:
     of a single family (no Mixture)."""
     if not isinstance(config, Mixture):
         return [config]
-    return [
-        config_class(**{field: getattr(config, name) for field, name in names.items()})
-        for config_class, names in names_in(config.classes).items()
-    ]
+    configs = []
+    for config_class, names in names_in(config.classes).items():
+        values = {field: getattr(config, name) for field, name in names.items()}
+        configs.append(config_class(**values))
+    return configs
 
 
 def shared_settings(config: Any) -> dict[str, tuple[str, ...]]:
     """Return the names in ``config`` of each setting that several families have: ``{"lr": ("DDQN_lr", "PPO_lr")}``."""
+    if not isinstance(config, Mixture):
+        return {}
     shared_names: dict[str, tuple[str, ...]] = {}
-    for names in names_in(config.classes if isinstance(config, Mixture) else ()).values():
+    for names in names_in(config.classes).values():
         for field, name in names.items():
             if name != field:  # the name has a prefix, because several families have this setting
                 shared_names[field] = (*shared_names.get(field, ()), name)

@@ -75,9 +75,11 @@ class MLP:
     def __call__(self, flat: Tensor, x: Tensor) -> Tensor:
         """Run the network with parameters ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]`` in both layouts.
         Autograd can differentiate it."""
+        layers = self.layers(flat.detach())
         if self.products is Rows:
-            return _forward(x, flat, self, self.layers(flat.detach()))
-        return _forward(x.transpose(1, 2), flat, self, self.layers(flat.detach())).transpose(1, 2).contiguous()
+            return _forward(x, flat, self, layers)
+        outputs = _forward(x.transpose(1, 2), flat, self, layers)  # [M, outputs, B]
+        return outputs.transpose(1, 2).contiguous()
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, size]`` from each member's stream."""
@@ -97,14 +99,15 @@ class MLP:
     def layers(self, flat: Tensor) -> list[Layer]:
         """Return the layers of the parameters ``flat [M, size]``, as views of their memory. With prelu, an additional
         last pair holds the slope ``[M, 1, 1]`` twice."""
-        counts = [*self._counts, self.padding] if self.padding else self._counts
-        parts = flat.split(counts, dim=1)
-        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=False)]  # without padding
-        # Weights and biases alternate; prelu's slope is after them.
-        weights, biases = views[0 : 2 * self.depth : 2], views[1 : 2 * self.depth : 2]
-        triples = zip(weights, biases, self._transposed, strict=True)
-        layers = [(weight.transpose(1, 2) if transposed else weight, bias) for weight, bias, transposed in triples]
-        return [*layers, (views[-1], views[-1])] if self._is_prelu else layers
+        *parts, _padding = flat.split([*self._counts, self.padding], dim=1)
+        views = [part.unflatten(1, shape) for part, shape in zip(parts, self._shapes, strict=True)]
+        layers = []
+        for i, transposed in enumerate(self._transposed):
+            weight, bias = views[2 * i], views[2 * i + 1]
+            layers.append((weight.transpose(1, 2) if transposed else weight, bias))
+        if self._is_prelu:
+            layers.append((views[-1], views[-1]))
+        return layers
 
     def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
         """Return the network of one member, from the parameters ``flat [M, size]``, without autograd: weights ``[out,
@@ -113,9 +116,11 @@ class MLP:
         layers = self.layers(flat.detach()[member : member + 1])
         activation = slope_of(self.activation, self.leak)
         if self._is_prelu:
-            activation = float(layers[-1][0])
-        is_rows = self.products is Rows
-        pairs = [(weight[0].T if is_rows else weight[0], bias.flatten()) for weight, bias in layers[: self.depth]]
+            slope, _ = layers.pop()
+            activation = float(slope)
+        pairs = []
+        for weight, bias in layers:
+            pairs.append((weight[0].T if self.products is Rows else weight[0], bias.flatten()))
         return pairs, [activation] * (self.depth - 1)
 
     def forward(self, layers: list[Layer], x: Tensor) -> list[Tensor]:
@@ -147,15 +152,15 @@ class MLP:
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):
-            traced = activations[i - 1] if i else x
-            layer_input = self._activate(layers, traced) if i and self._traces_input else traced
+            traced = x if i == 0 else activations[i - 1]
+            layer_input = self._activate(layers, traced) if i > 0 and self._traces_input else traced
             weight_gradient = self.products.weight_gradient(layer_input, gradient, self._transposed[i])
             parts += [gradient.sum(self.products.batch), weight_gradient.flatten(1)]
             if i == 0 and not need_input_gradient:
                 break
             weight, _ = layers[i]
             gradient = self.products.input_gradient(weight, gradient)
-            if i:  # through the activation before layer i
+            if i > 0:  # through the activation before layer i
                 if self._is_prelu:
                     # The slope multiplies the inputs below 0.
                     slope_gradients.append((gradient * traced.clamp(max=0)).flatten(1).sum(1, keepdim=True))
@@ -173,8 +178,9 @@ class MLP:
         """Return d loss / d x for ``gradient``, d loss / d output. It needs half as many products as `backward`.
         ``activations`` is the trace of `forward`."""
         for i in reversed(range(self.depth)):
-            gradient = self.products.input_gradient(layers[i][0], gradient)
-            if i:  # through the activation before layer i
+            weight, _ = layers[i]
+            gradient = self.products.input_gradient(weight, gradient)
+            if i > 0:  # through the activation before layer i
                 gradient = self._activation_gradient(layers, gradient, activations[i - 1])
         return gradient
 
@@ -183,7 +189,8 @@ class MLP:
         the activation's output, or its input for prelu and silu."""
         if self._is_prelu:
             slope, _ = layers[-1]
-            return gradient * ((traced > 0) + slope * (traced <= 0))
+            derivative = (traced > 0) + slope * (traced <= 0)  # 1 above 0, else the slope
+            return gradient * derivative
         return activation_gradient(gradient, traced, self.activation, self.leak)
 
     def _activate(self, layers: list[Layer], x: Tensor) -> Tensor:

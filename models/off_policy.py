@@ -55,9 +55,9 @@ class OffPolicyAgent(InnerAgent):
         learning = self.learning()
         if not learning.any():
             return torch.full((self.members,), torch.nan)
-        active = None if learning.all() else learning  # None: all members
+        updated_members = None if learning.all() else learning  # None: all members
         for i in range(self.updates_per_step):
-            loss = self.update(self.numbers_of_update(i), active)
+            loss = self.update(self.numbers_of_update(i), updated_members)
         return loss.masked_fill(~learning, torch.nan)
 
     def sample(self, uniform: Tensor) -> dict[str, Tensor]:
@@ -81,7 +81,8 @@ class OffPolicyAgent(InnerAgent):
         """Sample the minibatch of the latest update again, without training. Return None if no member learns yet."""
         if not self.random_numbers or not self.learning().any():
             return None
-        return self.minibatch(self.random_numbers["replay"][:, -1], torch.zeros(self.members, dtype=torch.bool))
+        no_member = torch.zeros(self.members, dtype=torch.bool)
+        return self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member)
 
     def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
@@ -131,7 +132,8 @@ class OrnsteinUhlenbeck(Stateful):
     def next(self, normal: Tensor) -> Tensor:
         """Advance one step and return the noise ``[M, E, A]``. ``normal`` are standard normal numbers of this shape."""
         # Products and sum are separate, because fused operations could round the last elements of an array differently.
-        self.level = self.level.mul(1 - self.THETA * self.DT).add_(normal.mul(sqrt(self.DT)))
+        decayed = self.level.mul(1 - self.THETA * self.DT)
+        self.level = decayed.add_(normal.mul(sqrt(self.DT)))
         return self.level
 
     def reset_finished(self, done: Tensor) -> None:
@@ -219,6 +221,7 @@ class TwinCriticAgent(OffPolicyAgent):
         pair_size = self.obs_size + self.action_size
         twin_critics = getattr(config, "twin_critics", True)
         self.critics = TwinCritics([pair_size, *hidden, 1], config.activation, streams, rates, twin_critics)
+        self.critic_optimizer = self.critics.optimizer  # in ``saved``
         columns = {
             "pair": ((pair_size,), torch.float32),
             "next_obs": ((self.obs_size,), torch.float32),
@@ -232,7 +235,8 @@ class TwinCriticAgent(OffPolicyAgent):
         self.action_vectors = torch.empty(0)  # of the current step, [M, E, A]
         if isinstance(spaces.actions, Continuous):
             self.low, self.high = torch.tensor(spaces.actions.low), torch.tensor(spaces.actions.high)
-            self.centre, self.half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
+            self.centre = (self.low + self.high) / 2
+            self.half_range = (self.high - self.low) / 2
 
     def _num_outputs(self, action_size: int) -> int:
         """Return the number of outputs of the actor's network, for action vectors of length ``action_size``."""
@@ -255,8 +259,6 @@ class TwinCriticAgent(OffPolicyAgent):
     def actor(self, weights: Tensor, obs: Tensor) -> Tensor:
         """Return the outputs of the actor's network with ``weights [M, D]``: ``obs [M, B, O] -> [M, B, outputs]``."""
         return self.network(weights[:, : self.network.size], obs)
-
-    # -- learning ------------------------------------------------------------------------------------------------------
 
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
@@ -294,8 +296,6 @@ class TwinCriticAgent(OffPolicyAgent):
         batch["obs"], batch["action"] = batch.pop("pair").split((self.obs_size, self.action_size), 2)
         return batch
 
-    # -- acting --------------------------------------------------------------------------------------------------------
-
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return exploring action vectors ``[M, E, A]``, from the ``outputs`` of the actor's network in each
         environment and from the ``random_numbers`` of the step."""
@@ -314,8 +314,10 @@ class TwinCriticAgent(OffPolicyAgent):
             if self.action_noise is not None:
                 self.random_numbers["explore"] = self.action_noise.next(self.random_numbers["explore"])
             self.steps += 1
-            vectors = self._explore(self.actor(self.flat_parameters, obs), self.random_numbers)
-            if not (learning := self.learning()).all():
+            outputs = self.actor(self.flat_parameters, obs)
+            vectors = self._explore(outputs, self.random_numbers)
+            learning = self.learning()
+            if not learning.all():
                 vectors = torch.where(learning.view(-1, 1, 1), vectors, self._random_vectors())
             self.action_vectors = vectors.nan_to_num(0.0)  # a diverged member continues to play
             return self.clip(self.action_vectors)
@@ -326,7 +328,8 @@ class TwinCriticAgent(OffPolicyAgent):
 
     def clip(self, vectors: Tensor) -> Tensor:
         """Scale action ``vectors [M, E, A]`` from [-1, 1] to the environment's bounds, and clip them to these."""
-        return torch.addcmul(self.centre, vectors, self.half_range).maximum(self.low).minimum(self.high)
+        scaled_vectors = torch.addcmul(self.centre, vectors, self.half_range)
+        return scaled_vectors.maximum(self.low).minimum(self.high)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
@@ -343,7 +346,8 @@ class TwinCriticAgent(OffPolicyAgent):
         layers, activations = self.network.of_member(self.flat_parameters[:, : self.network.size], member)
         weight, bias = layers[-1]
         layers[-1] = weight[: self.action_size], bias[: self.action_size]  # SAC's network also outputs log_std
-        return GreedyNetwork(layers, activations, "argmax" if isinstance(self.spaces.actions, Discrete) else "tanh")
+        head = "argmax" if isinstance(self.spaces.actions, Discrete) else "tanh"
+        return GreedyNetwork(layers, activations, head)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> "ActorPolicy":
         """Return the greedy policy or, with ``test_noise``, one that samples. ``sample`` has no effect."""
@@ -359,12 +363,6 @@ class TwinCriticAgent(OffPolicyAgent):
         if isinstance(self.spaces.actions, Discrete):  # the critics expect one-hot actions, not logits
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
-
-    # -- members and state ---------------------------------------------------------------------------------------------
-
-    @property
-    def critic_optimizer(self) -> MemberAdam:
-        return self.critics.optimizer
 
     metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # keys of `metrics`
 

@@ -44,32 +44,31 @@ class Adam(LeanOptimizer):
         self.lr_factor: Tensor | None = None  # [M], factor on each member's learning rate
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Make one step with the gradients in ``param.grad``; skip parameters without one. All parameters of a group
-        share a step count. Return the result of ``closure``, which is called first, or None without it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        share a step count."""
         for group in self.param_groups:
             group["step_count"] += 1
-            beta1, beta2 = group["betas"]
-            correction1 = 1 - beta1 ** group["step_count"]
-            root_correction2 = (1 - beta2 ** group["step_count"]) ** 0.5
             for param in group["params"]:
-                if param.grad is None:
-                    continue
-                state = self.state[param]  # an empty dictionary before the parameter's first step
-                if not state:
-                    state["mean"], state["square"] = torch.zeros_like(param), torch.zeros_like(param)
-                mean, square = state["mean"], state["square"]
-                update = _update_moments(param.grad, mean, square, group["betas"], root_correction2, group["eps"])
-                update.mul_(group["lr"] / correction1)
-                if self.lr_factor is not None:
-                    trailing_ones = [1] * (update.dim() - 1)
-                    update.mul_(self.lr_factor.to(update).view(-1, *trailing_ones))
-                param.sub_(update)
-        return loss
+                if param.grad is not None:
+                    self._update(param, group)
+
+    def _update(self, param: Tensor, group: dict[str, Any]) -> None:
+        """Update ``param`` in place by its gradient, with the settings of its parameter group."""
+        beta1, beta2 = group["betas"]
+        correction1 = 1 - beta1 ** group["step_count"]
+        root_correction2 = (1 - beta2 ** group["step_count"]) ** 0.5
+        state = self.state[param]  # an empty dictionary before the parameter's first step
+        if not state:
+            state["mean"], state["square"] = torch.zeros_like(param), torch.zeros_like(param)
+        mean, square = state["mean"], state["square"]
+        assert param.grad is not None
+        update = _update_moments(param.grad, mean, square, group["betas"], root_correction2, group["eps"])
+        update.mul_(group["lr"] / correction1)
+        if self.lr_factor is not None:
+            trailing_ones = [1] * (update.dim() - 1)
+            update.mul_(self.lr_factor.to(update).view(-1, *trailing_ones))
+        param.sub_(update)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the result of `state_dict`. Raises StateError if its parameter groups or shapes do not fit."""
@@ -81,19 +80,16 @@ class Adam(LeanOptimizer):
 
 
 def _update_moments(
-    grad: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    betas: tuple[float, float],
-    root_correction2: float | Tensor,
-    eps: float,
+    grad: Tensor, mean: Tensor, square: Tensor, betas: tuple[float, float], root_correction2: float | Tensor, eps: float
 ) -> Tensor:
     """Update Adam's moments ``mean`` and ``square`` in place by ``grad``. Return ``mean / (sqrt(square) /
     root_correction2 + eps)``. The caller multiplies this by the learning rate and divides it by the first bias
     correction. ``root_correction2`` is the square root of the second bias correction."""
-    mean.mul_(betas[0]).add_(grad * (1 - betas[0]))
-    square.mul_(betas[1]).add_(grad.square().mul_(1 - betas[1]))
-    return mean / square.sqrt().div_(root_correction2).add_(eps)
+    beta1, beta2 = betas
+    mean.mul_(beta1).add_(grad * (1 - beta1))
+    square.mul_(beta2).add_(grad.square().mul_(1 - beta2))
+    denominator = square.sqrt().div_(root_correction2).add_(eps)
+    return mean / denominator
 
 
 @functools.cache
@@ -158,7 +154,8 @@ class MemberAdam(FlatOptimizer):
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         super().__init__(param, lr, betas, eps)
         self.count = torch.zeros(param.shape[0], dtype=torch.int64, device=param.device)
-        self._factor1, self._root_correction2 = (table.to(param.device) for table in _corrections(betas))
+        factor1, root_correction2 = _corrections(betas)
+        self._factor1, self._root_correction2 = factor1.to(param.device), root_correction2.to(param.device)
 
     @torch.no_grad()
     def update(self, grad: Tensor, learning: Tensor | None = None) -> None:
@@ -168,7 +165,8 @@ class MemberAdam(FlatOptimizer):
         old_state = [] if learning is None else [tensor.clone() for tensor in state]
         self.count += 1 if learning is None else learning
         index = self.count.clamp(max=len(self._factor1) - 1)  # the last entries are for all later counts
-        factor1, root_correction2 = self._factor1[index].unsqueeze(1), self._root_correction2[index].unsqueeze(1)
+        factor1 = self._factor1[index].unsqueeze(1)  # [M, 1]
+        root_correction2 = self._root_correction2[index].unsqueeze(1)
         update = _update_moments(grad, self.mean, self.square, self.betas, root_correction2, self.eps)
         self.param.sub_(update.mul_(self.lr.unsqueeze(1) * factor1))
         if learning is not None:
@@ -215,8 +213,8 @@ class AdamW:
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
         """Make one step with ``grads``, one for each parameter, of its shape."""
-        tensors = self.params, list(grads), self.means, self.squares, self.counts
-        _fused_adamw(*tensors, self.lr, self.betas, self.eps, self.decay / self.lr)
+        settings = (self.lr, self.betas, self.eps, self.decay / self.lr)
+        _fused_adamw(self.params, list(grads), self.means, self.squares, self.counts, *settings)
 
     def state_dict(self) -> dict[str, list[Tensor]]:
         return {"means": self.means, "squares": self.squares, "counts": self.counts}
@@ -254,18 +252,20 @@ class LockstepAdam(FlatOptimizer):
     def update(self, grad: Tensor, lr_factor: float = 1.0, learning: Tensor | None = None) -> None:
         """Make one step with ``grad [M, D]`` and learning rates multiplied by ``lr_factor``. ``learning [M]`` bool are
         the members to update (None: all); it requires ``separate_steps``."""
-        tensors = (self.param, grad, self.mean, self.square)
-        in_one_call = isinstance(self.count, int) and len(set(self.lr)) == 1
-        # The arguments of each call of the kernel: once [M, D], or [D] for each member.
-        calls = [tensors] if in_one_call else list(zip(*tensors, strict=True))
-        counts = [self.count] * len(calls) if isinstance(self.count, int) else self.count.tolist()
-        # ``strict=False``: a single call for all members uses the first rate, because all rates are equal.
-        for m, (lr, (param, param_grad, mean, square)) in enumerate(zip(self.lr, calls, strict=False)):
-            if learning is not None and not learning[m]:
-                continue
-            count = torch.tensor(float(counts[m]))
-            _fused_adamw([param], [param_grad], [mean], [square], [count], lr_factor * lr, self.betas, self.eps)
+        if isinstance(self.count, int) and len(set(self.lr)) == 1:
+            self._call_kernel(slice(None), grad, lr_factor * self.lr[0], self.count)
+        else:
+            for m, lr in enumerate(self.lr):
+                if learning is None or learning[m]:
+                    count = self.count if isinstance(self.count, int) else int(self.count[m])
+                    self._call_kernel(m, grad, lr_factor * lr, count)
         self.count = self.count + (1 if learning is None else learning)
+
+    def _call_kernel(self, member: int | slice, grad: Tensor, lr: float, count: int) -> None:
+        """Make one step of one member, or of all members (``slice(None)``), after ``count`` earlier steps."""
+        param, mean, square = self.param[member], self.mean[member], self.square[member]  # views
+        counts = [torch.tensor(float(count))]
+        _fused_adamw([param], [grad[member]], [mean], [square], counts, lr, self.betas, self.eps)
 
 
 @torch.no_grad()

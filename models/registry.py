@@ -30,27 +30,26 @@ def implementations() -> dict[str, Family]:
     return families
 
 
-# Names from other libraries and books -> the nearest implementation here, for suggestions in error messages.
+# Implementation -> names from other libraries and books for which error messages suggest it.
 _ALIASES = {
-    alias: name
-    for name, aliases in {
-        "DDQN": "DQN, double DQN, C51, QR-DQN, IQN, Ape-X DQN, R2D2",
-        "DuelingDDQN": "Rainbow, dueling DQN, D3QN",
-        "A2C": "A3C, AC, actor-critic",
-        "VPG": "REINFORCE, PG, policy gradient, vanilla policy gradient",
-        "PPO": "PPO2, APPO, TRPO, IMPALA, ACKTR, ACER",
-        "DDPG": "D4PG",
-        "SAC": "TQC, REDQ, CrossQ, soft actor-critic",
-        "UDRL": "upside-down RL, upside-down, decision transformer, DT",
-        "CategoricalLatent": "Dreamer, DreamerV2, DreamerV3",
-    }.items()
-    for alias in aliases.split(", ")
+    "DDQN": ("DQN", "double DQN", "C51", "QR-DQN", "IQN", "Ape-X DQN", "R2D2"),
+    "DuelingDDQN": ("Rainbow", "dueling DQN", "D3QN"),
+    "A2C": ("A3C", "AC", "actor-critic"),
+    "VPG": ("REINFORCE", "PG", "policy gradient", "vanilla policy gradient"),
+    "PPO": ("PPO2", "APPO", "TRPO", "IMPALA", "ACKTR", "ACER"),
+    "DDPG": ("D4PG",),
+    "SAC": ("TQC", "REDQ", "CrossQ", "soft actor-critic"),
+    "UDRL": ("upside-down RL", "upside-down", "decision transformer", "DT"),
+    "CategoricalLatent": ("Dreamer", "DreamerV2", "DreamerV3"),
 }
 
 
 def _resolve_alias(name: str) -> str:
     """Return the implementation nearest to ``name``, a name from another library, or ``name`` if it is unknown."""
-    return _ALIASES.get(match_spelling(name, _ALIASES), name)
+    for implementation, aliases in _ALIASES.items():
+        if match_spelling(name, aliases) in aliases:
+            return implementation
+    return name
 
 
 def family(name: str) -> Family:
@@ -75,9 +74,9 @@ def parse_agents(names: str) -> list[str]:
     """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents, which train on a proxy
     (a learned environment or reward). Raises SettingError if an agent cannot, and for an empty or repeated name."""
     agents = [name.strip() for name in names.split(",")]
-    duplicate = next((name for name in agents if agents.count(name) > 1), None)
-    if duplicate is not None or "" in agents:
-        problem = "has an empty name" if "" in agents else f"has {duplicate} twice"
+    duplicates = [name for name in agents if agents.count(name) > 1]
+    if duplicates or "" in agents:
+        problem = "has an empty name" if "" in agents else f"has {duplicates[0]} twice"
         allowed = f"each of {', '.join(inner_agents())} once"
         raise SettingError(f"agent is {names!r}, which {problem}; allowed: {allowed}", "agent")
     for name in agents:
@@ -90,8 +89,8 @@ def families_of(name: str, agent: str) -> list[str]:
     """Return the folder names of the families whose settings a run of implementation ``name`` has, without repetition.
     If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN"), which train on it."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
-    family_specs = [family(implementation) for implementation in (name, *inner_names)]
-    return list(dict.fromkeys(family_spec.package.rpartition(".")[2] for family_spec in family_specs))
+    folders = [family(implementation).package.rpartition(".")[2] for implementation in (name, *inner_names)]
+    return list(dict.fromkeys(folders))
 
 
 def config_classes(agents: Sequence[str]) -> Classes:
@@ -106,16 +105,19 @@ def split_by_family(config: Any, agents: Sequence[str]) -> list[tuple[str, dict[
     """Split the joint settings ``config`` of all ``agents`` (`models.mixture`) by family. Return three items for each
     family: its first agent; the names of its fields in ``config``, such as ``lr`` -> ``PPO_lr``; its settings."""
     classes = config_classes(agents)
-    joint_names, configs = names_in(classes), family_configs(config)
-    return [
-        (first_agent, joint_names[config_class], family_config)
-        for (first_agent, config_class), family_config in zip(classes, configs, strict=True)
-    ]
+    joint_names = names_in(classes)
+    parts = []
+    for (first_agent, config_class), family_config in zip(classes, family_configs(config), strict=True):
+        parts.append((first_agent, joint_names[config_class], family_config))
+    return parts
 
 
 def overridden_names(name: str) -> set[str]:
     """Return the names of the settings that an implementation in the family of ``name`` overrides."""
-    return {setting_name for overrides in family(name).implementations.values() for setting_name in overrides}
+    names: set[str] = set()
+    for overrides in family(name).implementations.values():
+        names.update(overrides)
+    return names
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
@@ -126,13 +128,13 @@ def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
     the default values of implementation ``name``.
     """
     family_spec = family(name)
-    family_config = next(part for part in family_configs(config) if type(part) is family_spec.config)
-    num_agents_of_family = sum(family(other) is family_spec for other in agents)
-    if num_agents_of_family == 1:
+    (family_config,) = [part for part in family_configs(config) if type(part) is family_spec.config]
+    agents_of_family = [other for other in agents if family(other) is family_spec]
+    if len(agents_of_family) == 1:
         return family_config
-    # The defaults of the family, then the defaults of the implementation.
     defaults = {setting_name: getattr(family_spec.config, setting_name) for setting_name in overridden_names(name)}
-    return dataclasses.replace(family_config, **{**defaults, **family_spec.implementations[name]})
+    defaults |= family_spec.implementations[name]
+    return dataclasses.replace(family_config, **defaults)
 
 
 def agent_class(name: str) -> type[Any]:
@@ -156,7 +158,9 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
         presets = [default_preset, *(key for key, overrides in family_spec.presets.items() if name in overrides)]
         if preset not in presets:
             raise choice_error("preset", preset, presets, f" for {name}")
-        values |= {"preset": preset, **family_spec.presets.get(preset, {}).get(name, {})}
+        values["preset"] = preset
+        if preset in family_spec.presets:
+            values |= family_spec.presets[preset][name]
     return family_spec.config(**values)
 
 
@@ -175,10 +179,8 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
         return default_config(name, game, choices), None
     agents = parse_agents(agent)
     classes = config_classes(agents)
-    values: dict[str, Any] = {
-        **family_spec.implementations[name],
-        **family_spec.proxy_defaults({**choices, "agent": agent}, game),
-    }
+    proxy_defaults = family_spec.proxy_defaults({**choices, "agent": agent}, game)
+    values: dict[str, Any] = {**family_spec.implementations[name], **proxy_defaults}
     choices_and_defaults = {**values, **choices}
     if choices_and_defaults.get("agents_take_turns") != "generations":
         # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
@@ -189,22 +191,20 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
         # Some score transforms of nes compare a score with the mean, which is not possible with ``rank_apart``.
         if len(classes) > 1 and choices_and_defaults.get("strategy") != "nes":
             values.setdefault("rank_apart", True)
-    configs = [
-        (first_agent, _family_config(first_agent, game, config_class, values)) for first_agent, config_class in classes
-    ]
+    configs = tuple((first_agent, _family_config(first_agent, game, values)) for first_agent, _ in classes)
     proxy_values = {field: value for field, value in values.items() if field in kinds(family_spec.config)}
-    return make_mixture(tuple(configs)), family_spec.config(**proxy_values)
+    return make_mixture(configs), family_spec.config(**proxy_values)
 
 
-def _family_config(first_agent: str, game: str, config_class: type, values: Mapping[str, Any]) -> Any:
-    """Return the default settings of agent ``first_agent`` for training on a proxy of ``game``, an instance of the
-    ``config_class`` of its family. ``values`` (setting -> value) override them; settings that this class does not have
-    are ignored. A value for an implementation of the family (``PPO_lr``) takes precedence over a general one
-    (``lr``)."""
-    family_spec, field_names = family(first_agent), kinds(config_class)
-    overrides, game_defaults = family_spec.implementations, family_spec.game_defaults.get(game.partition(",")[0], {})
-    changes = {field: value for field, value in values.items() if field in field_names}
-    for implementation in overrides:
-        names = {field: f"{implementation}_{field}" for field in field_names}
-        changes |= {field: values[name] for field, name in names.items() if name in values}
-    return config_class(**{**overrides[first_agent], **game_defaults, **changes})
+def _family_config(first_agent: str, game: str, values: Mapping[str, Any]) -> Any:
+    """Return the default settings of agent ``first_agent`` for training on a proxy of ``game``. ``values`` (setting ->
+    value) override them; settings that the agent's family does not have are ignored. A value for an implementation of
+    the family (``PPO_lr``) takes precedence over a general one (``lr``)."""
+    family_spec = family(first_agent)
+    game_name = game.partition(",")[0]
+    config_values = {**family_spec.implementations[first_agent], **family_spec.game_defaults.get(game_name, {})}
+    for field in kinds(family_spec.config):
+        for name in (field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)):
+            if name in values:
+                config_values[field] = values[name]
+    return family_spec.config(**config_values)

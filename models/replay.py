@@ -30,17 +30,19 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        # By dtype: names of the columns that hold vectors, and of the columns that hold single numbers (shape ()).
-        self._names: dict[torch.dtype, tuple[list[str], list[str]]] = {}
+        # Names of the columns of each dtype, of those that hold vectors and of those that hold single numbers.
+        self._vectors: dict[torch.dtype, list[str]] = {dtype: [] for _, dtype in columns.values()}
+        self._numbers: dict[torch.dtype, list[str]] = {dtype: [] for _, dtype in columns.values()}
         for name, (shape, dtype) in columns.items():
-            vectors, numbers = self._names.setdefault(dtype, ([], []))
-            (vectors if shape else numbers).append(name)
-        # By dtype: length of each vector, then the number of single numbers.
+            names = self._vectors if shape else self._numbers
+            names[dtype].append(name)
+        # For each dtype the length of each vector, then the number of single numbers.
         self._widths: dict[torch.dtype, list[int]] = {}
         self._tables: dict[torch.dtype, Tensor] = {}
         rows = min(capacity, _FIRST_ROWS) if grows else capacity
-        for dtype, (vectors, numbers) in self._names.items():
-            self._widths[dtype] = [prod(columns[name][0]) for name in vectors] + [len(numbers)]
+        for dtype, vectors in self._vectors.items():
+            vector_lengths = [prod(columns[name][0]) for name in vectors]
+            self._widths[dtype] = [*vector_lengths, len(self._numbers[dtype])]
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
         self._member_indices = torch.arange(members, device=device).unsqueeze(1)
@@ -48,7 +50,8 @@ class ReplayBuffer:
     def add(self, **values: Tensor) -> None:
         """Insert E rows for each member, at most ``capacity``; every column is passed as ``[M, E, ...]``. At the end of
         the tables, continue at their beginning."""
-        count = next(iter(values.values())).shape[1]
+        first_column, *_ = values.values()
+        count = first_column.shape[1]
         self.reserve(count)
         for dtype, table in self._tables.items():
             new_rows = self._concatenate(dtype, values).transpose(0, 1)  # [E, M, width]
@@ -73,9 +76,9 @@ class ReplayBuffer:
     def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
         """Concatenate the columns of one dtype along the last axis, in the order of its table: ``values {name: [I, J,
         ...]}`` -> ``[I, J, width]``."""
-        vectors, numbers = self._names[dtype]
-        parts = [values[name].flatten(2) for name in vectors] + [values[name].unsqueeze(2) for name in numbers]
-        return torch.cat(parts, 2)
+        vectors = [values[name].flatten(2) for name in self._vectors[dtype]]
+        numbers = [values[name].unsqueeze(2) for name in self._numbers[dtype]]
+        return torch.cat([*vectors, *numbers], 2)
 
     def _grow(self, rows_needed: int) -> None:
         """Replace tables of less than ``rows_needed`` rows (at most ``capacity``) by larger ones with the same rows."""
@@ -92,12 +95,12 @@ class ReplayBuffer:
         ``uniform [M, B]`` float32 in [0, 1) are the random numbers. Vectors in the result are views into whole rows,
         single numbers are contiguous.
         """
-        index = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
-        index = index.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
+        row_indices = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
+        indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
         columns: dict[str, Tensor] = {}
         for dtype, table in self._tables.items():
-            rows = table.view(-1, table.shape[2]).index_select(0, index).view(*uniform.shape, -1)
-            columns |= self._split(dtype, rows)
+            rows = table.flatten(0, 1).index_select(0, indices)  # [M * B, width]
+            columns |= self._split(dtype, rows.view(*uniform.shape, -1))
         return columns
 
     def rows(self) -> dict[str, Tensor]:
@@ -110,15 +113,14 @@ class ReplayBuffer:
     def _split(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
         """Split ``rows [I, J, width]`` of the table of ``dtype`` into its columns, ``{name: [I, J, ...]}``. Vectors are
         views, numbers are copies."""
-        vectors, numbers = self._names[dtype]
         *vector_parts, number_part = rows.split(self._widths[dtype], -1)
         columns = {}
-        for name, part in zip(vectors, vector_parts, strict=True):
+        for name, part in zip(self._vectors[dtype], vector_parts, strict=True):
             shape, _ = self.columns[name]
             columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
-        if numbers:
-            number_columns = number_part.movedim(-1, 0).contiguous()  # [numbers, I, J]
-            columns |= dict(zip(numbers, number_columns.unbind(0), strict=True))
+        number_columns = number_part.movedim(-1, 0).contiguous()  # [numbers, I, J]
+        for name, column in zip(self._numbers[dtype], number_columns, strict=True):
+            columns[name] = column
         return columns
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,7 +130,8 @@ class ReplayBuffer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`. Raises StateError if it does not fit columns, members or capacity."""
         rows, position = state["rows"], state["position"]
-        size = len(next(iter(rows.values())))  # number of saved rows
+        first_column, *_ = rows.values()
+        size = len(first_column)  # number of saved rows
         saved_shapes = {name: (tuple(column.shape), column.dtype) for name, column in rows.items()}
         shapes = {name: ((size, self.members, *shape), dtype) for name, (shape, dtype) in self.columns.items()}
         require(saved_shapes == shapes, "replay", f"has {saved_shapes}", f"{shapes}")

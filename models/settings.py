@@ -9,7 +9,6 @@ The type of a field is X, ``tuple[X, ...]``, or one of these ``| None``; X is `b
 ranges are finite. `RANGES` has the bounds of fields that set none.
 """
 
-import contextlib
 import dataclasses
 import difflib
 import importlib.util
@@ -173,19 +172,19 @@ INTEGER = Kind(int, is_list=False, optional=False)
 OPTIONAL_INTEGER = Kind(int, is_list=False, optional=True)
 _NOUNS = {bool: "true or false", int: "integer", float: "number", str: "text"}
 _SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_KINDS: dict[type, dict[str, Kind]] = {}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "above": ("greater than", operator.gt),
     "minimum": ("at least", operator.ge),
     "below": ("less than", operator.lt),
     "maximum": ("at most", operator.le),
 }
-_KINDS: dict[type, dict[str, Kind]] = {}
 
 
 def kinds(config_class: type) -> Mapping[str, Kind]:
     """Return field name -> Kind for the fields of a dataclass, in order. ``NoneType`` has no fields. Results are
     cached, because `typing.get_type_hints` is slow."""
-    if config_class is type(None):
+    if config_class is types.NoneType:
         return {}
     if config_class not in _KINDS:
         hints = typing.get_type_hints(config_class)
@@ -197,7 +196,7 @@ def _kind(hint: Any) -> Kind:
     """Return the Kind of a type hint: ``X``, ``tuple[X, ...]``, or one of them with ``| None``."""
     optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
     if optional:
-        (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
+        (hint,) = [member for member in typing.get_args(hint) if member is not types.NoneType]
     if typing.get_origin(hint) is tuple:
         item, _ = typing.get_args(hint)  # the second argument is the ellipsis
         return Kind(item, is_list=True, optional=optional)
@@ -222,10 +221,15 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     ``meta``, the metadata of `setting`."""
     if value is None and kind.optional:
         return
-    items = value if kind.is_list else (value,)
-    max_items = meta.get("max_items", MAX_ITEMS)
-    right_length = isinstance(items, tuple) and (items or meta.get("allow_empty")) and len(items) <= max_items
-    if not right_length or not all(_fits(item, kind, meta) for item in items):
+    if not kind.is_list:
+        is_allowed = _fits(value, kind, meta)
+    elif not isinstance(value, tuple) or len(value) > meta.get("max_items", MAX_ITEMS):
+        is_allowed = False
+    elif not value:
+        is_allowed = meta.get("allow_empty", False)
+    else:
+        is_allowed = all(_fits(item, kind, meta) for item in value)
+    if not is_allowed:
         raise value_error(name, value, kind, meta)
 
 
@@ -246,20 +250,30 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     """Return the SettingError about a ``value``, a text or a Python object, that setting ``name`` does not allow. It
     states the value and the allowed values. These include the default bounds in `RANGES` only if the value exceeds
     them."""
-    choices = [choice for choice in meta.get("choices", ()) if isinstance(choice, str)]
-    hint = nearest(value, choices) if isinstance(value, str) else ""
-    if kind.item is int and isinstance(value, str | float):  # an integer in another notation, such as 1e3 or 5.0
-        with contextlib.suppress(ValueError):
-            number = float(value)
-            hint = f"; did you mean {int(number)}?" if number % 1 == 0 and _fits(int(number), kind, meta) else ""
+    hint = ""
+    if kind.item is int and isinstance(value, str | float):
+        hint = _integer_hint(value, kind, meta)
+    elif isinstance(value, str):
+        hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
     items = value if isinstance(value, tuple) else (value,)
     comparable = [item for item in items if kind.item is str or type(item) in (int, float)]
-    if not all(_is_within(item, bounds(kind, {})) for item in comparable):  # beyond the default bounds
+    default_bounds = bounds(kind, {})
+    if not all(_is_within(item, default_bounds) for item in comparable):
         meta = {**meta, **bounds(kind, meta)}
-    note = ""
-    if len(items) > meta.get("max_items", MAX_ITEMS):
-        note = f", {meta.get('max_items', MAX_ITEMS)} of them at most"
+    max_items = meta.get("max_items", MAX_ITEMS)
+    note = f", {max_items} of them at most" if len(items) > max_items else ""
     return SettingError(f"{name} is {format_value(value)}{allowed_clause(hint, allowed(kind, meta))}{note}", name)
+
+
+def _integer_hint(value: str | float, kind: Kind, meta: Mapping[str, Any]) -> str:
+    """Return ``"; did you mean 1000?"`` if ``value`` is an allowed integer in another notation, such as 1e3 or 5.0,
+    otherwise ``""``."""
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    is_integer = number % 1 == 0
+    return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), kind, meta) else ""
 
 
 def choice_error(name: str, value: Any, choices: Iterable[str], scope: str = "", guess: Any = None) -> SettingError:
@@ -300,15 +314,17 @@ def shorten(text: str, limit: int) -> str:
 def allowed(kind: Kind, meta: Mapping[str, Any]) -> str:
     """Return the allowed values of a field in words, such as "integer, at least 1" or "list of numbers, each greater
     than 0; or null". Default bounds (`RANGES`) are left out."""
+    choices = meta.get("choices", ())
     unit = " bytes" if kind.item is str else ""
     conditions = [f"{words} {meta[name]}{unit}" for name, (words, _) in _BOUNDS.items() if meta.get(name) is not None]
-    if kind.item is str and not meta.get("choices") and not meta.get("allow_empty"):
+    if kind.item is str and not choices and not meta.get("allow_empty"):
         conditions.append("not empty")
-    noun = ", ".join(map(str, meta.get("choices", ()))) or _NOUNS[kind.item]
+    noun = ", ".join(map(str, choices)) if choices else _NOUNS[kind.item]
     if kind.is_list:
         conditions = [f"each {condition}" for condition in conditions]
-        noun = f"list of {noun}s" if noun in _NOUNS.values() else f"list of {noun}"
-    return ", ".join(filter(None, [noun, *conditions])) + ("; or null" if kind.optional else "")
+        noun = f"list of {noun}" if choices else f"list of {noun}s"
+    text = ", ".join([noun, *conditions])
+    return f"{text}; or null" if kind.optional else text
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -321,9 +337,11 @@ def allowed_clause(hint: str, allowed_text: str, scope: str = "") -> str:
     """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the word "allowed",
     the text ``scope``, such as " for PPO", and the allowed values. After a suggestion, a list of more than `MAX_ITEMS`
     values is left out."""
-    if hint and allowed_text.count(",") >= MAX_ITEMS:
+    if not hint:
+        return f"; allowed{scope}: {allowed_text}"
+    if allowed_text.count(",") >= MAX_ITEMS:
         return f"{hint} All{scope}: --help"
-    return f"{hint} Allowed{scope}: {allowed_text}" if hint else f"; allowed{scope}: {allowed_text}"
+    return f"{hint} Allowed{scope}: {allowed_text}"
 
 
 def closest(name: str, names: Iterable[str]) -> str | None:
@@ -346,7 +364,8 @@ def match_spelling(name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name in names:
         return name
-    matches = [other for other in names if re.sub("[ _-]", "", other.lower()) == re.sub("[ _-]", "", name.lower())]
+    letters = re.sub("[ _-]", "", name.lower())
+    matches = [other for other in names if re.sub("[ _-]", "", other.lower()) == letters]
     return matches[0] if len(matches) == 1 else name
 
 
@@ -368,5 +387,8 @@ def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
 def _is_within(value: Any, limits: Mapping[str, Any]) -> bool:
     """Return whether ``value`` is within the ``limits`` (`bounds`). Text is measured in bytes."""
     size = len(value.encode(errors="replace")) if isinstance(value, str) else value
-    comparisons = [(_BOUNDS[name], limit) for name, limit in limits.items()]
-    return all(is_within(size, limit) for (_, is_within), limit in comparisons)
+    for name, limit in limits.items():
+        _, satisfies = _BOUNDS[name]
+        if not satisfies(size, limit):
+            return False
+    return True

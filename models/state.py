@@ -22,8 +22,11 @@ class Stateful:
     saved: ClassVar[tuple[str, ...]] = ()
 
     def state_dict(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self.saved}
-        return {name: value.state_dict() if hasattr(value, "state_dict") else value for name, value in values.items()}
+        state = {}
+        for name in self.saved:
+            value = getattr(self, name)
+            state[name] = value.state_dict() if hasattr(value, "state_dict") else value
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`. Raises StateError if it does not fit the current state."""
@@ -68,7 +71,8 @@ def check_like(template: Any, value: Any, name: str = "state") -> Any:
 
 
 def require(holds: bool, name: str, problem: str, allowed: str) -> None:
-    """Raise StateError with the message ``name problem; allowed: allowed`` unless ``holds``."""
+    """Raise StateError unless ``holds``, with a message such as "optimizer.count is below 0; allowed: 0 and above" from
+    ``name``, ``problem`` and ``allowed``."""
     if not holds:
         raise StateError(f"{name} {problem[:200]}; allowed: {allowed[:200]}")
 
@@ -78,7 +82,9 @@ def _join_names(names: Any) -> str:
 
 
 def _describe_type(value: Any) -> str:
-    """Return the type of a value as text: dtype and shape of a tensor, length of a list, else the name of the type."""
+    """Return the type of a value as text: "float32 [2, 3]" for a tensor, "a list of 3", else the name of the type."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return type(value).__name__

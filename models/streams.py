@@ -17,7 +17,8 @@ from models.state import check_like, require
 
 Shapes = Mapping[str, tuple[int, ...]]
 Draw = tuple[Callable[["Streams", int, int], Tensor], Shapes]
-"""A function ``(streams, steps, count) -> [M, steps, count]`` and the shapes of the numbers of one step, by name."""
+"""A function ``(streams, steps, count) -> [M, steps, count]`` that samples numbers, and their shapes in one step by
+name, such as ``(Streams.uniform, {"explore": (4,), "replay": (1, 32)})``."""
 
 
 def derive_seed(seed: int, name: str) -> int:
@@ -66,14 +67,21 @@ class Streams:
     def gumbel(self, *shape: int) -> Tensor:
         """Sample standard Gumbel noise, ``[M, *shape]``: ``argmax(logits + gumbel)`` samples from softmax(logits)."""
         tiny = torch.finfo(torch.float32).tiny  # replaces 0, whose logarithm is infinite
-        return self.map_generators(lambda g: -(-torch.rand(shape, generator=g).clamp_min(tiny).log()).log())
+
+        def sample(generator: torch.Generator) -> Tensor:
+            exponential = -torch.rand(shape, generator=generator).clamp_min(tiny).log()
+            return -exponential.log()
+
+        return self.map_generators(sample)
 
     def integers(self, highs: int | Sequence[int], *shape: int) -> Tensor:
         """Sample uniform integers in [0, highs), ``[M, *shape]`` int64. ``highs`` is one bound, or one per member."""
         if isinstance(highs, int):
             return self.map_generators(lambda generator: torch.randint(highs, shape, generator=generator))
-        member_highs = zip(highs, self.generators, strict=True)
-        return torch.stack([torch.randint(high, shape, generator=generator) for high, generator in member_highs])
+        samples = []
+        for high, generator in zip(highs, self.generators, strict=True):
+            samples.append(torch.randint(high, shape, generator=generator))
+        return torch.stack(samples)
 
     def permutations(self, count: int) -> Tensor:
         """Sample a permutation of 0 .. ``count`` - 1 for each member, ``[M, count]`` int64."""
@@ -116,9 +124,10 @@ class SharedStreams(Streams):
     a bound for each member, cannot be used."""
 
     def __init__(self, seeds: Sequence[int]):
-        index_by_seed = {seed: index for index, seed in enumerate(dict.fromkeys(seeds))}
-        super().__init__(list(index_by_seed))
-        self._generator_index = torch.tensor([index_by_seed[seed] for seed in seeds])  # [M]
+        unique_seeds = list(dict.fromkeys(seeds))
+        super().__init__(unique_seeds)
+        index_by_seed = {seed: index for index, seed in enumerate(unique_seeds)}
+        self._generator_index = torch.tensor([index_by_seed[seed] for seed in seeds])  # [M], of each member
 
     def __len__(self) -> int:
         return len(self._generator_index)
@@ -152,7 +161,11 @@ def random_actions(actions: Discrete | Continuous, streams: Streams, envs: int) 
 
 def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
     """Return a function for `Draw` that samples integers in [0, n), each from one uniform number."""
-    return lambda streams, steps, count: (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
+
+    def sample(streams: Streams, steps: int, count: int) -> Tensor:
+        return (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
+
+    return sample
 
 
 class Blocks:
@@ -193,7 +206,7 @@ class Blocks:
         return {name: numbers[step] for name, numbers in self._by_step.items()}
 
     def _split(self) -> Mapping[str, Sequence[Any]]:
-        """Split the current block by steps: ``{name: T times [M, ...]}``."""
+        """Split the current block by steps, ``{name: numbers}``: T tensors ``[M, ...]`` for each name."""
         return {name: values.unbind(1) for name, values in self.block.items()}
 
     def seek(self, start_state: Tensor, number: int) -> None:
@@ -276,10 +289,10 @@ class NoiseBlocks(Blocks):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, by sampling the current block again, as block number 0."""
         used = state["used"]
-        require(used is None or used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
         if used is None:
             self.seek(state["streams"], -1)
             self._used = self.steps  # the first step moves to a new block
         else:
+            require(used in range(self.steps + 1), "a block of noise", f"has {used} used", f"{self.steps}")
             self.seek(state["streams"], 0)
             self._used = used

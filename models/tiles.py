@@ -10,19 +10,7 @@ Importing this requires Numba.
 import numpy as np
 
 from models.machine import compiled, inlined
-from models.vectors import (
-    LANES,
-    address,
-    load,
-    load_from,
-    splat,
-    spread,
-    spread_from,
-    store,
-    total,
-    totals,
-    where_less,
-)
+from models.vectors import LANES, address, load, load_from, splat, spread, spread_from, store, total, totals, where_less
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "leakyrelu": 2, "tanh": 3, "prelu": 4}
 RELU, LEAKY, TANH, PRELU = 1, 2, 3, 4

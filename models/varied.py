@@ -6,7 +6,7 @@ Source: Ferreira et al. 2022, appendix on varied hyperparameters, arXiv 2202.027
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from models.settings import setting
@@ -32,7 +32,8 @@ def validate(config: Any) -> str | None:
     """Return the error in settings of random hyperparameters as one line, or None if there is none. Width and depth can
     vary only if all hidden layers have one width."""
     varies_shape = config.vary_hp and set(SHAPE) & set(config.vary)
-    if varies_shape and len(set(config.hidden_sizes)) > 1:
+    num_widths = len(set(config.hidden_sizes))
+    if varies_shape and num_widths > 1:
         line = f"hidden_sizes is {list(config.hidden_sizes)}, but vary_hp draws width or depth"
         return f"{line}; allowed: hidden layers of one width, or a vary without width and depth"
     return None
@@ -45,39 +46,32 @@ def sample_config(config: Any, seed: int) -> Any:
     Depth is uniform in {h - 1, h, h + 1} for h hidden layers in ``config``, and at least 1. (In the public code, zero
     hidden layers give the same network as one.)
     """
-    return with_varied_values(
-        config,
-        seed,
-        lambda u: {  # from four uniform numbers in [0, 1)
-            "lr": config.lr / 3 * 9 ** u[0],
-            "batch_size": _log_uniform(config.batch_size, u[1]),
-            "width": _log_uniform(config.hidden_sizes[0], u[2]),
-            "depth": max(1, len(config.hidden_sizes) - 1 + int(3 * u[3])),
-        },
-    )
-
-
-def with_varied_values(config: Any, seed: int, values: Callable[[list[float]], Mapping[str, float]]) -> Any:
-    """Return ``config`` with random values for the settings in ``vary``; unchanged unless ``vary_hp``.
-
-    ``values(u)`` returns a value for each name in ``vary``, from four uniform numbers u in [0, 1) that are sampled by
-    ``seed``. Width and depth together replace ``hidden_sizes``. If only one of them is in ``vary``, the other one does
-    not change.
-    """
     if not config.vary_hp:
         return config
+    lr_number, batch_number, width_number, depth_number = uniform_numbers(seed)
+    width, depth = config.hidden_sizes[0], len(config.hidden_sizes)
+    if "width" in config.vary:
+        width = _log_uniform(width, width_number)
+    if "depth" in config.vary:
+        depth = max(1, depth - 1 + int(3 * depth_number))
+    changes: dict[str, Any] = {}
+    if "lr" in config.vary:
+        changes["lr"] = config.lr / 3 * 9**lr_number
+    if "batch_size" in config.vary:
+        changes["batch_size"] = _log_uniform(config.batch_size, batch_number)
+    if set(SHAPE) & set(config.vary):
+        changes["hidden_sizes"] = (width,) * depth
+    return dataclasses.replace(config, **changes)
+
+
+def uniform_numbers(seed: int) -> list[float]:
+    """Return four uniform numbers in [0, 1), from which the hyperparameters of an agent with this ``seed`` follow."""
     import torch
 
     from models.streams import derive_seed
 
     generator = torch.Generator().manual_seed(derive_seed(seed, "hyperparameters"))
-    samples = values(torch.rand(4, generator=generator, dtype=torch.float64).tolist())
-    changes: dict[str, Any] = {name: samples[name] for name in config.vary if name not in SHAPE}
-    if set(SHAPE) & set(config.vary):
-        width = int(samples["width"]) if "width" in config.vary else config.hidden_sizes[0]
-        depth = int(samples["depth"]) if "depth" in config.vary else len(config.hidden_sizes)
-        changes["hidden_sizes"] = (width,) * depth
-    return dataclasses.replace(config, **changes)
+    return torch.rand(4, generator=generator, dtype=torch.float64).tolist()
 
 
 def _log_uniform(base: int, u: float) -> int:
@@ -98,7 +92,8 @@ def sample_member_configs(
     repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
     together, in shared tensors."""
     member_configs = [sample_config(config, seed) for seed in seeds]
-    if len({shape_of(member_config) for member_config in member_configs}) > 1:
+    shapes = set(map(shape_of, member_configs))
+    if len(shapes) > 1:
         raise ValueError("members of different shapes; train each group of `groups` by itself")
     return member_configs
 
@@ -112,7 +107,8 @@ def shape_of(member_config: Any) -> tuple[Any, Any]:
 def groups(config: Any, seeds: Sequence[int]) -> list[list[int]]:
     """Group the positions in ``seeds`` by shape (`shape_of`), in order of first occurrence. The members of a group can
     be trained together, with their numbers in the same tensors."""
-    positions_by_shape: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    positions_by_shape: dict[tuple[Any, Any], list[int]] = {}
     for position, seed in enumerate(seeds):
-        positions_by_shape.setdefault(shape_of(sample_config(config, seed)), []).append(position)
+        shape = shape_of(sample_config(config, seed))
+        positions_by_shape.setdefault(shape, []).append(position)
     return list(positions_by_shape.values())

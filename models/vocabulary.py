@@ -129,8 +129,7 @@ def vocabulary(families: Iterable[str], setting_names: Collection[str]) -> dict[
 
 def aliases_of(name: str, families: Iterable[str] = ()) -> list[str]:
     """Return the aliases of setting ``name`` in ``families`` (folder names)."""
-    names_by_alias = vocabulary(families, (name,))
-    aliases = [alias for alias, setting_name in names_by_alias.items() if setting_name == name]
+    aliases = list(vocabulary(families, (name,)))
     if name == "hidden_sizes":  # [1:] leaves out "width" and "depth", which are not from other programs
         aliases += [*WIDTHS[1:], *DEPTHS[1:]]
     return aliases
@@ -163,9 +162,9 @@ def translate(
     for name, value in values.items():
         setting_name = names_by_alias.get(name, name)
         if setting_name in translated or (setting_name != name and setting_name in values):
-            other_name = next((old for old, new in renamed.items() if new == setting_name), setting_name)
-            first, second = (name, other_name) if other_name == setting_name else (other_name, name)
-            raise SettingError(f"{first} and {second} are one setting; give {setting_name}", name)
+            other_aliases = [alias for alias, other_setting in renamed.items() if other_setting == setting_name]
+            both = f"{other_aliases[0]} and {name}" if other_aliases else f"{name} and {setting_name}"
+            raise SettingError(f"{both} are one setting; give {setting_name}", name)
         translated[setting_name] = _translate_words(_VALUES[setting_name], value) if setting_name in _VALUES else value
         if setting_name != name:
             renamed[name] = setting_name
@@ -175,9 +174,12 @@ def translate(
 def _translate_words(translate_word: Callable[[str], int | str], value: Any) -> Any:
     """Return ``translate_word(value)`` if ``value`` is a text. If it is a list, apply the function to each text in it,
     and convert the results to text. Keep all other values."""
+    if isinstance(value, str):
+        return translate_word(value)
     if isinstance(value, list | tuple):
-        return type(value)(str(translate_word(item)) if isinstance(item, str) else item for item in value)
-    return translate_word(value) if isinstance(value, str) else value
+        items = [str(translate_word(item)) if isinstance(item, str) else item for item in value]
+        return type(value)(items)
+    return value
 
 
 def _with_hidden_sizes(
@@ -186,7 +188,9 @@ def _with_hidden_sizes(
     """Replace a width and a depth (`WIDTHS`, `DEPTHS`) in ``values`` by ``hidden_sizes``. If there is only one of the
     two numbers, the other one is from the current value, ``default_of("hidden_sizes")``. Return the values, and the
     replaced names -> ``"hidden_sizes"``. Raises SettingError for two names of one number, or if a number is missing."""
-    widths, depths = ([name for name in names if name in values.keys() - setting_names] for names in (WIDTHS, DEPTHS))
+    aliases = values.keys() - setting_names
+    widths = [name for name in WIDTHS if name in aliases]
+    depths = [name for name in DEPTHS if name in aliases]
     names = [*widths, *depths]
     if not names:
         return values, {}
@@ -200,10 +204,12 @@ def _with_hidden_sizes(
         raise SettingError(line, names[0])
     width = _parse_count(widths[0], values[widths[0]], 65_536) if widths else sizes[0]
     depth = _parse_count(depths[0], values[depths[0]], MAX_ITEMS) if depths else len(sizes)
-    from_command_line = isinstance(values[names[0]], list)
-    new_sizes = [",".join([str(width)] * depth)] if from_command_line else (width,) * depth
-    other_values = {name: value for name, value in values.items() if name not in names}
-    return other_values | {"hidden_sizes": new_sizes}, dict.fromkeys(names, "hidden_sizes")
+    new_sizes: Any = (width,) * depth
+    if isinstance(values[names[0]], list):  # from the command line
+        new_sizes = [",".join(map(str, new_sizes))]
+    new_values = {name: value for name, value in values.items() if name not in names}
+    new_values["hidden_sizes"] = new_sizes
+    return new_values, dict.fromkeys(names, "hidden_sizes")
 
 
 def _parse_count(name: str, value: Any, limit: int) -> int:

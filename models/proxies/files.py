@@ -53,7 +53,8 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return parameters ``[D]`` of zeros, and views of them by their names in a file, through which they can be set."""
+    """Return parameters ``[D]`` of zeros, and views of them by their names in a file. A write to a view changes the
+    parameters."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
@@ -61,10 +62,11 @@ def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[
 
 def implementation_of(kind: str) -> str:
     """Return the implementation that learns proxies of a ``kind`` (`understudy.kinds.KINDS`)."""
-    searches = {name: spec for name, spec in implementations().items() if spec.learns_from == "evolution"}
-    return next(
-        name for name, spec in searches.items() if kind in spec.config.__dataclass_fields__["proxy"].metadata["choices"]
-    )
+    for name, family_spec in implementations().items():
+        proxy_setting = family_spec.config.__dataclass_fields__.get("proxy")
+        if proxy_setting is not None and kind in proxy_setting.metadata["choices"]:
+            return name
+    raise KeyError(kind)
 
 
 def save(
@@ -107,7 +109,8 @@ def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
     if settings.get("preset") == "supervised":
         ineffective = implementations()[implementation_of(settings["proxy"])].ineffective(config)
         needed = KINDS[settings["proxy"]].settings
-        settings = {name: value for name, value in settings.items() if name in needed or name not in ineffective}
+        left_out = ineffective.keys() - needed
+        settings = {name: value for name, value in settings.items() if name not in left_out}
     for field in fields(config):
         if field.metadata.get("later") and settings.get(field.name) == field.default:
             settings.pop(field.name, None)
@@ -154,9 +157,10 @@ def _config_of(file: understudy.Proxy) -> Any:
 def _spaces_of(file: understudy.Proxy) -> Spaces:
     """Return the spaces of a file's real environment."""
     spaces, actions = file.spaces, file.spaces["actions"]
+    is_discrete = "n" in actions
     return Spaces(
         tuple(spaces["obs_shape"]),
-        Discrete(actions["n"]) if "n" in actions else Continuous(tuple(actions["low"]), tuple(actions["high"])),
+        Discrete(actions["n"]) if is_discrete else Continuous(tuple(actions["low"]), tuple(actions["high"])),
         max_episode_steps=spaces["max_episode_steps"],
         max_return=spaces["max_return"],
         info=tuple(spaces.get("info", ())),
@@ -176,8 +180,8 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         kind = getattr(config, "proxy", "proxy")
         raise SettingError(f"{line}, {proxy.config.proxy} of {proxy.game}; allowed: {kind} of {game}", "start_from")
     parameters, tensors = zero_parameters(config, spaces)
-    _, proxy_tensors = zero_parameters(proxy.config, proxy.spaces)
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    proxy_tensors = proxy.networks.named_tensors(proxy.parameters)
     proxy_shapes = {name: list(tensor.shape) for name, tensor in proxy_tensors.items()}
     if proxy.game.partition(",")[0] != game.partition(",")[0]:
         raise SettingError(f"{line}, which is of {proxy.game}; allowed: a proxy of {game}", "start_from")

@@ -37,8 +37,10 @@ def undo_scaling(layers: list[Layer], inputs: tuple[Tensor, Tensor], outputs: tu
     """Change the ``layers`` of a network that maps standardised inputs to standardised outputs, in place, so that it
     maps raw inputs to raw outputs. ``inputs`` are the mean and the standard deviation ``[in]`` by which the inputs were
     standardised, ``outputs`` the mean and the standard deviation ``[out]`` of the outputs."""
-    (first_weight, first_bias), (last_weight, last_bias) = layers[0], layers[-1]
-    (input_center, input_spread), (output_center, output_spread) = inputs, outputs
+    input_center, input_spread = inputs
+    output_center, output_spread = outputs
+    first_weight, first_bias = layers[0]
+    last_weight, last_bias = layers[-1]
     # W (x - center) / spread + b equals (W / spread) x + (b - (W / spread) center).
     first_weight.div_(input_spread)
     first_bias.sub_(first_weight @ input_center[:, None])
@@ -64,16 +66,17 @@ def fit(
     rows, and the initial learning rate. Without it, there are ``updates`` (by default 4000) on random batches of 512
     rows, and the initial learning rate is 3e-3. The batches do not depend on the seed of the run.
     """
+    num_updates, initial_lr = schedule if schedule is not None else (updates or _UPDATES, _LR)
     parameters = parameters.clone()
-    updates, lr = (updates or _UPDATES, _LR) if schedule is None else schedule
-    adam = MemberAdam(parameters, torch.full((len(parameters),), lr))
+    members = len(parameters)
+    adam = MemberAdam(parameters, torch.full((members,), initial_lr))
     generator = torch.Generator().manual_seed(0)
-    inputs = inputs.expand(len(parameters), -1, -1).transpose(1, 2).contiguous()  # [M, I, N]
-    targets = targets.expand(len(parameters), -1, -1).transpose(1, 2).contiguous()  # [M, O, N]
+    inputs = inputs.expand(members, -1, -1).transpose(1, 2).contiguous()  # [M, I, N]
+    targets = targets.expand(members, -1, -1).transpose(1, 2).contiguous()  # [M, O, N]
     layers = mlp.layers(parameters)  # views, so they follow every update
     batch_inputs, batch_targets = inputs, targets
-    for update in range(updates):
-        adam.lr.fill_(lr * (1 - update / updates))
+    for update in range(num_updates):
+        adam.lr.fill_(initial_lr * (1 - update / num_updates))
         if schedule is None:
             rows = torch.randint(inputs.shape[2], (_BATCH,), generator=generator)
             batch_inputs, batch_targets = inputs[:, :, rows], targets[:, :, rows]

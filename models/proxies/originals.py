@@ -121,9 +121,15 @@ def _read_synthetic_gymnax(content: Any) -> Original:
             layer = layers[f"Dense_{i}"]
             tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T
             tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
-    (width, latent_size), depth = tensors["initial.0.weight"].shape, len(parameters["reward"]) - 1
-    networks = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
-    return Original("bandit", "", networks | {"latent_size": latent_size, "learned_reset": True}, {}, tensors)
+    width, latent_size = tensors["initial.0.weight"].shape
+    settings = {
+        "proxy_hidden_layer": len(parameters["reward"]) - 1,
+        "proxy_hidden_size": width,
+        "proxy_activation_fn": "relu",
+        "latent_size": latent_size,
+        "learned_reset": True,
+    }
+    return Original("bandit", "", settings, {}, tensors)
 
 
 class _FrozenDict:

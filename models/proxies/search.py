@@ -9,6 +9,7 @@ Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from models.family import reasons_by_setting
 from models.settings import kinds, machine_code, setting, width
@@ -219,25 +220,27 @@ class SearchConfig:
         """Return the settings of a generation, counted from 1, with the ``test_limit`` of this generation. After
         ``second_phase`` generations, settings whose names begin with ``second_`` replace others, unless they are None:
         ``second_steps`` replaces ``inner_steps``."""
-        config = self if self.test_limit_first is None else replace(self, test_limit=self._limit_at(generation))
-        if self.second_phase is None or generation <= self.second_phase:
-            return config
-        changes = {
-            "noise_std": self.second_noise_std,
-            "step_size": self.second_step_size,
-            "agents_per_proxy": self.second_agents,
-            "inner_steps": self.second_steps,
-            "scored_by": self.second_scored_by,
-        }
-        return replace(config, **{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]
+        changes: dict[str, Any] = {}
+        if self.second_phase is not None and generation > self.second_phase:
+            changes = {
+                "noise_std": self.second_noise_std,
+                "step_size": self.second_step_size,
+                "agents_per_proxy": self.second_agents,
+                "inner_steps": self.second_steps,
+                "scored_by": self.second_scored_by,
+            }
+        if self.test_limit_first is not None:
+            changes["test_limit"] = self._limit_at(generation)
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def _limit_at(self, generation: int) -> int:
         """Return ``test_limit`` of a generation, which grows linearly between the two generations in
         ``test_limit_grows``, rounded down."""
-        first, last, (begin, end) = self.test_limit_first, self.test_limit, self.test_limit_grows
-        assert first is not None and last is not None
+        first_limit, last_limit = self.test_limit_first, self.test_limit
+        begin, end = self.test_limit_grows  # generations
+        assert first_limit is not None and last_limit is not None
         growing_generations = min(max(generation, begin), end) - begin
-        return first + (last - first) * growing_generations // (end - begin)
+        return first_limit + (last_limit - first_limit) * growing_generations // (end - begin)
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
@@ -270,11 +273,13 @@ def validate(config: SearchConfig) -> str | None:
         return f"solved_bonus is {config.solved_bonus}, but solved_reward is null; allowed: a solved_reward to reach"
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
-    needed_for_stays = ("solved_reward", "test_every") if config.choose_by == "stays" else ()
-    for name, needs in (("objective", OBJECTIVES[config.objective][1]), ("choose_by", needed_for_stays)):
-        for need in needs:
-            if getattr(config, need) is None:
-                return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_DESCRIPTIONS[need]}"
+    _, needed_by_objective = OBJECTIVES[config.objective]
+    needs = [("objective", need) for need in needed_by_objective]
+    if config.choose_by == "stays":
+        needs += [("choose_by", "solved_reward"), ("choose_by", "test_every")]
+    for name, need in needs:
+        if getattr(config, need) is None:
+            return f"{name} is {getattr(config, name)!r}, but {need} is null; allowed: {_DESCRIPTIONS[need]}"
     if config.test_every is not None and config.inner_rule != "budget":
         return f"test_every is {config.test_every}, but inner_rule is {config.inner_rule!r}; allowed: budget"
     if config.test_every is not None and config.train_episodes is not None:

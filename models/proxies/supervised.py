@@ -58,7 +58,8 @@ class Transitions(NamedTuple):
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
         held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # of a random permutation
-        piece_of_row = torch.bucketize(torch.arange(len(self.obs)), starts, right=True) - 1
+        rows = torch.arange(len(self.obs))
+        piece_of_row = torch.bucketize(rows, starts, right=True) - 1
         held_out = torch.isin(piece_of_row, held_out_pieces)
         return self.at(~held_out), self.at(held_out)
 
@@ -154,11 +155,16 @@ class Fit:
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
         losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
-        errors = dict(zip(("obs_loss", "reward_loss", "termination_loss"), map(float, losses), strict=True))
+        obs_loss, reward_loss, termination_loss = map(float, losses)
         predicted, terminated = out.done[0] > ENDS_ABOVE, rows.terminated > 0
-        errors["ends_missed"] = float((~predicted[terminated]).float().mean())
-        errors["ends_false"] = float(predicted[~terminated].float().mean())
-        return errors | self.rollout_errors(flat, rows)
+        return {
+            "obs_loss": obs_loss,
+            "reward_loss": reward_loss,
+            "termination_loss": termination_loss,
+            "ends_missed": float((~predicted[terminated]).float().mean()),
+            "ends_false": float(predicted[~terminated].float().mean()),
+            **self.rollout_errors(flat, rows),
+        }
 
     def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
         """Return errors of rollouts in the synthetic environment, which start from the first state of each piece of an
@@ -168,9 +174,11 @@ class Fit:
         numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
         which the done network is wrong in at least one step.
         """
-        environment, num_rows, starts = self.networks.with_weights(flat), len(rows.obs), rows.piece_starts()
+        environment = self.networks.with_weights(flat)
+        num_rows, starts = len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))
-        state, error = rows.obs[starts], torch.zeros(len(starts))
+        state = rows.obs[starts]
+        error = torch.zeros(len(starts))  # of the latest step of each piece
         is_wrong = torch.zeros(len(starts), dtype=torch.bool)  # about termination
         for step in range(PIECE):
             running = step < lengths
@@ -180,7 +188,8 @@ class Fit:
             difference = self.standardise("state", state) - self.standardise("state", recorded.next_obs)
             step_error = difference.square().mean(1).sqrt().nan_to_num(torch.inf)
             error = step_error.where(running, error)
-            is_wrong |= running & ((out.done[0] > ENDS_ABOVE) != (recorded.terminated > 0))
+            predicts_end, has_ended = out.done[0] > ENDS_ABOVE, recorded.terminated > 0
+            is_wrong |= running & (predicts_end != has_ended)
         return {"rollout_error": float(error.median()), "rollout_ends": float(is_wrong.float().mean())}
 
 

@@ -53,16 +53,19 @@ class Agent(EpisodeAgent):
         init_streams = Streams.from_name(seeds, "initial weights")
         self.trunk, num_features = trunk(spaces, config.conv_channels, init_streams)
         self.num_outputs = spaces.action_size
-        sizes = num_features, len(self.commands.names), self.num_outputs, config.hidden_sizes
-        self.policy = POLICIES[config.network](*sizes, init_streams, config.activation)
+        num_commands = len(self.commands.names)
+        policy_class = POLICIES[config.network]
+        self.policy = policy_class(
+            num_features, num_commands, self.num_outputs, config.hidden_sizes, init_streams, config.activation
+        )
         value_sizes = (num_features, *config.value_hidden_sizes)
         self.value: MlpNetwork | None = None
         self.quantile_net: MlpNetwork | None = None
         if config.desire_advantage:
             self.value = MlpNetwork((*value_sizes, 1), config.activation, init_streams)
         if config.desire_rank:
-            sizes_with_quantiles = (*value_sizes, len(config.quantile_levels))
-            self.quantile_net = MlpNetwork(sizes_with_quantiles, config.activation, init_streams)
+            num_quantiles = len(config.quantile_levels)
+            self.quantile_net = MlpNetwork((*value_sizes, num_quantiles), config.activation, init_streams)
         self.levels = torch.tensor(config.quantile_levels)
         # Policy and trunk with averaged weights.
         trained = nn.ModuleList([self.policy, self.trunk])
@@ -126,8 +129,8 @@ class Agent(EpisodeAgent):
             metrics["value_loss"] = self._descend(self.optimizers[1], num_value_updates, self._value_loss)
             metrics["value_loss"] *= self._value_scale().square()  # in units of reward squared
             self._refresh_advantages()  # computes advantages for the policy, with the updated value network
-            pairs = zip(self.memory.column("value"), self.memory.column("value_target"), strict=True)
-            metrics["explained_variance"] = torch.stack([explained_variance(*pair) for pair in pairs])
+            values, targets = self.memory.column("value"), self.memory.column("value_target")
+            metrics["explained_variance"] = torch.stack(list(map(explained_variance, values, targets)))
         metrics["policy_loss"] = self._descend(self.optimizers[0], config.num_grad_steps, self._policy_loss)
         metrics["grad_norm"] = torch.stack(self._grad_norms, 1).mean(1)
         if self.is_discrete:
@@ -140,18 +143,19 @@ class Agent(EpisodeAgent):
         """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
         of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
         Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_grad_norms``."""
-        config, reported_losses, self._grad_norms = self.config, [], []
+        config = self.config
+        params = optimizer.param_groups[0]["params"]
+        reported_losses, self._grad_norms = [], []
         for slots in self.memory.sample(self.streams, num_updates, config.batch_size, config.sample_by):
             loss, reported_loss = loss_function(slots)
+            reported_losses.append(reported_loss)
             optimizer.zero_grad()
             loss.sum().backward()
-            params = optimizer.param_groups[0]["params"]
             self._grad_norms.append(clip_gradients(params, config.max_grad_norm))
             optimizer.step()
             if self.averaged is not None and optimizer is self.optimizers[0]:
                 for average, param in zip(self.averaged.parameters(), params, strict=True):
                     polyak_update(average, param, 1 - config.average_decay)
-            reported_losses.append(reported_loss)
         return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +166,8 @@ class Agent(EpisodeAgent):
         loss = self._fit_loss(obs, action, command)
         unweighted_loss = loss.detach().mean(1)
         if config.expo_weighting:
-            (score,) = self.memory.gather(slots, ["advantage" if config.desire_advantage else "cum_rew"])
+            score_field = "advantage" if config.desire_advantage else "cum_rew"
+            (score,) = self.memory.gather(slots, [score_field])
             loss = loss * exponential_weights(score, config.beta, config.max_weight)
         return loss.mean(1), unweighted_loss
 
@@ -196,13 +201,16 @@ class Agent(EpisodeAgent):
             return discounted_returns(reward, valid, config.discount)
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
         final_values = self._values(list(trajectory.final_obs))  # [E] for each member
+        scale = self._value_scale()
         # Clamp values to the range of the returns-to-go in memory, for the reason in `_clamped_values`.
         for m, returns in enumerate(self.memory.column("rtg")):
-            low, high, scale = returns.min().clamp(max=0), returns.max().clamp(min=0), self._value_scale()[m]
-            values[m] = (values[m] * scale).clamp(low, high).view(len(reward), -1)
-            final_values[m] = (final_values[m] * scale).clamp(low, high)
-        terminated = (trajectory.terminated & valid).any(0)
-        final_value = torch.stack(final_values).masked_fill(terminated | (not config.bootstrap_truncation), 0.0)
+            low, high = _range_with_zero(returns)
+            values[m] = (values[m] * scale[m]).clamp(low, high).view(len(reward), -1)  # [T, E]
+            final_values[m] = (final_values[m] * scale[m]).clamp(low, high)
+        final_value = torch.zeros_like(trajectory.returns)  # [M, E]
+        if config.bootstrap_truncation:
+            terminated = (trajectory.terminated & valid).any(0)
+            final_value = torch.stack(final_values).masked_fill(terminated, 0.0)
         is_last = trajectory.terminated | trajectory.truncated
         next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
         return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
@@ -214,8 +222,8 @@ class Agent(EpisodeAgent):
         include every command that its action has fulfilled, such as the return-to-go. ``returns_to_go`` are ``[T, M,
         E]``. ``episode_returns [M, E]`` are the returns of whole episodes, discounted if commanded returns are."""
         episodes = []
-        lengths, undiscounted_returns = trajectory.lengths[member].tolist(), trajectory.returns[member].tolist()
-        for e, (length, undiscounted_return) in enumerate(zip(lengths, undiscounted_returns, strict=True)):
+        for e, length in enumerate(trajectory.lengths[member].tolist()):
+            undiscounted_return = float(trajectory.returns[member, e])
             steps = {
                 "obs": trajectory.obs[:length, member, e],
                 "action": trajectory.action[:length, member, e],
@@ -283,9 +291,10 @@ class Agent(EpisodeAgent):
         and the largest return of the episodes in memory."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
-        if returns := self._episode_returns():
-            status["rollout/command_return_seen_min"] = torch.stack([returns_m.amin() for returns_m in returns])
-            status["rollout/command_return_seen_max"] = torch.stack([returns_m.amax() for returns_m in returns])
+        returns = self._episode_returns()
+        if returns:
+            status["rollout/command_return_seen_min"] = torch.stack(list(map(torch.amin, returns)))
+            status["rollout/command_return_seen_max"] = torch.stack(list(map(torch.amax, returns)))
         return status
 
     def _episode_returns(self) -> list[Tensor]:
@@ -300,13 +309,13 @@ class Agent(EpisodeAgent):
         """Return the mean loss ``[M]`` of the policy on steps that are sampled from the new ``episodes`` of each
         member. Sample them by random streams that are forked from the streams of the training."""
         num_samples = self.config.num_val_batches * self.config.batch_size
-        names = ["obs", "action", *self._command_fields]
-        member_batches = []  # the columns of each member
-        for member_episodes, generator in zip(episodes, self.streams.fork().generators, strict=True):
-            columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for name in names]
-            rows = torch.randint(len(columns[0]), (num_samples,), generator=generator)
-            member_batches.append([column[rows] for column in columns])
-        obs, action, *command = [torch.stack(columns) for columns in zip(*member_batches, strict=True)]
+        num_steps = [sum(map(len, member_episodes)) for member_episodes in episodes]
+        rows = self.streams.fork().integers(num_steps, num_samples)  # [M, samples]
+        batch = []
+        for name in ("obs", "action", *self._command_fields):
+            columns = [torch.cat([episode.steps[name] for episode in member_episodes]) for member_episodes in episodes]
+            batch.append(torch.stack([column[member_rows] for column, member_rows in zip(columns, rows, strict=True)]))
+        obs, action, *command = batch
         return self._fit_loss(obs, action, command).mean(1)
 
     @torch.no_grad()
@@ -357,8 +366,7 @@ class Agent(EpisodeAgent):
             terminated = torch.stack([episode.extras["terminated"] for episode in memory.episodes[m]])
             bootstraps = ~terminated if self.config.bootstrap_truncation else torch.zeros_like(terminated)
             final_value = final_values[m] * scale[m] * bootstraps
-            # The range of returns, widened to include 0, the value after termination.
-            final_values[m] = final_value.clamp(returns.min().clamp(max=0), returns.max().clamp(min=0))
+            final_values[m] = final_value.clamp(*_range_with_zero(returns))
         return values, final_values
 
     def _value_scale(self) -> Tensor:
@@ -409,22 +417,29 @@ class Agent(EpisodeAgent):
     def command_names(self) -> list[str]:
         """The names of the commands that a user can replace. If ranks are commanded, "return" is one of them: the
         policy then converts a commanded return to its rank."""
-        return [*super().command_names, *(["return"] if self.config.desire_rank else [])]
+        names = super().command_names
+        return [*names, "return"] if self.config.desire_rank else names
 
     def training_state(self) -> dict[str, Any]:
         return {"memory": self.memory.state_dict(), "streams": self.streams.get_state()}
 
     def load_training_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `training_state`. Raises StateError if its episodes do not fit the spaces."""
-        shape, spaces = (1, 1, 1), self.spaces
-        obs = torch.zeros(*shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
-        action = torch.zeros(*shape, *spaces.action_shape, dtype=spaces.action_dtype)
-        number, flag = torch.zeros(shape), torch.ones(shape, dtype=torch.bool)
+        spaces = self.spaces
+        obs = torch.zeros(1, 1, 1, *spaces.obs_shape, dtype=spaces.obs_dtype)  # [T, M, E, *O]
+        action = torch.zeros(1, 1, 1, *spaces.action_shape, dtype=spaces.action_dtype)
+        number = torch.zeros(1, 1, 1)
+        flag = torch.ones(1, 1, 1, dtype=torch.bool)
         # An example of an episode, of one step. The saved episodes must have the same fields, shapes and dtypes.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
         (example,) = self._to_episodes(trajectory, number, number[0], 0)
         self.memory.load_state_dict(state["memory"], example)
         self.streams.set_state(state["streams"])
+
+
+def _range_with_zero(returns: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest of ``returns [n]`` and 0, which is the value after termination."""
+    return returns.min().clamp(max=0), returns.max().clamp(min=0)
 
 
 class CommandedPolicy(Policy):
@@ -463,20 +478,27 @@ class CommandedPolicy(Policy):
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
         if self.commanded_returns is not None:
             self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, self.commanded_returns)
-        outputs, action_noise = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
-        if self.agent.is_discrete:
-            if self.sample:
-                outputs = outputs * action_noise + noise["action"]
-            action = outputs.argmax(-1)
-            if self.floor:
-                floor_uniform, action_uniform = noise["floor"].unbind(-1)
-                random_action = (action_uniform * self.agent.num_outputs).long()
-                action = torch.where(floor_uniform < self.floor, random_action, action)
-            return action
+        outputs = self.agent.averaged_forward(obs, self.command)
+        return self._discrete(outputs, noise) if self.agent.is_discrete else self._continuous(outputs, noise)
+
+    def _discrete(self, logits: Tensor, noise: dict[str, Tensor]) -> Tensor:
+        """Return discrete actions ``[M, E]`` for ``logits [M, E, A]``, sampled by ``noise`` or the most likely ones."""
         if self.sample:
-            outputs = outputs + _CONTINUOUS_NOISE * action_noise * noise["action"]
+            logits = logits * self.agent.config.action_noise + noise["action"]
+        action = logits.argmax(-1)
+        if self.floor:
+            floor_uniform, action_uniform = noise["floor"].unbind(-1)
+            random_action = (action_uniform * self.agent.num_outputs).long()
+            action = torch.where(floor_uniform < self.floor, random_action, action)
+        return action
+
+    def _continuous(self, means: Tensor, noise: dict[str, Tensor]) -> Tensor:
+        """Return continuous actions ``[M, E, A]`` for ``means [M, E, A]`` in units of half the range of actions,
+        sampled by ``noise`` or the means themselves."""
+        if self.sample:
+            means = means + _CONTINUOUS_NOISE * self.agent.config.action_noise * noise["action"]
         # A diverged member must not end the run of all members by an action that is not a number.
-        return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
+        return self.agent.middle + self.agent.half_width * means.nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def current_command(self) -> dict[str, Tensor]:
         return self.commands.by_name(self.command)

@@ -75,13 +75,16 @@ class Commands(nn.Module):
         self.center = torch.tensor([0.5 if name == "rank" else 0.0 for name in self.names])
         # A step lowers a command by ``fall_per_step`` and by ``fall_per_reward`` times the reward, but keeps it between
         # ``smallest`` and ``largest``. All are [C].
-        falls_by_step = [name == "horizon" for name in self.names]
-        falls_by_reward = [name == "rtg" and config.command_source == "best" for name in self.names]
         limit = torch.finfo(torch.float32).max
-        max_rtg = limit if max_return is None else max_return
-        self.fall_per_step, self.fall_per_reward = torch.tensor([falls_by_step, falls_by_reward]).float()
-        self.smallest = torch.tensor([1.0 if is_horizon else -limit for is_horizon in falls_by_step])
-        self.largest = torch.tensor([max_rtg if is_rtg else limit for is_rtg in falls_by_reward])
+        self.fall_per_step, self.fall_per_reward = torch.zeros(2, len(self.names))
+        self.smallest = torch.full((len(self.names),), -limit)
+        self.largest = torch.full((len(self.names),), limit)
+        if config.desire_horizon:
+            self.fall_per_step[self.column["horizon"]] = 1.0
+            self.smallest[self.column["horizon"]] = 1.0
+        if config.desire_rtg and config.command_source == "best":
+            self.fall_per_reward[self.column["rtg"]] = 1.0
+            self.largest[self.column["rtg"]] = limit if max_return is None else max_return
         for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
             self.register_buffer(name, torch.zeros(members))
         self.register_buffer("scale", torch.ones(members, len(self.names)))
@@ -104,21 +107,25 @@ class Commands(nn.Module):
         samples = self.sample_value(streams.uniform(envs) if is_uniform else streams.normal(envs), at_mean)
         if is_uniform and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
-        values = dict.fromkeys(COMMANDS, samples) | {"horizon": self.horizon.unsqueeze(1).expand(-1, envs)}
+        horizon = self.matching_horizon(overrides["return"]) if "return" in overrides else self.horizon
+        values = dict.fromkeys(COMMANDS, samples)
+        values["horizon"] = horizon.unsqueeze(1).expand(-1, envs)
         if "rank" in self.column:
-            rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
-            uniform = streams.uniform(envs)
-            usual_ranks = rank_min + (rank_max - rank_min) * (uniform - low_share) / (1 - low_share)
-            low_ranks = rank_min * uniform / max(low_share, 1e-6)
-            ranks = torch.where(uniform < low_share, low_ranks, usual_ranks)
+            ranks = self._sample_ranks(envs, streams)
             values["rank"] = torch.full_like(ranks, self.config.eval_rank) if at_mean else ranks
-        if "return" in overrides:
-            values["horizon"] = self.matching_horizon(overrides["return"]).unsqueeze(1).expand(-1, envs)
         for name in self.names:
             user_name = _USER_NAMES[name]
             if user_name in overrides:
                 values[name] = torch.full_like(samples, overrides[user_name])
         return torch.stack([values[name] for name in self.names], dim=-1)
+
+    def _sample_ranks(self, envs: int, streams: Streams) -> Tensor:
+        """Sample commanded ranks ``[M, envs]``, below ``rank_min`` with probability ``rank_low_share``."""
+        rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
+        uniform = streams.uniform(envs)
+        usual_ranks = rank_min + (rank_max - rank_min) * (uniform - low_share) / (1 - low_share)
+        low_ranks = rank_min * uniform / max(low_share, 1e-6)
+        return torch.where(uniform < low_share, low_ranks, usual_ranks)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
         """Return the user's name of each command -> its numbers ``[7]`` for one member, for an exported file
@@ -126,8 +133,8 @@ class Commands(nn.Module):
         ``overrides`` replaces commands, as in `sample`."""
         streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
-        falls = self.fall_per_step, self.fall_per_reward
-        rows = [start, *falls, self.smallest, self.largest, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
+        count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
+        rows = [start, *count_down, self.center, self.scale[member]]  # as in `COMMAND_ROWS`
         numbers_by_command = torch.stack(rows, 1)  # [C, 7]
         return {_USER_NAMES[name]: numbers for name, numbers in zip(self.names, numbers_by_command, strict=True)}
 
@@ -169,20 +176,21 @@ class Commands(nn.Module):
         `update_from_advantages` sets mean and spread.
         """
         config = self.config
-        for m in range(len(lengths)):
+        for m, episodes in enumerate(memory.episodes):
             if config.command_source == "best":
-                best = sorted(memory.episodes[m], key=lambda episode: -episode.score)[: config.last_few]
-                scores = torch.tensor([episode.score for episode in best])
-                mean, spread = scores.mean(), scores.std(correction=0)
+                best = sorted(episodes, key=lambda episode: -episode.score)[: config.last_few]
+                returns = torch.tensor([episode.score for episode in best])
+                mean = returns.mean()
                 horizon = sum(map(len, best)) / len(best)
             else:
-                scores, episode_lengths = new_returns[m], lengths[m]
+                returns, episode_lengths = new_returns[m], lengths[m]
                 if config.is_offline:  # a recording is read in parts
-                    scores = torch.stack([episode.extras["return"] for episode in memory.episodes[m]])
-                    episode_lengths = torch.tensor([len(episode) for episode in memory.episodes[m]])
-                mean, spread = scores.max(), scores.std(correction=0)
-                best_rows = scores.topk(min(5, len(scores))).indices
+                    returns = torch.stack([episode.extras["return"] for episode in episodes])
+                    episode_lengths = torch.tensor([len(episode) for episode in episodes])
+                mean = returns.max()
+                best_rows = returns.topk(min(5, len(returns))).indices
                 horizon = float(episode_lengths[best_rows].float().mean())
+            spread = returns.std(correction=0)
             if config.desire_mu_minus_std:
                 mean = mean - spread
             self.horizon[m] = float(round(horizon))
@@ -233,7 +241,8 @@ class Commands(nn.Module):
         max_length = lengths.amax(1).float()
         # Reaches are powers of two, so that the scales seldom change.
         for reach, maximum in ((self.return_reach, max_return), (self.horizon_reach, max_length)):
-            reach.copy_(torch.maximum(reach, torch.exp2(maximum.clamp_min(1e-3).log2().ceil())))
+            next_power_of_two = torch.exp2(maximum.clamp_min(1e-3).log2().ceil())
+            reach.copy_(torch.maximum(reach, next_power_of_two))
         self.update_scale()
 
     def update_scale(self) -> None:
@@ -242,7 +251,10 @@ class Commands(nn.Module):
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale
-            reach = reaches.get(name, self.return_reach)
-            # Ranks range from 0 to 1.
-            scale = SCALED_LIMIT if name == "rank" else fixed_scale or SCALED_LIMIT / reach.clamp_min(1e-3)
-            self.scale[:, column] = scale
+            if name == "rank":  # ranks range from 0 to 1
+                self.scale[:, column] = SCALED_LIMIT
+            elif fixed_scale is not None:
+                self.scale[:, column] = fixed_scale
+            else:
+                reach = reaches.get(name, self.return_reach)
+                self.scale[:, column] = SCALED_LIMIT / reach.clamp_min(1e-3)

@@ -44,7 +44,8 @@ class BehaviorNetwork(Network):
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
         """Return layers and activations of one member (`models.contract.GreedyNetwork`). The first layer has a gate."""
         embedding, gate, *layers = self.pairs(member)
-        return [(*embedding, *gate), *layers], ["tanh", *[self.slope] * (len(layers) - 1)]
+        num_hidden = len(layers) - 1  # after the embedding
+        return [(*embedding, *gate), *layers], ["tanh", *[self.slope] * num_hidden]
 
 
 class HyperNetwork(Network):
@@ -98,13 +99,15 @@ class HyperNetwork(Network):
     def of_member(self, member: int) -> tuple[Layers, list[str | float]]:
         """Return layers and activations of one member (`models.contract.GreedyNetwork`). The inputs of a generated
         layer are x, the outer products of command and x, and the command."""
-        pairs = self.pairs(member)
-        layers: Layers = [pairs[0]]
-        for (slope, offset), (bias_slope, bias) in zip(pairs[1::2], pairs[2::2], strict=True):
-            # Weights of x [fan_in, fan_out], of the outer products [C * fan_in, fan_out], of the command [C, fan_out].
-            parts = [offset.view(-1, len(bias)), slope.T.reshape(-1, len(bias)), bias_slope.T]
-            layers.append((torch.cat(parts).T, bias))
-        return layers, ["tanh", *[self.slope] * (len(layers) - 2)]
+        embedding, *generators = self.pairs(member)
+        layers: Layers = [embedding]
+        for (slope, offset), (bias_slope, bias) in zip(generators[::2], generators[1::2], strict=True):
+            fan_out = len(bias)
+            x_weight = offset.view(-1, fan_out)
+            outer_product_weight = slope.T.reshape(-1, fan_out)  # [C * fan_in, fan_out]
+            layers.append((torch.cat([x_weight, outer_product_weight, bias_slope.T]).T, bias))
+        num_hidden = len(layers) - 2  # without the embedding and the output layer
+        return layers, ["tanh", *[self.slope] * num_hidden]
 
 
 class GatedNetwork(Network):

@@ -20,6 +20,8 @@ from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
 
+STATISTICS = ("train/q_mean", "train/explained_variance", "train/grad_norm")
+
 
 class DuelingQNetwork:
     """Dueling network, ``Q = V + A - mean(A)``.
@@ -92,7 +94,8 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         self.target_parameters = nn.Parameter(initial_weights.clone(), requires_grad=False)
         lrs = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, lrs)
-        vector, number = ((self.obs_size,), torch.float32), ((), torch.float32)  # shape and dtype of a column
+        vector = ((self.obs_size,), torch.float32)  # shape and dtype of a column
+        number = ((), torch.float32)
         columns = {"obs": vector, "next_obs": vector, "action": number, "reward": number, "discount": number}
         self.replay_buffer = ReplayBuffer(columns, config.buffer_size, len(seeds), grows=True)
         self.noise = NoiseBlocks(
@@ -110,7 +113,8 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
-        return torch.where(explore, self.random_numbers["action"], self.with_weights(self.flat_parameters).act(obs))
+        greedy_action = self.with_weights(self.flat_parameters).act(obs)
+        return torch.where(explore, self.random_numbers["action"], greedy_action)
 
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
@@ -145,17 +149,17 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
     def metrics(self) -> dict[str, Tensor]:
         """Return ``{tag: [M]}``: epsilon, and statistics of the current weights on the minibatch of the latest update.
         Statistics are NaN for members that do not learn yet."""
+        statistics = dict.fromkeys(STATISTICS, torch.full((self.members,), torch.nan))
         batch = self.latest_minibatch()
-        if batch is None:
-            statistics = [torch.full((self.members,), torch.nan)] * 3
-        else:
+        if batch is not None:
             self.optimizer.zero_grad()
             loss, q, target = self.q_loss(batch)
             loss.sum().backward()
-            grad_norm = norms([self.optimizer.take_gradient()])
-            statistics = [q.detach().mean(1), explained_variance(q.detach(), target), grad_norm]
-        names = ("train/q_mean", "train/explained_variance", "train/grad_norm")
-        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(dict(zip(names, statistics, strict=True)))
+            q = q.detach()
+            statistics["train/q_mean"] = q.mean(1)
+            statistics["train/explained_variance"] = explained_variance(q, target)
+            statistics["train/grad_norm"] = norms([self.optimizer.take_gradient()])
+        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(statistics)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""
@@ -165,8 +169,10 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         """Return the network of a member's greedy policy, for an exported file. If dueling, it has no value: the best
         action has the largest advantage."""
         if isinstance(self.network, DuelingQNetwork):
-            return GreedyNetwork(*self.network.advantage_of_member(self.flat_parameters, member), "argmax")
-        return GreedyNetwork(*self.network.of_member(self.flat_parameters, member), "argmax")
+            layers, activations = self.network.advantage_of_member(self.flat_parameters, member)
+        else:
+            layers, activations = self.network.of_member(self.flat_parameters, member)
+        return GreedyNetwork(layers, activations, "argmax")
 
     def with_weights(self, flat_parameters: Tensor) -> "Greedy":
         return Greedy(self.network, flat_parameters)

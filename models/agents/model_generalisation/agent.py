@@ -69,7 +69,8 @@ class Agent(StepAgent):
         self.acts_on_stale, self.updates_per_step = config.acts_on_stale, config.updates_per_step
         self.obs_size, self.num_actions = spaces.obs_shape[0], spaces.actions.n
         self.num_rollouts = config.rollout_batch_size or config.batch_size  # imagined per update
-        has_bits, members = _has_bits(config, spaces), len(self.seeds)
+        members = len(self.seeds)
+        has_bits = _has_bits(config, spaces)
         spec = ModelSpec(self.obs_size, self.num_actions, has_bits, self.num_rollouts, self.seeds, device)
         self.model: Any = Imagination(self.obs_size)  # without a model: `encode` returns the observations
         self.replay_buffer: Transitions | States
@@ -102,25 +103,30 @@ class Agent(StepAgent):
         ``imagined`` choose actions: in the environment, and in imagined rollouts. The other names are methods of the
         model. The shapes of all but ``act`` and ``encode`` begin with an axis of length ``updates_per_step``."""
         config = self.config
-        update_axis = (config.updates_per_step,)
-        rollout_axes = (*update_axis, config.rollout_length)
-        explore_sampler, count = exploration_noise(config, self.num_actions)
-        uniform_shapes: dict[str, tuple[int, ...]] = {"rows": (*update_axis, config.batch_size)}
         # Sampler -> name -> shape without the axis of members. Several kinds of numbers may have the same sampler.
-        shapes_by_sampler: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {Streams.uniform: uniform_shapes}
-        shapes_by_sampler.setdefault(explore_sampler, {})["act"] = (1, count)
+        draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {}
+        numbers_per_step = 0
+
+        def add(sampler: Callable[..., Tensor], name: str, *shape: int) -> None:
+            nonlocal numbers_per_step
+            draws.setdefault(sampler, {})[name] = shape
+            numbers_per_step += prod(shape)
+
+        updates, rollout_steps = config.updates_per_step, config.rollout_length
+        explore_sampler, count = exploration_noise(config, self.num_actions)
+        add(Streams.uniform, "rows", updates, config.batch_size)
+        add(explore_sampler, "act", 1, count)
         if config.model != "none":
-            shapes_by_sampler[explore_sampler]["imagined"] = (*rollout_axes, self.num_rollouts, count)
+            add(explore_sampler, "imagined", updates, rollout_steps, self.num_rollouts, count)
             if config.rollout_batch_size is not None:
-                uniform_shapes["starts"] = (*update_axis, self.num_rollouts)
-        leading_axes = {"encode": (), "fit": update_axis, "begin": update_axis, "step": rollout_axes}
-        model_shapes = {name: (*leading_axes[name], *shape) for name, shape in self.model.noise_shapes.items()}
-        shapes_by_sampler.setdefault(self.model.sample_noise, {}).update(model_shapes)
-        numbers_per_step = sum(prod(shape) for shapes in shapes_by_sampler.values() for shape in shapes.values())
+                add(Streams.uniform, "starts", updates, self.num_rollouts)
+        leading_axes = {"encode": (), "fit": (updates,), "begin": (updates,), "step": (updates, rollout_steps)}
+        for name, shape in self.model.noise_shapes.items():
+            add(self.model.sample_noise, name, *leading_axes[name], *shape)
         # A block's length must not depend on the number of members, because random numbers depend on this length.
         steps = max(1, min(_MAX_STEPS, _MAX_NUMBERS // numbers_per_step))
         streams = Streams.from_name(self.seeds, "model generalisation")
-        return NoiseBlocks(streams, list(shapes_by_sampler.items()), steps, self.device)
+        return NoiseBlocks(streams, list(draws.items()), steps, self.device)
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
@@ -190,14 +196,16 @@ class Agent(StepAgent):
         for update in range(self.config.updates_per_step):
             losses = self.update(self.numbers_of_update(update))
             for name, loss in losses.items():
-                self._loss_sums[name] = self._loss_sums[name] + loss if name in self._loss_sums else loss
+                self._loss_sums[name] = self._loss_sums.get(name, 0.0) + loss
             self._num_updates += 1
         return losses["loss"]
 
     def numbers_of_update(self, update: int) -> dict[str, Tensor]:
         """Return the random numbers of the update with index ``update`` in the current step, ``{name: [M, ...]}``."""
-        numbers_by_name = {name: x for name, x in self.random_numbers.items() if name not in ("act", "encode")}
-        return {name: numbers[:, update] for name, numbers in numbers_by_name.items()}
+        numbers_of_step = ("act", "encode")  # the only ones without an axis of updates
+        return {
+            name: numbers[:, update] for name, numbers in self.random_numbers.items() if name not in numbers_of_step
+        }
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fit the model to a batch, then update the action values. ``random_numbers`` are from `numbers_of_update`.
@@ -222,14 +230,13 @@ class Agent(StepAgent):
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics since the last call, ``{tag: [M]}``, and forget them: mean losses of the model, mean value
         and mean entropy of exploration. Explained variance and gradient norm are of the latest update."""
-        model_loss_sums = {name: total for name, total in self._loss_sums.items() if name != "loss"}
-        means = {f"model/{name}_loss": total / self._num_updates for name, total in model_loss_sums.items()}
+        self._loss_sums.pop("loss", None)  # of the action values; `learn` has returned it
+        means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0
         if self._latest is not None:
-            _, gradient, chosen_q, td_target, weight = self._latest
-            means["train/explained_variance"] = explained_variance(chosen_q, td_target, weight)
-            means["train/grad_norm"] = norms([gradient])
-            self._latest = None
+            latest, self._latest = self._latest, None
+            means["train/explained_variance"] = explained_variance(latest.chosen_q, latest.td_target, latest.weight)
+            means["train/grad_norm"] = norms([latest.gradient])
         if self._acting_q:
             q = torch.cat(self._acting_q, 1)  # [M, steps, A]
             self._acting_q.clear()

@@ -45,8 +45,8 @@ class Transitions(ReplayBuffer):
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""
         rows = self.sample(uniform)
-        obs, next_obs = (rows[name].to(torch.float32).contiguous() for name in ("obs", "next_obs"))
-        return Batch(obs, next_obs, rows["action"].to(torch.int64), rows["reward"], rows["continues"].float())
+        obs, next_obs = rows["obs"].float().contiguous(), rows["next_obs"].float().contiguous()
+        return Batch(obs, next_obs, rows["action"].long(), rows["reward"], rows["continues"].float())
 
 
 class States(ReplayBuffer):
@@ -55,24 +55,17 @@ class States(ReplayBuffer):
     steps are arguments of ``advance``."""
 
     def __init__(self, capacity: int, members: int, dynamics: Any, device: torch.device):
-        example_state, self.num_skipped = self._example_state(dynamics)
-        self.dtype = example_state.dtype
-        super().__init__(self.layout(dynamics), capacity, members, device)
-
-    @staticmethod
-    def _example_state(dynamics: Any) -> tuple[Tensor, int]:
-        """Return a state ``[K]``, and the number of its first columns that are not stored: 2 (seed and time) or 0."""
         if hasattr(dynamics, "advance"):
-            return torch.zeros(dynamics.state_size, dtype=torch.int64), 2
-        return dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0], 0
-
-    @classmethod
-    def layout(cls, dynamics: Any) -> Columns:
-        """Return shape and dtype of the column of states."""
-        example_state, num_skipped = cls._example_state(dynamics)
+            state_size, self.dtype = dynamics.state_size, torch.int64
+            self.num_skipped = 2  # number of first columns that are not stored: seed and time
+        else:
+            example_state = dynamics.initial(torch.zeros(1, 1, dtype=torch.int64))[0, 0]
+            state_size, self.dtype = len(example_state), example_state.dtype
+            self.num_skipped = 0
         # No whole number in a state exceeds the environment's number of cells, which is at most 10,000.
-        dtype = example_state.dtype if example_state.is_floating_point() else torch.int16
-        return {"state": ((len(example_state) - num_skipped,), dtype)}
+        stored_dtype = self.dtype if self.dtype.is_floating_point else torch.int16
+        columns = {"state": ((state_size - self.num_skipped,), stored_dtype)}
+        super().__init__(columns, capacity, members, device)
 
     def visit(self, state: Tensor) -> None:
         """Insert states ``[M, 1, K]``."""
@@ -80,4 +73,5 @@ class States(ReplayBuffer):
 
     def batch(self, uniform: Tensor) -> Tensor:
         """Sample states ``[M, B, K]`` by ``uniform [M, B]`` in [0, 1). Seed and time are 0 if they are not stored."""
-        return F.pad(self.sample(uniform)["state"].to(self.dtype), (self.num_skipped, 0))
+        state = self.sample(uniform)["state"].to(self.dtype)
+        return F.pad(state, (self.num_skipped, 0))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from models.agents.model_generalisation.config import Config
 from models.agents.model_generalisation.experience import Batch
-from models.agents.model_generalisation.latents import Params, latent_distribution
+from models.agents.model_generalisation.latents import Categorical, Gaussian, Params
 from models.agents.model_generalisation.values import (
     ActionValues,
     Update,
@@ -115,8 +115,9 @@ class PerfectModel(Imagination):
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
         """Return the recorded rewards, and 0 for steps that terminated or 1 for others, ``[M, T B]`` each."""
-        rewards, terminated = zip(*records, strict=True)
-        return torch.cat(rewards, 1), (~torch.cat(terminated, 1)).float()
+        reward = torch.cat([step_reward for step_reward, _ in records], 1)
+        terminated = torch.cat([step_terminated for _, step_terminated in records], 1)
+        return reward, (~terminated).float()
 
 
 class _LearnedModel(Imagination):
@@ -160,9 +161,8 @@ class _LearnedModel(Imagination):
     def update_model(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
-        total = sum(self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name])
-        if not isinstance(total, Tensor):  # all weights are 0
-            total = 0 * means["reward"]
+        weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
+        total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
         self.optimizer.update(grads)
@@ -212,7 +212,7 @@ class LatentModel(_LearnedModel):
     (``following``), and a decoder, which only the loss uses. The inputs of the action values are sampled latents."""
 
     def __init__(self, config: Config, spec: ModelSpec):
-        self.latents = latent_distribution(config)
+        self.latents = Categorical(config) if config.latent_type == "categorical" else Gaussian(config)
         super().__init__(config, spec, self.latents.size)
         self.encoder = self.named_network("encoder", spec.obs_size, self.latents.num_outputs)
         self.following = self.named_network("next latent", self.size + spec.num_actions, self.latents.num_outputs)
@@ -227,15 +227,17 @@ class LatentModel(_LearnedModel):
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
         """Sample latents from the encoder's distributions, ``obs [M, B, O] -> [M, B, size]``."""
         assert noise is not None
-        return self.latents.sample(self.latents.params(self.encoder(obs), encoder=True), noise)
+        params = self.latents.params(self.encoder(obs), encoder=True)
+        return self.latents.sample(params, noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
         """Update the model on ``batch``. Return its losses, ``{name: [M]}``. In the loss ``obs``, each observation is
         decoded from its latent, and transitions that terminate do not count."""
         assert noise is not None
         encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))  # one pass for both
-        halves = encoder_outputs.split(batch.action.shape[1], 1)
-        params, next_params = (self.latents.params(half, encoder=True) for half in halves)  # of obs, of next_obs
+        obs_outputs, next_obs_outputs = encoder_outputs.split(batch.action.shape[1], 1)
+        params = self.latents.params(obs_outputs, encoder=True)
+        next_params = self.latents.params(next_obs_outputs, encoder=True)
         latent = self.latents.sample(params, noise)
         x = self.with_action(latent, batch.action)
         losses = self.outcome_losses(x, batch)

@@ -43,7 +43,8 @@ class Categorical:
     def params(self, outputs: Tensor, encoder: bool) -> Params:
         """Return log-probabilities, a tuple of one tensor ``[M, B, num_features, num_classes]``, for a network's
         ``outputs``. ``encoder`` has no effect (see `Gaussian.params`)."""
-        return (outputs.unflatten(2, (self.num_features, self.num_classes)).log_softmax(3),)
+        logits = outputs.unflatten(2, (self.num_features, self.num_classes))
+        return (logits.log_softmax(3),)
 
     def sample(self, params: Params, noise: Tensor) -> Tensor:
         """Sample latents ``[M, B, size]`` by uniform ``noise [M, B, num_features]``, with gradients to ``params``."""
@@ -63,7 +64,8 @@ class Categorical:
     def kl_to_base(self, p: Params) -> Tensor:
         """Return ``KL(p || uniform distribution)`` summed over the variables, ``[M, B]`` in nats."""
         (log_p,) = p
-        return self.kl(p, (torch.full_like(log_p, 1 / self.num_classes).log(),))
+        uniform_probability = torch.full_like(log_p, 1 / self.num_classes)
+        return self.kl(p, (uniform_probability.log(),))
 
 
 class Gaussian:
@@ -107,8 +109,3 @@ _STD_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": sigmoid,
     "sigmoid2": lambda raw: 2 * sigmoid(raw / 2),
 }
-
-
-def latent_distribution(config: Config) -> Categorical | Gaussian:
-    """Return the distribution of latent states that ``latent_type`` names."""
-    return Categorical(config) if config.latent_type == "categorical" else Gaussian(config)

@@ -82,7 +82,8 @@ class ActionValues(nn.Module):
         chosen_q = (activations[-1] * action_mask).sum(2)  # the last activations are the action values [M, B, A]
         error = chosen_q - td_target
         weighted_error = error if weight is None else error * weight
-        q_gradient = action_mask * (weighted_error * (2 / action.shape[1])).unsqueeze(2)
+        error_gradient = weighted_error * (2 / action.shape[1])  # d loss / d chosen_q
+        q_gradient = action_mask * error_gradient.unsqueeze(2)
         gradient, *_ = self.q_network.gradient(features, activations, q_gradient)
         return Update((weighted_error * error).mean(1), gradient, chosen_q, td_target, weight)
 
@@ -123,10 +124,7 @@ def compile_function(function: Callable[..., Any], device: torch.device) -> Call
     captured as a graph. Results are rounded differently. Raises SettingError on a CPU without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
-        raise SettingError(
-            "compile is True, but no C++ compiler is on the PATH; allowed here: false (Debian and Ubuntu: "
-            "apt-get install g++)",
-            "compile",
-        )
+        line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"
+        raise SettingError(f"{line} (Debian and Ubuntu: apt-get install g++)", "compile")
     mode = "default" if device.type == "cpu" else "reduce-overhead"
     return torch.compile(function, fullgraph=True, dynamic=False, mode=mode)

@@ -9,9 +9,8 @@ N of experiences (steps) of a member in its episodes, with padding, B of experie
 an observation, A the number of actions.
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +45,11 @@ class Agent(EpisodeAgent):
         super().__init__()
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.network = ActorCritic(config, spaces, Streams.from_name(seeds, "initial weights"))
-        trained = [*self.network.policy.parameters(), *self.network.trunk.parameters()]
-        self.optimizers = [Adam(trained, config.lr, eps=config.adam_eps)]
+        policy_parameters = [*self.network.policy.parameters(), *self.network.trunk.parameters()]
+        self.optimizers = [Adam(policy_parameters, config.lr, eps=config.adam_eps)]
         if self.network.critic is not None:
-            self.optimizers.append(Adam([self.network.critic.flat], config.value_lr or config.lr, eps=config.adam_eps))
+            value_lr = config.value_lr or config.lr
+            self.optimizers.append(Adam([self.network.critic.flat], value_lr, eps=config.adam_eps))
         self.batch: Batch | None = None  # from `observe`, for the next `learn`
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
@@ -74,21 +74,25 @@ class Agent(EpisodeAgent):
         values = None  # [M, N] if there is a value network
         if config.baseline == "value":
             values = torch.cat([self.network.values(chunk.obs) for chunk in batch.chunks()], 1)
-        batch.returns = table(self._returns(trajectory, values), trajectory.valid, batch.obs.shape[1])  # [M, N]
-        baseline = torch.zeros_like(batch.returns) if values is None else values
-        if config.baseline == "batch_mean":
-            baseline = batch.by_member(torch.mean, batch.returns).unsqueeze(1).expand_as(batch.returns)
+        returns = self._returns(trajectory, values)  # [T, M, E]
+        batch.returns = table(returns, trajectory.valid, batch.obs.shape[1])  # [M, N]
+        if values is not None:
+            baseline = values
+        elif config.baseline == "batch_mean":
+            baseline = batch.member_means(batch.returns).unsqueeze(1).expand_as(batch.returns)
+        else:
+            baseline = torch.zeros_like(batch.returns)
         batch.advantages = batch.returns - baseline
         metrics = {}
         if config.baseline != "none":
-            metrics["baseline"] = batch.by_member(torch.mean, baseline)
+            metrics["baseline"] = batch.member_means(baseline)
         if values is not None:  # with the baseline batch_mean, the mean advantage is 0 up to rounding
-            metrics["advantage_mean"] = batch.by_member(torch.mean, batch.advantages)
-            rows = zip(values, batch.returns, batch.counts, strict=True)  # the first ``count`` numbers are no padding
-            variances = [explained_variance(value[:count], returns[:count]) for value, returns, count in rows]
-            metrics["explained_variance"] = torch.stack(variances)
+            metrics["advantage_mean"] = batch.member_means(batch.advantages)
+            variances = map(explained_variance, batch.without_padding(values), batch.without_padding(batch.returns))
+            metrics["explained_variance"] = torch.stack(list(variances))
         if config.normalize_advantage:
-            batch.advantages = batch.by_member(_standardise, batch.advantages)
+            advantages = [_standardise(row) for row in batch.without_padding(batch.advantages)]
+            batch.advantages = stack_padded(advantages, batch.obs.shape[1])
         return metrics
 
     def _returns(self, trajectory: Trajectory, values: Tensor | None) -> Tensor:
@@ -119,34 +123,37 @@ class Agent(EpisodeAgent):
         if self.config.anneal_lr:
             self._anneal()
         self.member_steps = self.member_steps + torch.tensor(batch.counts)
-        chunk_losses = [self._accumulate_gradient(chunk) for chunk in batch.chunks()]
+        # Chunks are added one by one, because the rounding of a sum along an axis depends on its length, and the number
+        # of chunks depends on the other members.
+        metrics: dict[str, Tensor] = {}
+        for chunk in batch.chunks():
+            for name, loss in self._accumulate_gradient(chunk).items():
+                metrics[name] = metrics[name] + loss if name in metrics else loss
         grad_norms = [self._step(optimizer) for optimizer in self.optimizers]  # of the policy, then of the critic
         for _ in range(self.config.value_steps):
             for chunk in batch.chunks():
                 values = self.network.values(chunk.obs)
                 value_loss(values, chunk.returns, self.config.delta, chunk.mean_weight).sum().backward()
             self._step(self.optimizers[1])  # of the critic
-        # Chunks are added one by one, because the rounding of a sum along an axis depends on its length, and the number
-        # of chunks depends on the other members.
-        names = chunk_losses[0]
-        metrics = {name: functools.reduce(torch.add, [losses[name] for losses in chunk_losses]) for name in names}
         metrics["entropy"] = metrics["entropy_share"] * math.log(self.network.num_actions)
-        return metrics | {"grad_norm": grad_norms[0]}
+        metrics["grad_norm"] = grad_norms[0]
+        return metrics
 
     def _anneal(self) -> None:
         """Set the learning rates, which fall linearly to 0 over the run. The run may be limited by a number of epochs,
         and by a number of steps of each member (``budget``). If both limit it, the smaller rate applies."""
-        initial_lrs = (self.config.lr, self.config.value_lr or self.config.lr)
         remaining_by_epochs = 1.0  # fraction of the run that is left
         if self.config.epochs:
             done_epochs = self.optimizers[0].param_groups[0]["step_count"]
             remaining_by_epochs = 1 - done_epochs / self.config.epochs
+        lr_factor = None  # [M], by which the optimizer multiplies its learning rate, which is for the epochs
+        if self.budget is not None:
+            remaining_by_steps = (1 - self.member_steps.double() / self.budget).clamp(0, remaining_by_epochs)
+            lr_factor = (remaining_by_steps / remaining_by_epochs).float()
+        initial_lrs = (self.config.lr, self.config.value_lr or self.config.lr)
         for optimizer, initial_lr in zip(self.optimizers, initial_lrs, strict=False):  # maybe no second optimizer
             optimizer.param_groups[0]["lr"] = remaining_by_epochs * initial_lr
-            if self.budget is not None:
-                remaining_by_steps = (1 - self.member_steps.double() / self.budget).clamp(0, remaining_by_epochs)
-                # [M]; the optimizer multiplies its rate, which is for the epochs, by the factor of each member.
-                optimizer.lr_factor = (remaining_by_steps / remaining_by_epochs).float()
+            optimizer.lr_factor = lr_factor
 
     def training_state(self) -> dict[str, Any]:
         return {"taken": self.member_steps, "budget": self.budget} if self.config.anneal_lr else {}
@@ -283,20 +290,24 @@ class Batch:
         for obs, action, returns, advantages, mean_weight in zip(*split_fields, strict=True):
             yield Batch(obs, action, returns, advantages, mean_weight, self.counts)
 
-    def by_member(self, function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
-        """Apply ``function`` to the n numbers of each member in ``values [M, N]`` that are no padding. If it returns n
-        numbers, the result is ``[M, N]``, padded with zeros. If it returns a single number, the result is ``[M]``."""
-        results = [function(row[:count]) for row, count in zip(values, self.counts, strict=True)]
-        returns_number = results[0].dim() == 0
-        return torch.stack(results) if returns_number else stack_padded(results, values.shape[1])
+    def without_padding(self, values: Tensor) -> list[Tensor]:
+        """Return the numbers ``[n]`` of each member in ``values [M, N]`` that are no padding."""
+        return [row[:count] for row, count in zip(values, self.counts, strict=True)]
+
+    def member_means(self, values: Tensor) -> Tensor:
+        """Return the mean of each member's numbers in ``values [M, N]``, ``[M]``, without the padding."""
+        return torch.stack([row.mean() for row in self.without_padding(values)])
 
 
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
     """Return ``values [T, M, E, ...]`` of the steps that are ``valid [T, M, E]`` as a table ``[M, rows, ...]``: one
     episode after another, then zeros."""
-    # Transposed from [T, E, ...] to [E, T, ...], so that the mask selects one episode after another.
-    member_values = [values[:, m].transpose(0, 1)[valid[:, m].T] for m in range(values.shape[1])]
-    return stack_padded(member_values, rows)
+    member_rows = []
+    for m in range(values.shape[1]):
+        # Transposed from [T, E, ...] to [E, T, ...], so that the mask selects one episode after another.
+        member_values, member_valid = values[:, m].transpose(0, 1), valid[:, m].T
+        member_rows.append(member_values[member_valid])
+    return stack_padded(member_rows, rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
@@ -304,9 +315,11 @@ def pack(trajectory: Trajectory) -> Batch:
     counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
     num_chunks = -(-max(counts) // CHUNK)  # rounded up
     rows = num_chunks * CHUNK
-    obs, action = (table(values, trajectory.valid, rows) for values in (trajectory.obs, trajectory.action))
+    obs = table(trajectory.obs, trajectory.valid, rows)
+    action = table(trajectory.action, trajectory.valid, rows)
     mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
-    return Batch(obs, action, torch.zeros_like(mean_weight), torch.zeros_like(mean_weight), mean_weight, counts)
+    zeros = torch.zeros_like(mean_weight)
+    return Batch(obs, action, zeros, zeros, mean_weight, counts)
 
 
 def unpack(values: Tensor, valid: Tensor) -> Tensor:

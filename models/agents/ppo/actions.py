@@ -77,7 +77,8 @@ class Gaussian:
     def clip(self, action: Tensor) -> Tensor:
         """Return ``action [M, E, A]`` in the environment's units, clipped to its bounds. NaN becomes 0."""
         if self.scaled:
-            action = (self.low + self.high) / 2 + (self.high - self.low) / 2 * action
+            middle, half_range = (self.low + self.high) / 2, (self.high - self.low) / 2
+            action = middle + half_range * action
         # Environments accept no NaN, but a diverged member continues to act.
         return action.nan_to_num(0.0).clamp(self.low, self.high)
 

@@ -99,8 +99,6 @@ class Agent(InnerAgent):
         self.loss = torch.full((members,), torch.nan)
         self._raw_action = torch.empty(0)  # actions of the current step, before clipping
 
-    # -- acting --------------------------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and update the moments of observations. Return sampled actions for ``obs [M, E, O]``,
@@ -131,8 +129,6 @@ class Agent(InnerAgent):
         self.rollout.add(**observations, action=raw_action, **numbers)
         self.episodes += done.sum(1)
 
-    # -- learning ------------------------------------------------------------------------------------------------------
-
     def learn(self) -> Tensor:
         """Make all passes over the rollout if the current step completed it. Return the loss ``[M]`` of the latest
         rollout, NaN before the first. With ``target_kl``, the updates of a member end before the first minibatch with a
@@ -142,8 +138,8 @@ class Agent(InnerAgent):
         config, batch = self.config, self.rollout_batch()
         active = torch.ones(self.members, dtype=torch.bool)
         for _ in range(config.ppo_epochs):
-            # For each minibatch: its statistics {name: [M]}, and the members that computed them, [M] bool.
-            statistics, evaluated = [], []
+            statistics: list[dict[str, Tensor]] = []  # of each minibatch, {name: [M]}
+            evaluated: list[Tensor] = []  # for each minibatch, the members that computed its statistics, [M] bool
             # All passes sample permutations, even if no member needs them. So the random numbers of a member do not
             # depend on the other members.
             for minibatch in self._minibatches(batch):
@@ -153,8 +149,9 @@ class Agent(InnerAgent):
                 self._skipped_updates += ~active
             if statistics:
                 self._log_means(statistics, torch.stack(evaluated, 1))
-        policy_loss, value_loss, entropy = (self.logged[name] for name in ("policy_loss", "value_loss", "entropy"))
-        self.loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
+        value_term = config.vf_coef * self.logged["value_loss"]
+        entropy_term = config.ent_coef * self.logged["entropy"]
+        self.loss = self.logged["policy_loss"] + value_term - entropy_term
         return self.loss
 
     @torch.no_grad()
@@ -163,7 +160,7 @@ class Agent(InnerAgent):
         current weights. Also write the explained variance to ``logged``."""
         # [N, M, ...] -> [M, N, ...], N = T E for T steps in E environments
         columns = {name: column.transpose(0, 1).contiguous() for name, column in self.rollout.rows().items()}
-        obs, next_obs, action, reward = (columns[name] for name in ("obs", "next_obs", "action", "reward"))
+        obs, next_obs, action, reward = columns["obs"], columns["next_obs"], columns["action"], columns["reward"]
         if self.curiosity is not None:
             reward = reward + self._novelty(obs, action, next_obs)
         value, log_prob, _ = self.network.evaluate_actions(self.flat_parameters, obs, action)
@@ -212,8 +209,14 @@ class Agent(InnerAgent):
         value_loss = clipped_value_loss(value, batch.returns, batch.value, config.clip_range_vf)
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         is_clipped = (ratio - 1).abs() > config.clip_range
-        terms = (policy_loss, value_loss, entropy, approximate_kl(ratio, log_ratio), is_clipped.float().mean(1))
-        return loss, {name: term.detach() for name, term in zip(STATISTICS, terms, strict=True)}
+        statistics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": approximate_kl(ratio, log_ratio),
+            "clip_fraction": is_clipped.float().mean(1),
+        }
+        return loss, {name: value.detach() for name, value in statistics.items()}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """Yield the minibatches of one pass over the rollout, shuffled for each member separately."""
@@ -221,7 +224,8 @@ class Agent(InnerAgent):
             yield batch
             return
         members = torch.arange(self.members).unsqueeze(1)
-        for rows in self.shuffling.permutations(self.rollout_size).split(self._batch_size(), 1):  # [M, B]
+        order = self.shuffling.permutations(self.rollout_size)
+        for rows in order.split(self._batch_size(), 1):  # [M, B]
             yield Batch(*(tensor[members, rows] for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
@@ -244,8 +248,6 @@ class Agent(InnerAgent):
             action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
             bonuses.append(self.curiosity.rewards(obs, action, next_obs))
         return torch.cat(bonuses, 1)
-
-    # -- counts and rates ----------------------------------------------------------------------------------------------
 
     @property
     def first_update(self) -> int:
@@ -282,7 +284,9 @@ class Agent(InnerAgent):
 
     def lr_factor_at(self, steps: int) -> float:
         """Return the factor on the learning rates for the rollout that begins after ``steps`` steps per environment."""
-        return max(0.0, 1 - steps * self.envs / self.budget) if self.config.anneal_lr else 1.0
+        if not self.config.anneal_lr:
+            return 1.0
+        return max(0.0, 1 - steps * self.envs / self.budget)
 
     def metrics(self) -> dict[str, Tensor]:
         """Return statistics of the latest rollout, ``{tag: [M]}``, NaN before the first. The explained variance is also
@@ -325,7 +329,14 @@ class Agent(InnerAgent):
 
 def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Return name -> shape and dtype of the rollout's columns. A discrete action is one float."""
-    width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
-    shapes: dict[str, tuple[int, ...]] = {"obs": spaces.obs_shape, "next_obs": spaces.obs_shape, "action": (width,)}
-    shapes |= {"reward": (), "discount": (), "done": ()}
-    return {name: (shape, spaces.obs_dtype if "obs" in name else torch.float32) for name, shape in shapes.items()}
+    action_width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
+    obs = (spaces.obs_shape, spaces.obs_dtype)
+    number = ((), torch.float32)
+    return {
+        "obs": obs,
+        "next_obs": obs,
+        "action": ((action_width,), torch.float32),
+        "reward": number,
+        "discount": number,
+        "done": number,
+    }

@@ -14,22 +14,6 @@ from models import compiled as nets
 from models.agents.ppo.actions import Gaussian
 from models.agents.ppo.agent import Agent
 from models.agents.ppo.networks import Play
-from models.compiled import (
-    Bounds,
-    Layers,
-    Net,
-    argmax,
-    backward,
-    clip,
-    clip_action,
-    forward,
-    make_actor_player,
-    make_bounds,
-    make_layers,
-    make_net,
-    nan_to_zero,
-    outputs_row,
-)
 from models.machine import FAST, compiled
 
 Array = np.ndarray[Any, Any]
@@ -47,8 +31,8 @@ class Members(NamedTuple):
     actions, else A.
     """
 
-    actor: Net
-    critic: Net
+    actor: nets.Net
+    critic: nets.Net
     scales_at: int  # position in ``flat_parameters`` of the logarithms of standard deviations
     flat_parameters: Array  # [M, D]
     mean: Array  # [M, D], of `LockstepAdam`
@@ -69,7 +53,7 @@ class Members(NamedTuple):
     obs_size: int
     num_actions: int  # A
     action_size: int  # A for continuous actions, else 0
-    bounds: Bounds
+    bounds: nets.Bounds
     discount_lambda: np.float32  # discount * gae_lambda
     # Settings; -1 takes the place of None.
     discount: np.float32
@@ -88,8 +72,8 @@ class Work(NamedTuple):
 
     scratch: Array  # [2, widest], for `single`
     continuous_action: Array  # [A], after clipping
-    actor: Layers
-    critic: Layers
+    actor: nets.Layers
+    critic: nets.Layers
     value: Array  # [N], like the next four
     next_value: Array
     log_prob: Array
@@ -122,14 +106,14 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     for position, (name, values) in enumerate(agent.logged.items()):  # without ``grad_norm`` if there is no limit
         statistics[:, position] = values
         agent.logged[name] = statistics[:, position]  # shares memory, for the compiled code
-    bounds, adam = make_bounds(agent.spaces.actions), agent.optimizer
+    bounds, adam = nets.make_bounds(agent.spaces.actions), agent.optimizer
     action_size = len(bounds.low)
     return nets.make_record(  # type: ignore[no-any-return]
         Members,
         agent,
         random_numbers,
-        actor=make_net(network.actor),
-        critic=make_net(network.critic, begin=network.actor.size),
+        actor=nets.make_net(network.actor),
+        critic=nets.make_net(network.critic, begin=network.actor.size),
         scales_at=network.actor.size + network.critic.size,
         mean=adam.mean.numpy(),
         square=adam.square.numpy(),
@@ -164,7 +148,7 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 def make_work(agent: Members) -> Work:
     """Allocate the memory in which one thread computes the updates of a member."""
     scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
-    layers = [make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic)]
+    layers = [nets.make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic)]
     rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # the fields from value to returns
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
@@ -179,23 +163,23 @@ def make_player(policy: Play) -> nets.Player | None:
     is_scaled = isinstance(actions, Gaussian) and actions.scaled
     if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
         return None
-    return make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
+    return nets.make_actor_player(network.actor, policy.flat_parameters, network.action_space, squashes=False)
 
 
 def choose(agent, work, m, t, e, obs, state):
     """Sample the action for ``obs [O]`` (`Agent.act`). Return a discrete action. For a continuous action return 0, and
     write it to ``work.continuous_action [A]``, and before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
-    row = outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
+    row = nets.outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
         for i in range(agent.action_size):
             std = np.exp(params[agent.scales_at + i])
             agent.raw_action[m, e, i] = work.scratch[row, i] + std * agent.action[m, t, e, i]
-            work.continuous_action[i] = clip_action(agent.bounds, nan_to_zero(agent.raw_action[m, e, i]), i)
+            work.continuous_action[i] = nets.clip_action(agent.bounds, nets.nan_to_zero(agent.raw_action[m, e, i]), i)
         return 0
     for action in range(agent.num_actions):  # the argmax of logits plus Gumbel noise is a sample of their softmax
         work.scratch[row, action] += agent.action[m, t, e, action]
-    return argmax(work.scratch[row], agent.num_actions)
+    return nets.argmax(work.scratch[row], agent.num_actions)
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
@@ -226,7 +210,7 @@ def _run(agent, net, layers, m, minibatch, count, obs_at):
             layers.acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
         for column in range(count, layers.acts.shape[2]):
             layers.acts[0, i, column] = np.float32(0)
-    forward(net, agent.flat_parameters[m], layers)
+    nets.forward(net, agent.flat_parameters[m], layers)
 
 
 @compiled
@@ -363,7 +347,7 @@ def _policy_loss(agent, work, m, count, row_weight):
         kl_sum += ratio - _ONE - log_ratio  # `approximate_kl`
         num_clipped += np.float32(abs(ratio - _ONE) > agent.clip_range)
         surrogate = ratio * work.minibatch_advantage[column]
-        clipped_surrogate = clip(ratio, low, high) * work.minibatch_advantage[column]
+        clipped_surrogate = nets.clip(ratio, low, high) * work.minibatch_advantage[column]
         is_unclipped = surrogate <= clipped_surrogate
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
@@ -397,7 +381,7 @@ def _value_loss(agent, work, count, row_weight):
         squared_error = error * error
         if agent.clip_range_vf >= 0:
             change, limit = value - work.value[row], agent.clip_range_vf
-            clipped_change = clip(change, -limit, limit)
+            clipped_change = nets.clip(change, -limit, limit)
             clipped_error = work.value[row] + clipped_change - work.returns[row]
             # The larger error counts. The error of the clipped value has no gradient.
             is_unclipped = clipped_change == change or squared_error >= clipped_error * clipped_error
@@ -462,8 +446,8 @@ def improve(agent, work, m, t):
             _run(agent, agent.critic, work.critic, m, work.minibatch, count, 0)
             _write_minibatch_advantages(agent, work, count)
             loss += _policy_loss(agent, work, m, count, row_weight) + _value_loss(agent, work, count, row_weight)
-            backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
-            backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
+            nets.backward(agent.actor, params, work.actor, work.grad, need_grad=True, need_input_grad=False)
+            nets.backward(agent.critic, params, work.critic, work.grad, need_grad=True, need_input_grad=False)
             # Parameters that are not trained have no gradient. It is reset for each minibatch, because clipping
             # multiplies it by NaN once the member has diverged.
             for i in range(agent.scales_at + agent.action_size, len(work.grad)):

@@ -59,25 +59,31 @@ class ActorCritic:
         self.actor = MLP([inputs, *hidden, self.actions.num_outputs], config.activation, layer=layer)
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
-        networks = self.actor.size, self.critic.size
-        self.part_sizes = [*networks, self.actions.num_log_std, num_trunk, num_moments, num_moments]
+        num_log_std = self.actions.num_log_std
+        self.part_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
         self.padding = -sum(self.part_sizes) % BLOCK
 
     def initial(self, streams: Streams) -> Tensor:
         """Sample initial parameters ``[M, D]`` from each member's stream."""
-        weights = []
-        for network, gain in ((self.actor, POLICY_GAIN), (self.critic, VALUE_GAIN)):
-            flat = network.initial(streams)
-            if self.orthogonal:
-                output_weight, _ = network.layers(flat)[network.depth - 1]  # a view, so ``flat`` changes with it
-                output_weight.mul_(gain / RELU_GAIN)  # `Orthogonal` has the gain RELU_GAIN
-            weights.append(flat)
+        actor = self._initial_network(self.actor, POLICY_GAIN, streams)
+        critic = self._initial_network(self.critic, VALUE_GAIN, streams)
+        trunk, _ = self._make_trunk(streams)
+        trunk_weights = [param.detach() for param in trunk.parameters()]
+        members = len(streams)
+        log_std = self.actions.initial_log_std().expand(members, -1)
         *_, num_means, num_scales = self.part_sizes
-        means, scales, padding = torch.zeros(num_means), torch.ones(num_scales), torch.zeros(self.padding)
-        weights.append(self.actions.initial_log_std().expand(len(streams), -1))
-        initial_trunk, _ = self._make_trunk(streams)
-        weights += [param.detach() for param in initial_trunk.parameters()]
-        return torch.cat([*weights, torch.cat([means, scales, padding]).expand(len(streams), -1)], 1)
+        means, scales = torch.zeros(members, num_means), torch.ones(members, num_scales)
+        padding = torch.zeros(members, self.padding)
+        return torch.cat([actor, critic, log_std, *trunk_weights, means, scales, padding], 1)
+
+    def _initial_network(self, network: MLP, gain: float, streams: Streams) -> Tensor:
+        """Sample initial weights of the policy or value network, ``[M, size]``. If ``orthogonal`` is on, the weight of
+        the last layer has this ``gain``."""
+        flat = network.initial(streams)
+        if self.orthogonal:
+            output_weight, _ = network.layers(flat)[network.depth - 1]  # a view, so ``flat`` changes with it
+            output_weight.mul_(gain / RELU_GAIN)  # `Orthogonal` has the gain RELU_GAIN
+        return flat
 
     def parts(self, flat: Tensor) -> Parts:
         """Split parameters ``[M, D]`` into views of the networks' weights and other parts."""
@@ -92,7 +98,8 @@ class ActorCritic:
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
         """Sample actions for normalised ``obs [M, E, O]`` by ``noise [M, E, A]``, before clipping to the bounds."""
         parts = self.parts(flat)
-        return self.actions.sample(self.actor(parts.actor, self.features(parts, obs)), parts.log_std, noise)
+        outputs = self.actor(parts.actor, self.features(parts, obs))
+        return self.actions.sample(outputs, parts.log_std, noise)
 
     def value(self, flat: Tensor, obs: Tensor) -> Tensor:
         """Return the critic's values of normalised observations, ``[M, B, O] -> [M, B]``."""
@@ -123,10 +130,13 @@ class Play(Policy):
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
         """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
-        actions, obs = self.network.actions, self.parts.normalised(obs)
+        actions = self.network.actions
+        normalised_obs = self.parts.normalised(obs)
         if self.streams is None:
-            features = self.network.features(self.parts, obs)
-            return actions.clip(actions.best(self.network.actor(self.parts.actor, features)))
+            features = self.network.features(self.parts, normalised_obs)
+            outputs = self.network.actor(self.parts.actor, features)
+            return actions.clip(actions.best(outputs))
         if self.noise is None:
             self.noise = noise_of(actions, self.streams, obs.shape[1])
-        return actions.clip(self.network.sample(self.flat_parameters, obs, self.noise.next()["action"]))
+        noise = self.noise.next()["action"]
+        return actions.clip(self.network.sample(self.flat_parameters, normalised_obs, noise))

@@ -46,8 +46,9 @@ class Agent(TwinCriticAgent):
     def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of a step, for `NoiseBlocks`: the base class's and, with the shape of ``next``,
         normal numbers ``now`` for the actor's actions in the minibatch."""
-        uniform_draw, (normal, normal_shapes) = super()._noise_draws()
-        return [uniform_draw, (normal, {**normal_shapes, "now": normal_shapes["next"]})]
+        uniform_draw, normal_draw = super()._noise_draws()
+        _, shapes = normal_draw
+        return [uniform_draw, (Streams.normal, {**shapes, "now": shapes["next"]})]
 
     def alpha(self) -> Tensor:
         """Return the temperature alpha, the reward per nat of entropy, ``[M, 1]``."""

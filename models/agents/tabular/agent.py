@@ -5,6 +5,7 @@ has the table of action values of a member in one row.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from models.epsilon import EpsilonGreedy
 from models.spaces import Discrete, Spaces
 from models.state import require
 from models.streams import Draw, NoiseBlocks, Streams, integers_below, lockstep_streams
-from models.varied import with_varied_values
+from models.varied import uniform_numbers
 
 _BLOCK = 512  # steps per block of random numbers, because a call takes as long as a hundred numbers
 
@@ -26,7 +27,11 @@ def sample_config(config: Config, seed: int) -> Config:
 
     Source: Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world.
     """
-    return with_varied_values(config, seed, lambda u: {"lr": 0.1 + 0.9 * u[0], "discount": 0.1 + 0.9 * u[1]})
+    if not config.vary_hp:
+        return config
+    lr_number, discount_number, *_ = uniform_numbers(seed)
+    samples: dict[str, Any] = {"lr": 0.1 + 0.9 * lr_number, "discount": 0.1 + 0.9 * discount_number}
+    return replace(config, **{name: samples[name] for name in config.vary})
 
 
 def table_rows(flat_parameters: Tensor, obs: Tensor) -> Tensor:
@@ -76,17 +81,24 @@ class Agent(EpsilonGreedy, InnerAgent):
         self.visits = torch.zeros(shape, dtype=torch.int64) if config.count_bonus else None
         # Next actions [M, E] that the latest update has chosen; A, the number of actions, if none is chosen.
         self.planned = torch.full((len(seeds), self.envs), self.num_actions) if config.backup == "executed" else None
-        # SARSA also needs random numbers for the next action.
-        prefixes = ("", "next ") if config.backup != "max" else ("",)
-        draws: list[Draw] = [
-            (Streams.uniform, {f"{prefix}explore": (self.envs,) for prefix in prefixes}),
-            (integers_below(self.num_actions), {f"{prefix}action": (self.envs,) for prefix in prefixes}),
-        ]
-        if config.random_ties:
-            draws.append((Streams.uniform, {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}))
-        self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration"), draws, steps=_BLOCK)
+        self.noise = NoiseBlocks(lockstep_streams(seeds, "exploration"), self._noise_draws(), steps=_BLOCK)
         # The current step: indices of Q(s, a) in the table, next obs, rewards, discounts, done; [M, E, ...] each.
         self._transition: tuple[Tensor, ...] = ()
+
+    def _noise_draws(self) -> list[Draw]:
+        """Return the random numbers of a step, for `NoiseBlocks`: for epsilon-greedy actions and, in SARSA, also for
+        the next actions (with "next " before their names)."""
+        prefixes = ("",) if self.config.backup == "max" else ("", "next ")
+        explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
+        action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
+        tie_shapes = {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}
+        draws: list[Draw] = [
+            (Streams.uniform, explore_shapes),
+            (integers_below(self.num_actions), action_shapes),
+        ]
+        if self.config.random_ties:
+            draws.append((Streams.uniform, tie_shapes))
+        return draws
 
     def act(self, obs: Tensor) -> Tensor:
         """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``. They
@@ -134,7 +146,7 @@ class Agent(EpsilonGreedy, InnerAgent):
     def _update(self, env: int) -> Tensor:
         """Update one value of each member, ``Q(s, a)`` of the step of environment ``env``. Return squared TD errors
         ``[M]`` before the update, NaN until a member learns."""
-        only_env = slice(env, env + 1)
+        only_env = slice(env, env + 1)  # keeps the axis of environments, which then has length 1
         entry, next_obs, reward, discount, done = (tensor[:, only_env] for tensor in self._transition)
         next_values = self.values(next_obs)  # [M, 1, A]
         if self.config.backup == "max":
@@ -147,9 +159,9 @@ class Agent(EpsilonGreedy, InnerAgent):
         next_q = next_values.gather(2, next_action.unsqueeze(2)).squeeze(2)  # [M, 1]
         old_q = self.flat_parameters.gather(1, entry)
         td_error = discount * self.discount.unsqueeze(1) * next_q + reward - old_q
+        new_q = td_error * self.lr.unsqueeze(1) + old_q
         learning = self.learning().unsqueeze(1)
-        new_q = torch.where(learning, td_error * self.lr.unsqueeze(1) + old_q, old_q)
-        self.flat_parameters.scatter_(1, entry, new_q)
+        self.flat_parameters.scatter_(1, entry, torch.where(learning, new_q, old_q))
         return td_error.square().masked_fill(~learning, torch.nan).squeeze(1)
 
     def values(self, obs: Tensor) -> Tensor:
@@ -174,8 +186,8 @@ class Agent(EpsilonGreedy, InnerAgent):
         """Restore the state. Raises StateError if it does not fit, or if an action in ``planned`` does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
-            max_action, none_planned = int(self.planned.max()), self.num_actions
-            require(max_action <= none_planned, "planned", f"has action {max_action}", f"up to {none_planned}")
+            largest = int(self.planned.max())  # the number of actions means that none is planned
+            require(largest <= self.num_actions, "planned", f"has action {largest}", f"up to {self.num_actions}")
 
 
 class Greedy(Policy):

@@ -46,7 +46,8 @@ class Agent(TwinCriticAgent):
     def _target_noise(self, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return clipped noise on the target action, ``[M, B, A]``, from the normal numbers ``next [M, A, B]``."""
         max_noise = self.config.policy_std_clip
-        return (random_numbers["next"].transpose(1, 2) * self.config.policy_std).clamp(-max_noise, max_noise)
+        noise = random_numbers["next"].transpose(1, 2) * self.config.policy_std
+        return noise.clamp(-max_noise, max_noise)
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
         """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all). Only
@@ -56,16 +57,17 @@ class Agent(TwinCriticAgent):
             is_due = is_due & learning
         if not is_due.any():
             return
-        active = None if is_due.all() else is_due  # None: all members
+        updated_members = None if is_due.all() else is_due  # None: all members
         self.optimizer.zero_grad()
         self.actor_loss(obs, random_numbers).sum().backward()
-        self.optimizer.step(active)
-        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, active)
-        self.critics.update_targets(self.config.tau, active)
+        self.optimizer.step(updated_members)
+        polyak_update(self.target_parameters, self.flat_parameters, self.config.tau, updated_members)
+        self.critics.update_targets(self.config.tau, updated_members)
 
     def actor_loss(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return ``-mean Q_1(s, pi(s))`` over ``obs [M, B, O]``, ``[M]``. Q_1 is the first critic, pi the actor."""
-        return -self.critics.first_values(obs, self._action(obs, random_numbers)).mean(1)
+        action = self._action(obs, random_numbers)
+        return -self.critics.first_values(obs, action).mean(1)
 
     def _action(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the actor's action vectors, ``obs [M, B, O] -> [M, B, A]``. ``random_numbers`` are for subclasses."""

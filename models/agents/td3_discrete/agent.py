@@ -41,8 +41,12 @@ class Agent(td3.Agent):
     def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of TD3 and Gumbel noise for logits: ``act_gumbel`` for the action and, for each
         update, ``next_gumbel`` for the target actions and ``gumbel`` for the actions of the actor."""
-        acting, updating = (self.action_size, self.envs), (self.updates_per_step, self.action_size, self.batch)
-        gumbel_shapes = {"act_gumbel": acting, "next_gumbel": updating, "gumbel": updating}
+        update_shape = (self.updates_per_step, self.action_size, self.batch)
+        gumbel_shapes = {
+            "act_gumbel": (self.action_size, self.envs),
+            "next_gumbel": update_shape,
+            "gumbel": update_shape,
+        }
         return [*super()._noise_draws(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:
@@ -84,7 +88,8 @@ class Agent(td3.Agent):
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])
-        return self._explore(outputs, {"act_gumbel": gumbel, "explore": streams.normal(*outputs.shape[1:])})
+        normal = streams.normal(*outputs.shape[1:])
+        return self._explore(outputs, {"act_gumbel": gumbel, "explore": normal})
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return the target actor's action vectors with clipped noise, ``[M, B, A]``, from its logits ``outputs``."""

@@ -187,9 +187,9 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
         raise choice_error("preset", preset, PRESETS)
     game = game.partition(",")[0]  # without parameters
     tuned_game = "cartpole-200" if game == "cartpole" else game  # the tables have one entry for both
-    game_defaults = _BY_GAME.get((preset, tuned_game))
-    if game_defaults is None:
-        game_defaults = _BY_GAME.get(("recipe", tuned_game), {}) if preset == "cheap" else {}
+    game_defaults = _BY_GAME.get((preset, tuned_game), {})
+    if preset == "cheap" and not game_defaults:
+        game_defaults = _BY_GAME.get(("recipe", tuned_game), {})
     mode_number = int(mode) if str(mode).isdecimal() else 0  # the mode may be a name
     mode_defaults = _BY_MODE.get((preset, tuned_game, mode_number), {})
     presets = {"paper": _PAPER, "teacher": _TEACHER}

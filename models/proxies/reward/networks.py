@@ -152,4 +152,6 @@ class Phi:
         """Multiply the ``outputs [M, E]`` of the network by the output scale. If ``rn_output`` is symexp, then apply
         this function, sign(y) (exp |y| - 1), with |y| at most ``MOST_EXPONENT``."""
         scaled = outputs * self._scale
-        return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign() if self.uses_symexp else scaled
+        if not self.uses_symexp:
+            return scaled
+        return scaled.abs().clamp(max=MOST_EXPONENT).expm1() * scaled.sign()

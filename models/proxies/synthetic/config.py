@@ -387,7 +387,8 @@ def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
     """Return the proxy and the preset in the user's ``values``, or else the defaults of ``game``. If the game's default
     proxy does not fit the user's preset, or its default preset the user's proxy, use the default of all games."""
     proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
-    if (values.get("preset", preset), proxy) not in _PRESETS:
+    chosen_preset = values.get("preset", preset)
+    if (chosen_preset, proxy) not in _PRESETS:
         proxy = Config.proxy
     proxy = values.get("proxy", proxy)
     if (preset, proxy) not in _PRESETS:
@@ -401,10 +402,10 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
         raise choice_error("proxy", proxy, PROXIES)
     if (preset, proxy) not in _PRESETS:
         allowed = [name for name, kind in _PRESETS if kind == proxy]
-        other_proxy = next((kind for name, kind in _PRESETS if name == preset), None)
-        if other_proxy is None:
+        other_proxies = [kind for name, kind in _PRESETS if name == preset]
+        if not other_proxies:
             raise choice_error("preset", preset, allowed, f" for a {proxy}")
-        line = f"preset is {preset!r}, which is for a {other_proxy}; did you mean '--proxy {other_proxy}'?"
+        line = f"preset is {preset!r}, which is for a {other_proxies[0]}; did you mean '--proxy {other_proxies[0]}'?"
         raise SettingError(f"{line} Allowed for a {proxy}: {', '.join(allowed)}", "preset")
     if preset == "broad" and "PPO" not in agents:
         raise choice_error("agent", ",".join(agents), ["PPO", "PPO,DDQN"], " with preset broad")
@@ -423,7 +424,8 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
             changes = changes | _CELL_AGENTS.get(agent, {})
         if is_clone and not {"TD3", "DDPG", "SAC"}.isdisjoint(agents):
             changes = changes | _CONTINUOUS_AGENTS.get(agent, {})
-        defaults |= {prefix + name: value for name, value in (_AGENTS.get(agent, {}) | changes).items()}
+        settings = _AGENTS.get(agent, {}) | changes
+        defaults |= {prefix + name: value for name, value in settings.items()}
     return defaults
 
 
@@ -480,10 +482,12 @@ def advice(config: Config) -> str:
     """Return the settings to try after a search with these settings that failed."""
     if config.preset == "two_stage":
         return "another --seed or more --generations"
-    start = "" if config.start_from is None else " with the same --start_from"
-    usual = Config.generations or 0
-    is_short = (config.generations or usual) < usual
-    return f"{'more --generations or ' if is_short else ''}--proxy bandit --preset two_stage{start}"
+    flags = "--proxy bandit --preset two_stage"
+    if config.start_from is not None:
+        flags += " with the same --start_from"
+    usual_generations = Config.generations or 0
+    is_short = config.generations is not None and config.generations < usual_generations
+    return f"more --generations or {flags}" if is_short else flags
 
 
 FAMILY = Family(

@@ -51,8 +51,9 @@ class Networks:
         self.action_size = spaces.action_size
         bandit, size = config.proxy == "bandit", self.state_size
         self.has_target = bandit and config.reward_form != FREE
+        has_table = bandit and config.first_states == "table"
         # Number of rows of the table of initial states; 0 without a table.
-        self.num_table_rows = (config.pairs or config.table_size) if bandit and config.first_states == "table" else 0
+        self.num_table_rows = (config.pairs or config.table_size) if has_table else 0
         # Whether agents in training observe scaled states.
         self.scales_obs = self.has_target and self.num_table_rows > 0 and config.scale_obs
         self.has_cells = bandit and config.first_states == "cells"  # whether the initial state is a random cell
@@ -199,7 +200,8 @@ class Program:
         """Join ``networks`` of two layers with the same inputs and width to one wide network. Weights are ``[M, out,
         in]`` and biases ``[M, out, 1]``. The wide network has the outputs of all networks, one after the other, so its
         last weight is block-diagonal."""
-        first_layers, last_layers = zip(*networks, strict=True)
+        first_layers = [first_layer for first_layer, _ in networks]
+        last_layers = [last_layer for _, last_layer in networks]
         # Joined along the outputs. With the transposes, outputs are the last axis in the memory of the result.
         first_weight = torch.cat([weight.transpose(1, 2) for weight, _ in first_layers], 2).transpose(1, 2)
         first_bias = torch.cat([bias for _, bias in first_layers], 1)
@@ -248,7 +250,8 @@ class Program:
             difference = (taken_action == all_actions).float() - (target_action == all_actions).float()
         else:
             middle, half = self.bounds
-            difference = ((action - middle) / half).clamp(-1, 1).transpose(1, 2) - outputs.clamp(-1, 1)
+            scaled_action = ((action - middle) / half).clamp(-1, 1)
+            difference = scaled_action.transpose(1, 2) - outputs.clamp(-1, 1)
         reward: Tensor = self.form(difference, 1)  # 1 is the axis of actions
         return reward
 
@@ -266,7 +269,8 @@ class Program:
         if self.bounds is None:
             return outputs.argmax(1)
         middle, half = self.bounds
-        return middle + half * outputs.nan_to_num(0.0).clamp(-1, 1).transpose(1, 2)
+        scaled_action = outputs.nan_to_num(0.0).clamp(-1, 1)
+        return middle + half * scaled_action.transpose(1, 2)
 
     def table_rows(self, numbers: Tensor) -> Tensor:
         """Sample initial states ``[..., M, E, S]`` from the table of each member, by uniform ``numbers [..., M, E]`` in
