@@ -25,9 +25,10 @@ class Config:
 
     preset: str = setting(
         "published",
-        "published: the values of the papers and the public code; ranks: UDRL with ranks as commands; "
-        "obedient: ranks, low ones too, so that the agent obtains commanded returns",
-        choices=("published", "ranks", "obedient"),
+        "published: the values of the papers and the public code; ranks: UDRL or RCP-R with ranks as commands; "
+        "obedient: UDRL with ranks, low ones too, so that the agent obtains commanded returns; averaged: RCP-A that "
+        "acts with averaged weights",
+        choices=("published", "ranks", "obedient", "averaged"),
         chooses=True,
     )
 
@@ -240,6 +241,17 @@ _RANKS = {
     "val_func_update_interval": 1,
 }
 
+# RCP-R learns from fewer, larger batches than in its published form, because the quantile network needs as many.
+_RCP_R_RANKS = {
+    "desire_rtg": False,
+    "desire_rank": True,
+    "average_decay": 0.99,
+    "value_hidden_sizes": (64, 64),
+    "val_func_update_interval": 1,
+    "num_grad_steps": 100,
+    "batch_size": 768,
+}
+
 _OBEDIENT = _RANKS | {
     "rank_low_share": 0.25,
     "quantile_levels": (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
@@ -303,7 +315,11 @@ def ineffective(config: Config) -> dict[str, str]:
 FAMILY = Family(
     config=Config,
     implementations={"UDRL": {}, "RCP-R": _RCP, "RCP-A": _RCP_A},
-    presets={"ranks": {"UDRL": _RANKS}, "obedient": {"UDRL": _OBEDIENT}},
+    presets={
+        "ranks": {"UDRL": _RANKS, "RCP-R": _RCP_R_RANKS},
+        "obedient": {"UDRL": _OBEDIENT},
+        "averaged": {"RCP-A": {"average_decay": 0.99}},
+    },
     learns_from="episodes",
     environment_presets={
         ("UDRL", "lunarlander"): {"reward_scale": 0.025, "horizon_scale": 0.01},
