@@ -23,7 +23,7 @@ FLAGS = """
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
 --preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
---implementation RCP-R --preset ranks -> preset is 'ranks'; allowed for RCP-R: published
+--implementation RCP-A --preset ranks -> preset is 'ranks'; allowed for RCP-A: published, averaged
 train -> 'train' is not a flag; flags start with --
 --epochs 3 -seed=3 -> epochs is '3 -seed=3'; allowed: one value
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
