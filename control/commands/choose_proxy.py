@@ -6,7 +6,6 @@ the best fitness. Their fitness is a selected maximum, so it is too high. Theref
 new agents, which choose one mean, the winner. Its score is from a held-out evaluation with further agents.
 """
 
-import contextlib
 import dataclasses
 import importlib
 import json
@@ -131,8 +130,10 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     seeds = module.seeds_of("report", module.config.report_agents)
-    text = f"held-out evaluation of the winner with {len(seeds)} fresh agents" if verbose else ""
-    with _progress_with_estimate(module, text, len(seeds)) as watch:
+    estimate = time_in_words(module.seconds_of(len(seeds)))
+    if verbose:
+        print_wrapped(f"held-out evaluation of the winner with {len(seeds)} fresh agents (about {estimate})")
+    with progress("agents trained and tested", verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_kinds > 1:
@@ -248,11 +249,14 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    text = f"second test of the {len(entries)} best networks, {count} new agents each" if verbose else ""
+    estimate = time_in_words(module.seconds_of(len(entries) * count, module.config.retest_drawn))
+    if verbose:
+        text = f"second test of the {len(entries)} best networks, {count} new agents each"
+        print_wrapped(f"{text} (about {estimate})")
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
-    with _progress_with_estimate(module, text, len(entries) * count, module.config.retest_drawn) as watch:
-        scores, agent_counts = test(module, means, count, watch)
+    with progress("agents trained and tested", verbose) as watch:
+        scores, agent_counts = test(module, means, watch)
     rows: list[dict[str, Any]] = []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
         rows.append({"generation": generation, "in_search": fitness, "again": score, "agents": num_agents})
@@ -262,11 +266,12 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
     return generation, winner, rows
 
 
-def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``count`` fresh agents on each of ``means [N, D]``. Return the fraction ``[N]`` of agents that solve all
-    tests in the second half of their training, and the number of agents of each mean, always ``count``. To break ties,
+def _solved_fractions(module: ProxyModule, means: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
+    """Train ``retest_agents`` agents on each of ``means [N, D]``. Return the fraction ``[N]`` of agents that solve all
+    tests in the second half of their training, and the number of agents of each mean, ``retest_agents``. To break ties,
     a higher mean return in the tests adds less than one agent to a fraction."""
     assert module.config.solved_reward is not None
+    count = module.config.retest_agents
     seeds = module.seeds_of("second test", count)
     outcome = _train_and_test(module, means, seeds, watch, module.config.retest_drawn)
     shape = (len(means), count)  # outcomes have one row for each agent of each mean
@@ -277,10 +282,11 @@ def _solved_fractions(module: ProxyModule, means: Tensor, count: int, watch: Wat
     return scores, [count] * len(means)
 
 
-def _mean_returns(module: ProxyModule, means: Tensor, count: int, watch: Watch | None) -> tuple[Tensor, list[int]]:
-    """Train ``count`` fresh agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
-    diverged agents, and the number of agents of each mean. The number is smaller than ``count`` for a mean that could
-    not exceed the first mean even if all further agents reached the environment's largest return."""
+def _mean_returns(module: ProxyModule, means: Tensor, watch: Watch | None) -> tuple[Tensor, list[int]]:
+    """Train ``retest_agents`` agents on each of ``means [N, D]``. Return their mean returns ``[N]``, ``-inf`` with
+    diverged agents, and the number of agents of each mean. There are fewer for a mean that could not exceed the first
+    mean even if all further agents reached the environment's largest return."""
+    count = module.config.retest_agents
     seeds, sample_all = module.seeds_of("second test", count), module.config.retest_drawn
     max_return = spaces_of(module.settings.run.gamename, module.config.test_limit).max_return
     if max_return is None or not module.settings.proxy.compiled:  # one large batch is fastest in torch
@@ -320,19 +326,6 @@ def _train_and_test(
     outcome = module.workers.run(proxies, seeds * len(means), sample_all=sample_all, watch=watch, inner_steps=steps)
     module.count_real_steps(outcome.test_steps)  # not in checkpoints, because a resumed search is evaluated again
     return outcome
-
-
-@contextlib.contextmanager
-def _progress_with_estimate(
-    module: ProxyModule, text: str, agents: int, sample_all: bool = False
-) -> Iterator[Watch | None]:
-    """Context manager that prints ``text`` with the estimated time to train and test ``agents`` agents, and yields a
-    function to show the progress. If ``text`` is empty, prints nothing and yields None. ``sample_all`` is for
-    `ProxyModule.seconds_of`."""
-    if text:
-        print_wrapped(f"{text} (about {time_in_words(module.seconds_of(agents, sample_all))})")
-    with progress("agents trained and tested", bool(text)) as watch:
-        yield watch
 
 
 def print_if(verbose: bool, text: str) -> None:

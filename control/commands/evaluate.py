@@ -490,22 +490,24 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
     content of the file is not checked, so this may raise anything."""
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
-    searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
-    saved_names = names_in(config_classes(searched_agents))  # config class -> field -> its name in ``saved_settings``
-    # The first files also hold the settings of all commands, and settings that no longer exist.
-    unused = {*REMOVED, *settings_of_fresh_agents()}
+    # 1. Settings of the search. The first files also hold settings of all commands, and settings that no longer exist.
+    excluded = {*REMOVED, *settings_of_fresh_agents()}
     for command in COMMANDS.values():
-        unused |= kinds(command).keys()
-    values = {key: value for key, value in saved_settings.items() if key not in unused}
+        excluded |= kinds(command).keys()
+    values = {key: value for key, value in saved_settings.items() if key not in excluded}
+    # 2. Hyperparameters of the agents, under names such as ``lr`` or ``PPO_lr``: config class -> field -> saved name.
+    searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
+    saved_names = names_in(config_classes(searched_agents))
     config_class = family(name).config
     if config_class in saved_names:
         agents_of_family = [agent for agent in searched_agents if family(agent).config is config_class]
-        excluded = set() if agents_of_family == [name] else overridden_names(name)
+        distinguishing = set() if agents_of_family == [name] else overridden_names(name)
         for field, saved_name in saved_names[config_class].items():
-            if saved_name in saved_settings and field not in excluded:
+            if saved_name in saved_settings and field not in distinguishing:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
         values |= _values_for_other_family(proxy, saved_settings, searched_agents[0], name)
+    # 3. The names that decide which settings exist.
     values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)

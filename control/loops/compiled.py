@@ -385,7 +385,8 @@ class CompiledLoop:
         agent: Any = loop.agent
         while count and running.any():
             random_numbers, steps = _take_random_numbers(agent, count, max_joined=_MAX_JOINED_STEPS // agent.members)
-            yield from self._run_block(loop, random_numbers, steps, running, pause)
+            tensors, seeds = _begin_block(loop, steps, running)
+            yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
             count -= steps
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
@@ -404,11 +405,14 @@ class CompiledLoop:
                 watch(steps_done / steps)
             random_numbers, block_steps = _take_random_numbers(agent, steps - steps_done, max_joined)
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
-            for _ in self._run_block(loop, random_numbers, block_steps, all_members, pause=False):
+            tensors, seeds = _begin_block(loop, block_steps, all_members)
+            for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
                 pass  # without `pause` it yields nothing
-            blocks.append({name: self._tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
+            blocks.append(tensors)
             steps_done += block_steps
-        results = {name: torch.cat([block[name] for block in blocks], 1) for name in blocks[0]}  # [M, T, ...]
+        results: dict[str, Tensor] = {}
+        for name in ("done", "ended_returns", "ended_lengths", "losses"):
+            results[name] = torch.cat([block[name] for block in blocks], 1)  # [M, T, ...]
         done = results["done"]
         # After each step: the number of steps in all environments [T], and the number of finished episodes [M, T].
         env_steps = (steps_before + torch.arange(1, steps + 1)) * agent.envs
@@ -423,16 +427,13 @@ class CompiledLoop:
         )
 
     def _run_block(
-        self, loop: StepLoop, random_numbers: dict[str, Tensor], steps: int, running: Tensor, pause: bool
+        self, loop: StepLoop, random_numbers: dict[str, Tensor], tensors: dict[str, Tensor], seeds: Tensor, pause: bool
     ) -> Iterator[Ended]:
-        """Make the T = ``steps`` steps of a block with the ``random_numbers``, ``{name: [M, T, ...]}``, for the members
-        where ``running [M]`` is True. With ``pause``, yield the episodes that ended before their members go on;
-        otherwise yield nothing. Stores the tensors of the block (`_block_tensors`) in ``_tensors``."""
+        """Make the steps of a block, from `_begin_block`, with the ``random_numbers``, ``{name: [M, T, ...]}``. With
+        ``pause``, yield the episodes that ended before their members go on; otherwise yield nothing. Overwrites
+        ``tensors``, and stores the state after the block in the loop."""
         agent: Any = loop.agent
-        if loop.obs is None:
-            loop.obs = loop.start_episodes(None)
-        seeds, starts = loop.take_initial_states(steps)
-        self._tensors = tensors = _block_tensors(agent, steps) | _current_episodes(loop, starts, running)
+        steps, running = seeds.shape[1], tensors["running"]
         block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
         members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
         tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
@@ -487,6 +488,15 @@ def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tup
     random_numbers = agent.noise.take(max_steps, max_joined)
     first, *_ = random_numbers.values()
     return random_numbers, first.shape[1]
+
+
+def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the tensors of a block of the next T = ``steps`` steps of the members for which ``running [M]`` is True,
+    ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step."""
+    if loop.obs is None:
+        loop.obs = loop.start_episodes(None)
+    seeds, starts = loop.take_initial_states(steps)
+    return {**_block_tensors(loop.agent, steps), **_current_episodes(loop, starts, running)}, seeds
 
 
 def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
