@@ -51,7 +51,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.weights = nn.Parameter(initial)  # in the standardised units of `Fit`; the mean is in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
-        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # per epoch, rounded up
+        self.updates = math.ceil(settings.proxy.fit_updates / settings.proxy.generations)  # per epoch
         self.errors: dict[str, float] = {}  # the mean's errors on held-out transitions
 
     @property
@@ -92,7 +92,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.gradient_steps += self.updates
         self.env_steps = self.env_steps + self.updates * config.fit_batch
         rate = self.updates * config.fit_batch / (time.perf_counter() - start)
-        self.row = dict(zip(MODEL_LOSSES, (sums / self.updates).split(1), strict=True))
+        mean_losses = sums / self.updates
+        self.row = dict(zip(MODEL_LOSSES, mean_losses.split(1), strict=True))  # [1] each
         self.row |= {SPEED: torch.tensor([rate]), LEARNING_RATE: torch.tensor(schedule.get_last_lr())}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -146,26 +147,27 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
-    steps = -(-config.transitions // _NUM_AGENTS)  # of each agent, rounded up
+    steps = math.ceil(config.transitions / _NUM_AGENTS)  # of each agent
     # Each agent makes exactly so many steps, without tests in between.
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
     agent_config = loop.agent_config
-    random_episodes = agent_config.init_episodes if config.transitions_from == "agents" else 10**9  # all
     buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)  # holds all steps
-    loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size, init_episodes=random_episodes)
+    loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size)
+    if config.transitions_from == "random":
+        loop.agent_config = dataclasses.replace(loop.agent_config, init_episodes=10**9)  # all episodes
     seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
-    parts = []
+    transitions: list[Transitions] = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):  # indices of agents that one program can train
         step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
         loop.train_to_end(step_loop)
-        parts.append(_transitions_of(step_loop.agent))
-    transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
-    return transitions.at(torch.arange(config.transitions))
+        transitions.append(_replayed_transitions(step_loop.agent))
+    columns = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
+    return Transitions(*columns).at(torch.arange(config.transitions))
 
 
-def _transitions_of(agent: Any) -> list[Tensor]:
-    """Return the fields of `Transitions`, ``[M E T, ...]``, from the replay buffer of M agents with E environments."""
+def _replayed_transitions(agent: Any) -> Transitions:
+    """Return the transitions ``[M E T, ...]`` in the replay buffer of M agents with E environments."""
     rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
     discrete = isinstance(agent.spaces.actions, Discrete)
     if "pair" in rows:
@@ -180,4 +182,4 @@ def _transitions_of(agent: Any) -> list[Tensor]:
         column = rows[name].unflatten(0, (-1, agent.envs))  # [T, E, M, ...]
         # One environment after another, so that the steps of an episode are adjacent.
         columns.append(column.transpose(0, 2).flatten(0, 2))  # [M E T, ...]
-    return columns
+    return Transitions(*columns)
