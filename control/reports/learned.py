@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from control.reports.figures import COLOURS, GREY, WIDTH, FigureStyle, figure_panels, rows, set_row_labels, with_svg
 from control.reports.page import render
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, rows, set_row_labels, sheet, stored_look
 from control.reports.tables import number_text
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
@@ -27,7 +27,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
     figure = None
     if "exam" in results:
-        _draw(folder / FIGURE, results, stored_look())
+        _draw(folder / FIGURE, results, with_svg())
         figure = (folder / FIGURE).with_suffix(".svg")
     page = render(
         "learned.html.j2",
@@ -69,7 +69,7 @@ def conclusion(results: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
+def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
     the learning curves with both rewards, if the stage `race` has run."""
     probe, exam, race = results["probe"], results["exam"], results.get("race")
@@ -77,7 +77,7 @@ def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
     scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
     scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
     scores |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
-    with sheet(path, rows(2 if race else 1), (WIDTH, 0.8 + 0.28 * len(scores)), look) as axes:
+    with figure_panels(path, rows(2 if race else 1), (WIDTH, 0.8 + 0.28 * len(scores)), style) as axes:
         _draw_scores(axes[0], scores)
         if race:
             _draw_race(axes[1], race)
