@@ -27,7 +27,7 @@ from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, SYNTHETIC_STEPS
 from control.storage import checkpoints
-from control.storage.run_dir import KEYS, MetricsFile, sync_to_disk
+from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
 
 _EPOCH_SECONDS = 1.0  # time that an epoch has after Ctrl-C before it is cut short
@@ -50,7 +50,6 @@ class Progress(Callback):
         self._epoch_lines = Lines()  # without a bar: lines about a long epoch
         self._run_lines = Lines()  # without a bar: times of rows of epochs that the module does not report
         self._table = RowTable()
-        self._no_updates = False  # whether this process has finished epochs, all without an update
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
@@ -65,9 +64,7 @@ class Progress(Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Restart the clock in the first epoch, and let the module report its progress within the epoch."""
         number = trainer.current_epoch + 1
-        is_first = number == module.epochs_before + 1  # of this process
-        self._no_updates = not is_first and module.gradient_steps == 0
-        if is_first:  # do not count the time before the first epoch
+        if number == module.epochs_before + 1:  # the first of this process: do not count the time before it
             self._restart_estimate(module.finished_fraction(), time.perf_counter())
         self._epoch_lines.begin()
         module.watch = lambda fraction: self._show(module, fraction, number)
@@ -98,8 +95,6 @@ class Progress(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
-        if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
-            self._restart_estimate(self._fractions[-1], self._times[-1])
         self._fractions.append(module.finished_fraction())
         self._times.append(time.perf_counter())
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
@@ -166,8 +161,9 @@ class RunLog(Callback):
         env_steps = module.env_steps.tolist()
         self.metrics = MetricsFile(run_dir / "metrics.csv")
         if module.epoch:  # the run resumes
-            keys = [(module.epoch, steps, seed) for steps, seed in zip(env_steps, self.seeds, strict=True)]
-            self.metrics.resume_after([dict(zip(KEYS, values, strict=True)) for values in keys])
+            pairs = zip(env_steps, self.seeds, strict=True)
+            keys = [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
+            self.metrics.resume_after(keys)
         self.boards: list[Board] = []  # one for each member
         if tensorboard:
             for folder, seed, steps in zip(member_folders(run_dir, self.seeds), self.seeds, env_steps, strict=True):

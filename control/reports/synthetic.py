@@ -260,7 +260,7 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
         for column, name in enumerate(names_of(proxy.game, states.shape[1])):
             edges, means = in_bins(reward, states[:, column])
             panels.append(_RewardPanel(name, action_label, actions, edges, means))
-    strongest = sorted(panels, key=lambda panel: panel.effect, reverse=True)[:_MAX_PANELS]
+    strongest = sorted(panels, key=_RewardPanel.effect, reverse=True)[:_MAX_PANELS]
     shown_panels = [panel for panel in panels if panel in strongest]  # in the order of coordinates and numbers
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on"
@@ -269,17 +269,14 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     title = f"what the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
         for axis, panel in zip(axes, shown_panels, strict=True):
-            if is_discrete:
-                panel.draw_lines(axis)
-            else:
-                panel.draw_image(axis)
+            panel.draw(axis, as_lines=is_discrete)
     return path
 
 
 @dataclasses.dataclass(eq=False)
 class _RewardPanel:
-    """Mean rewards ``means [K, bins]`` of K ``actions [K]`` in bins of the number ``name`` of the state, whose
-    ``edges`` are ``[bins + 1]``."""
+    """Mean rewards ``means [K, bins]`` of K ``actions`` in bins of the number ``name`` of the state, with the ``edges
+    [bins + 1]``."""
 
     name: str
     action_label: str
@@ -287,23 +284,21 @@ class _RewardPanel:
     edges: Tensor
     means: Tensor
 
-    @property
     def effect(self) -> float:
-        """How much the number matters for the choice of the action: the standard deviation over bins of the rise of the
-        reward from the first action to the last."""
+        """Return how much the number matters for the choice of the action: the standard deviation over bins of the rise
+        of the reward from the first action to the last."""
         is_filled = self.means.isfinite().all(0)
         rise = (self.means[-1] - self.means[0])[is_filled]
         return float(rise.std()) if len(rise) > 1 else 0.0
 
-    def draw_lines(self, axis: Any) -> None:
-        """Draw a line for each action."""
-        middles = (self.edges[1:] + self.edges[:-1]) / 2
-        for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
-            axis.plot(middles, rewards, label=f"action {action}")
-        axis.set(xlabel=self.name, ylabel="reward")
-
-    def draw_image(self, axis: Any) -> None:
-        """Draw an image with the number as x axis and the action as y axis."""
+    def draw(self, axis: Any, as_lines: bool) -> None:
+        """Draw a line for each action, or an image with the number as x axis and the action as y axis."""
+        if as_lines:
+            middles = (self.edges[1:] + self.edges[:-1]) / 2
+            for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
+                axis.plot(middles, rewards, label=f"action {action}")
+            axis.set(xlabel=self.name, ylabel="reward")
+            return
         extent = (float(self.edges[0]), float(self.edges[-1]), float(self.actions[0]), float(self.actions[-1]))
         image = axis.imshow(self.means, origin="lower", extent=extent, aspect="auto")
         axis.set(xlabel=self.name, ylabel=self.action_label)
