@@ -128,8 +128,8 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean by the fitness of the generation, or restart after `RESTART_EVERY` flat generations. Raises
-        UserError after `FLAT_LIMIT` flat generations, or if the mean is not finite."""
+        """Move the mean by the fitness of the generation. After `RESTART_EVERY` flat generations, in which all proxies
+        had the same fitness, restart instead. Raises UserError after `FLAT_LIMIT`, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1

@@ -393,8 +393,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 
 def _check_agent_counts(settings: Settings) -> None:
-    """Raise SettingError unless ``agents_per_proxy`` and ``second_agents`` are multiples of the number of
-    implementations that take turns, if these alternate among the agents of each proxy."""
+    """Raise SettingError if several implementations of agents alternate on each proxy, but the number of agents of a
+    proxy (``agents_per_proxy`` or ``second_agents``) is no multiple of the number of implementations."""
     search, agent = settings.proxy, settings.run.agent
     num_kinds = len(parse_agents(agent))
     if search.common_random_numbers and search.agents_take_turns == "seeds":

@@ -97,17 +97,17 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.row |= {SPEED: torch.tensor([rate]), LEARNING_RATE: torch.tensor(schedule.get_last_lr())}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Copy the networks with the lowest held-out loss so far into the mean. Set ``errors`` and ``mean_fitness``
-        (minus the sum of the lowest losses), and offer the mean to the archive."""
+        """Copy the weights of each network whose held-out loss is its lowest so far into the mean. Set ``errors`` and
+        ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to the archive."""
         if self.trainer.sanity_checking:
             return
         mean, new_weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
-        new_errors = list(self.fit.errors(new_weights, self.held_out).values())
-        losses = torch.tensor(new_errors[: len(PARTS)])  # the first errors are the networks' losses
-        mean_parts, new_parts = self.networks.split(mean), self.networks.split(new_weights)  # views
-        for name, is_better in zip(PARTS, losses < self.lowest, strict=True):
-            if is_better:
-                mean_parts[name].copy_(new_parts[name])
+        new_errors = self.fit.errors(new_weights, self.held_out)
+        losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])  # by network
+        mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)  # views
+        for name, is_lowest in zip(PARTS, losses < self.lowest, strict=True):
+            if is_lowest:
+                mean_networks[name].copy_(new_networks[name])
         self.lowest.copy_(losses.minimum(self.lowest))
         self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
@@ -119,10 +119,15 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def columns(self) -> dict[str, str]:
         """Return the errors of the mean on held-out transitions (``errors``) as texts: losses, missed and false ends of
         episodes, and the error after a rollout."""
-        state, reward, end, missed, false, rollout_error, _ = self.errors.values()
-        losses = {"state": f"{state:.2g}", "reward": f"{reward:.2g}", "end": f"{end:.2g}"}
-        ends = {"missed": f"{100 * missed:.1f} %", "false": f"{100 * false:.2f} %"}
-        return losses | ends | {"rollout": f"{rollout_error:.2g}"}
+        errors = self.errors
+        return {
+            "state": f"{errors['obs_loss']:.2g}",
+            "reward": f"{errors['reward_loss']:.2g}",
+            "end": f"{errors['termination_loss']:.2g}",
+            "missed": f"{100 * errors['ends_missed']:.1f} %",
+            "false": f"{100 * errors['ends_false']:.2f} %",
+            "rollout": f"{errors['rollout_error']:.2g}",
+        }
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""

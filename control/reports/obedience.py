@@ -183,9 +183,10 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play ``episodes`` episodes under each of the C commanded returns ``commands``. Return the obtained returns
-    ``[M, C, E]``, discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts
-    under all commands. ``fixed_command`` has the other parts of commands, such as a horizon."""
+    """Play ``episodes`` episodes under each of the C commanded returns ``commands``, with actions that are sampled if
+    ``sample``, otherwise greedy. Return the obtained returns ``[M, C, E]``, discounted if commands are discounted.
+    ``seed`` selects the episodes, which have the same starts under all commands. ``fixed_command`` has the other parts
+    of commands, such as a horizon."""
     config: Any = loop.agent.config
     discount = config.return_discount
     returns = []

@@ -252,8 +252,7 @@ class ReportGroup(Group):
     def confirmed_best(self) -> tuple[float, int] | None:
         """``(score, epoch)`` of the agent in best.ckpt. The score is a mean of two evaluations if they vary. None
         without this file, and for searches, several runs, and agents that are chosen by their returns in training."""
-        folder = self.folders[0]
-        file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
+        file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
         if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
             return None
         if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
@@ -408,12 +407,12 @@ def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
 def _agents_iqm(scores: dict[str, Any]) -> tuple[str, str]:
     """Return the interquartile mean in ``scores`` (`RunFolder.scores`) and its interval as texts, such as ``480.1`` and
     ``470.2 to 491.0``. Missing numbers are ``-``."""
-    texts = []
-    for name in ("iqm", "iqm_low", "iqm_high"):
-        number = scores.get(name)
-        texts.append(number_text(number) if isinstance(number, int | float) else "-")
-    iqm, low, high = texts
-    return iqm, "-" if "-" in (low, high) else f"{low} to {high}"
+
+    def text(name: str) -> str:
+        return number_text(scores[name]) if isinstance(scores.get(name), int | float) else "-"
+
+    low, high = text("iqm_low"), text("iqm_high")
+    return text("iqm"), "-" if "-" in (low, high) else f"{low} to {high}"
 
 
 def _page_figures(groups: Sequence[ReportGroup]) -> list[dict[str, Any]]:
