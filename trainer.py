@@ -151,11 +151,11 @@ def _command_function(settings: Settings) -> Callable[[], int]:
     options = settings.subcommand
     command = options.flag if options else ""
     if command == "plot":
+        from control.reports.figures import style_of
         from control.reports.plot import plot
-        from control.reports.sheets import look_of
 
         figure = Path(options.plot_out) if options.plot_out else None
-        return functools.partial(plot, [*map(Path, options.plot)], figure, look_of(settings.run))
+        return functools.partial(plot, [*map(Path, options.plot)], figure, style_of(settings.run))
     if command == "report":
         from control.reports.page import report
 

@@ -65,7 +65,7 @@ html_theme_options = {
     "source_directory": "",
 }
 
-FIGURE_WIDTH = 1400  # pixels of PNGs by `control.reports.sheets`
+FIGURE_WIDTH = 1400  # pixels of PNGs by `control.reports.figures`
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")

@@ -12,8 +12,8 @@ import yaml
 
 from control.cli.errors import show, user_messages
 from control.cli.settings import from_dict
+from control.reports.figures import DEFAULT_STYLE, FORMATS, THEMES, FigureStyle, check_writable, figure_file
 from control.reports.runs import Run, find_groups
-from control.reports.sheets import FORMATS, PLAIN, THEMES, Look, check_writable, figure_file
 from models.settings import Kind, SettingError, check_value
 
 TRAINER = Path(__file__).resolve().parents[1] / "trainer.py"
@@ -46,16 +46,16 @@ def command_line(description: str, out: str) -> argparse.ArgumentParser:
 
 def add_look(flags: argparse.ArgumentParser) -> None:
     """Add the flags for a figure's theme and formats, as in `trainer.py`."""
-    flags.add_argument("--plot_theme", choices=THEMES, default=PLAIN.theme, help="page that the figure is for")
+    flags.add_argument("--plot_theme", choices=THEMES, default=DEFAULT_STYLE.theme, help="page that the figure is for")
     flags.add_argument("--plot_format", default="", metavar="png,pdf,svg", help="formats; else that of --out")
 
 
-def look_of(options: argparse.Namespace) -> Look:
+def style_of(options: argparse.Namespace) -> FigureStyle:
     """Return the values of the flags of `add_look`. Raises SettingError for an unknown format."""
     formats = tuple(filter(None, options.plot_format.split(",")))
     if not set(formats) <= set(FORMATS):
         raise SettingError(f"plot_format is {options.plot_format!r}; allowed: {', '.join(FORMATS)}")
-    return Look(options.plot_theme, formats)
+    return FigureStyle(options.plot_theme, formats)
 
 
 def figure_to_write(setting: str, out: Path) -> Path:

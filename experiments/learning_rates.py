@@ -20,8 +20,8 @@ import torch
 
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop
+from control.reports.figures import write_numbers
 from control.reports.search import describe
-from control.reports.sheets import write_numbers
 from experiments.comparison import Layout, check_given, run_script, script_flags
 from experiments.proxies import load_proxy
 from models.proxies import files

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.sheets import THEMES, Cells, Look, sheet
+from control.reports.figures import THEMES, Cells, FigureStyle, figure_panels
 from experiments.comparison import Layout, figure_to_write, numbers_in, run_script, script_flags
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ def draw_pages(
     light = figure_to_write("out", out)
     dark = figure_to_write("out", light.with_stem(f"{light.stem}_dark"))
     for theme, path in zip(THEMES, (light, dark), strict=True):
-        with sheet(path, *panels, Look(theme), source, note=note, **sheet_options) as axes:
+        with figure_panels(path, *panels, FigureStyle(theme), source, note=note, **sheet_options) as axes:
             draw(axes, numbers)
         print(f"Figure:  {path}")
 

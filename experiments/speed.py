@@ -13,15 +13,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from control.reports.sheets import COLOURS, WIDTH, set_row_labels, sheet  # noqa: E402
+from control.reports.figures import COLOURS, WIDTH, figure_panels, set_row_labels  # noqa: E402
 from experiments.comparison import (  # noqa: E402
     Layout,
     add_look,
     figure_to_write,
-    look_of,
     numbers_in,
     run_script,
     script_flags,
+    style_of,
 )
 
 LIBRARIES = {"ours": "this project", "rejax": "rejax (JAX)", "sbx": "SBX (JAX)", "sb3": "stable-baselines3"}
@@ -40,8 +40,8 @@ def make(options: argparse.Namespace) -> None:
     """Write the figure: a row for each case with one member, a dot for the median of each library."""
     steps = numbers_in("numbers", options.numbers, Layout(("steps", "first_result")), script="against_jax.py")["steps"]
     note = "median and range over six rounds, one agent, one core, with its updates; 64-64 units unless stated"
-    with sheet(
-        figure_to_write("out", options.out), [[0]], (WIDTH, 2.9), look_of(options), options.numbers, note=note
+    with figure_panels(
+        figure_to_write("out", options.out), [[0]], (WIDTH, 2.9), style_of(options), options.numbers, note=note
     ) as (axis,):
         for colour, (library, name) in zip(COLOURS, LIBRARIES.items(), strict=False):
             for row, case in enumerate(CASES):

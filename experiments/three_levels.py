@@ -24,8 +24,8 @@ from control.cli.parse import parse  # noqa: E402
 from control.cli.settings import Settings  # noqa: E402
 from control.commands.search_space import search_space, trial_settings  # noqa: E402
 from control.commands.trials import METRIC, SPACE, TRIALS, run_searches, with_trial_defaults  # noqa: E402
+from control.reports.figures import THEMES, FigureStyle, write_numbers  # noqa: E402
 from control.reports.search import importance_figure  # noqa: E402
-from control.reports.sheets import THEMES, Look, write_numbers  # noqa: E402
 from experiments.comparison import run_script, script_flags  # noqa: E402
 
 FIRST_SEED = 1000  # of the comparison; trials have lower seeds
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 end = "_dark" if theme == "dark" else ""
                 target = options.out.with_name(f"{options.out.name}_{name}{end}.png")
                 target.parent.mkdir(parents=True, exist_ok=True)
-                importance_figure(content, target, Look(theme), options.json)
+                importance_figure(content, target, FigureStyle(theme), options.json)
                 print(target)
 
     return run_script(run)

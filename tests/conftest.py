@@ -79,7 +79,7 @@ def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     if not {"figures", "curves"} & {*request.fixturenames}:
         for name in ("control.commands.train", "control.commands.choose_proxy"):
             if name in sys.modules:  # its import takes seconds
-                curve = lambda folder, look: blank(look.path(folder, "curve"), look.formats)  # noqa: E731
+                curve = lambda folder, style: blank(style.path(folder, "curve"), style.formats)  # noqa: E731
                 monkeypatch.setattr(f"{name}.learning_curve", curve)
         if "control.reports.synthetic" in sys.modules:
             monkeypatch.setattr("control.reports.synthetic.draw_histograms", lambda path, *_: blank(path))
@@ -89,7 +89,7 @@ def blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         from matplotlib.figure import Figure
 
         monkeypatch.setattr(Figure, "findobj", lambda self, *args, **kwargs: [])
-        monkeypatch.setattr("control.reports.sheets.DPI", 20)  # large blank pictures take long to compress
+        monkeypatch.setattr("control.reports.figures.DPI", 20)  # large blank pictures take long to compress
 
 
 def blank(path: Path, formats: Sequence[str] = ()) -> Path:

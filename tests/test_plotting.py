@@ -11,9 +11,9 @@ import pytest
 
 import fake_runs
 from control.reports.curves import clip_below, learning_curve, note_hidden, on_grid, smooth
+from control.reports.figures import WIDTH, FigureStyle, figure_panels
 from control.reports.plot import plot
 from control.reports.runs import Run, find_groups, read_runs, return_tags
-from control.reports.sheets import WIDTH, Look, sheet
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
@@ -148,7 +148,7 @@ def test_grid_covers_the_steps_of_all_runs(logdir: Path) -> None:
     ([*np.full(10, -1936.0), *np.linspace(-200, 250, 90)], None),  # frequent values are not hidden
 ])  # fmt: skip
 def test_outliers_below_are_clipped(values: Sequence[float], floor: float | None, tmp_path: Path) -> None:
-    with sheet(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
+    with figure_panels(tmp_path / "clipped.png", [[0]], (4, 3)) as (axis,):
         axis.plot(values)
         previous_limits = axis.get_ylim()
         clip_below(axis, np.array(values))
@@ -221,7 +221,7 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     (legend,) = figures[0].legends
     texts = [text.get_text() for text in legend.get_texts()]
     assert texts == ["training", "greedy", "solved: 200", "UDRL, published: 140"]
-    assert learning_curve(folder, Look(formats=("svg", "pdf"))) == folder / "curve.svg"
+    assert learning_curve(folder, FigureStyle(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
 
 
@@ -246,7 +246,7 @@ def test_each_environment_has_its_row_of_panels(logdir: Path, figures: list[Any]
 def test_many_environments_fill_several_pages(logdir: Path, figures: list[Any], capsys: Shown) -> None:
     for i in range(6):
         write_run(logdir, game=f"corridor{i}")
-    plot([logdir], logdir / "all.pdf", Look("dark", ("pdf", "svg")))
+    plot([logdir], logdir / "all.pdf", FigureStyle("dark", ("pdf", "svg")))
     paths = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
     assert [Path(path).name for path in paths] == [
         "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"

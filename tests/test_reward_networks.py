@@ -16,8 +16,8 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from control.reports.figures import DEFAULT_STYLE
 from control.reports.reward import _map, best_moves
-from control.reports.sheets import PLAIN
 from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
@@ -178,7 +178,7 @@ def test_best_moves_of_the_map_are_those_by_hand(tmp_path: Path) -> None:
     for cell, moves in best.items():
         assert real[cell].nonzero()[:, 0].tolist() == moves, cell
     assert torch.equal(real, learned) and not real[12, go_left]
-    _map(cliff(), stages.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", PLAIN)
+    _map(cliff(), stages.parameters.with_weights(0 * flat), 0.9, tmp_path / "map.png", "", DEFAULT_STYLE)
     assert (tmp_path / "map.png").exists()
 
 

@@ -22,8 +22,8 @@ from control.commands.trials import (
     run_searches,
     with_trial_defaults,
 )
+from control.reports.figures import FigureStyle
 from control.reports.search import TRIALS, importances, plot_search
-from control.reports.sheets import Look
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from models.settings import SettingError
@@ -232,7 +232,7 @@ def test_importances_find_the_decisive_setting(tmp_path: Path, capsys: Shown) ->
     assert list(shares)[0] == "noise_std" and shares["noise_std"] > 0.5 and sum(shares.values()) == pytest.approx(1)
     assert trainer.main(["--plot", str(tmp_path)]) == 0
     assert str(tmp_path / "importance.png") in capsys.readouterr().out
-    dark = plot_search(tmp_path, Look("dark"), tmp_path / "dark.png")
+    dark = plot_search(tmp_path, FigureStyle("dark"), tmp_path / "dark.png")
     assert dark.read_bytes() != (tmp_path / "importance.png").read_bytes()
 
 

@@ -30,8 +30,8 @@ from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
 from control.reports.curves import learning_curve
+from control.reports.figures import style_of
 from control.reports.search import describe, fit_figure, iqm_text, speed_text
-from control.reports.sheets import look_of
 from control.reports.tables import solved_verdict
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
@@ -55,10 +55,10 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
-        yield "figure", fit_figure(folder, look_of(run))
+        yield "figure", fit_figure(folder, style_of(run))
     else:
         print_if(verbose, "drawing the fitness of all generations")
-        yield "figure", learning_curve(folder, look_of(run))
+        yield "figure", learning_curve(folder, style_of(run))
     if not module.is_over():
         return
     generation, winner = 0, module.mean.detach()[0]

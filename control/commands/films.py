@@ -18,8 +18,8 @@ from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.recording import Actor, check_film, first_free, record, returns_text
 from control.loops.build import build_loop
 from control.loops.process import configure_process
+from control.reports.figures import check_writable
 from control.reports.runs import note_other_versions
-from control.reports.sheets import check_writable
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import remove_empty, safe_name
 from models.contract import InnerAgent

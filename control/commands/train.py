@@ -31,9 +31,9 @@ from control.lightning.trackio_logger import TrackioLogger
 from control.loops.build import check_accelerator
 from control.loops.process import configure_process
 from control.reports.curves import learning_curve, solved_return
+from control.reports.figures import style_of
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_other_versions
-from control.reports.sheets import look_of
 from control.reports.tables import number_text, solved_verdict
 from control.reports.tags import GREEDY
 from control.reports.verdict import read_verdict
@@ -354,7 +354,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     run = module.settings.run
     if (folder / "metrics.csv").exists():
         print_if(verbose, "drawing the learning curve")
-        yield "figure", learning_curve(folder, look_of(run))
+        yield "figure", learning_curve(folder, style_of(run))
     if module.is_over():  # before the best weights replace the last ones
         for line in write_outputs(module.settings, module.agents, folder):
             yield "output", line

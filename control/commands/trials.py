@@ -31,8 +31,8 @@ from control.lightning.callbacks import Progress
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
 from control.loops.process import configure_process
+from control.reports.figures import style_of
 from control.reports.search import FEWEST, TRIALS, plot_search, read_trials
-from control.reports.sheets import look_of
 from control.reports.tables import Table
 from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
@@ -236,7 +236,7 @@ class Search:
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
         if len(self.scored) >= FEWEST and not interrupted:
-            lines.append(("figure", plot_search(self.folder, look_of(run))))
+            lines.append(("figure", plot_search(self.folder, style_of(run))))
         commands: list[Command] = []
         if best:
             path = self.folder / "best.yaml"

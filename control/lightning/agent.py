@@ -1,6 +1,5 @@
 """The LightningModule of agents: an epoch of its loop is a Lightning epoch."""
 
-import math
 import time
 from collections import deque
 from os import PathLike
@@ -11,7 +10,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
-from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_missing_features
 from control.loops.loop import Loop, as_observations, first_member_actions
@@ -24,8 +22,8 @@ _PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a me
 
 
 class AgentModule(RunModule):
-    """Trains M members (seeds ``seed, seed + 1, ...``) of one agent in one environment. The ``loop`` of the agent's
-    family does the work: it trains an epoch, evaluates, and counts steps.
+    """Trains M agents (members, with seeds ``seed, seed + 1, ...``) of one kind in one environment. The ``loop`` does
+    the work: it trains an epoch, evaluates, and counts steps.
 
     Raises SettingError if agent, environment and machine do not fit together. The agents' optimisers are registered
     with Lightning, for checkpoints, but the agents make the optimiser steps.
@@ -40,7 +38,7 @@ class AgentModule(RunModule):
         # A short run has five evaluations at least, unless the user chose their interval.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
-        self._ends_part = False  # whether the epoch ends one of ``evaluations`` equal parts of the run
+        self._ends_part = False  # whether the epoch ends one of the ``evaluations`` equal parts of the run
         self._recent_returns = deque[float](maxlen=_PRINTED_EPOCHS)  # of epochs in which episodes ended
         self._latest_loss: dict[str, float] = {}  # by its tag; empty before the first update
 
@@ -76,8 +74,8 @@ class AgentModule(RunModule):
         interval = self.trainer.check_val_every_n_epoch
         if not interval or self.epoch % interval == 0:  # no evaluations at all, or a regular one follows
             return
-        num_regular = self.epoch // interval
-        if self._ends_part and parts > num_regular:
+        num_regular_evaluations = self.epoch // interval
+        if self._ends_part and parts > num_regular_evaluations:
             # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
@@ -91,8 +89,8 @@ class AgentModule(RunModule):
         start, steps_before = time.perf_counter(), int(self.loop.env_steps.sum())
         self.loop.watch = self.watch
         self.row = self.loop.epoch()
-        rate = (int(self.loop.env_steps.sum()) - steps_before) / (time.perf_counter() - start)
-        self.row[tags.SPEED] = torch.full((len(self.seeds),), rate)
+        steps = int(self.loop.env_steps.sum()) - steps_before
+        self.row[tags.SPEED] = torch.full((len(self.seeds),), steps / (time.perf_counter() - start))
         means = self.means()
         if tags.TRAINING in means:
             self._recent_returns.append(means[tags.TRAINING])
@@ -108,12 +106,13 @@ class AgentModule(RunModule):
         """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``.
         A single observation ``[*O]`` gives its action, ``[]`` or ``[A]``. Every observation counts as the first of an
         episode. Agents that follow commands get the evaluation command. Raises SettingError for other shapes."""
-        device, obs_shape = next(self.parameters()).device, self.loop.agents[0].spaces.obs_shape
-        obs = as_observations(observations, obs_shape, device)
+        obs_shape = self.loop.agents[0].spaces.obs_shape
+        obs = as_observations(observations, obs_shape, next(self.parameters()).device)
         obs_batch = obs.reshape(-1, *obs_shape)
         policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(obs_batch))
         actions = first_member_actions(policy, obs_batch)
-        return actions if obs.dim() > len(obs_shape) else actions[0]
+        is_batch = obs.dim() > len(obs_shape)
+        return actions if is_batch else actions[0]
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Run `forward` on the observations, which are the ``batch`` or its first part."""
@@ -176,7 +175,7 @@ class AgentModule(RunModule):
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
         for tag, name, target in (run_target, agent_target):
-            if target is not None and means.get(tag, -math.inf) >= target:
+            if target is not None and tag in means and means[tag] >= target:
                 return f"{name} {means[tag]:.1f} reached the target {target}"
         return ""
 
@@ -197,28 +196,22 @@ class AgentModule(RunModule):
 
     def columns(self) -> dict[str, str]:
         """Return the steps, mean returns of training (of the latest epochs with episodes, or the running mean) and of
-        evaluations, the loss of the latest update, and the number of diverged seeds."""
-        fixed_columns = {"return", "loss"}  # from the first row on, although evaluations and updates may begin later
-        return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
-        formats = {return_tag: ("return", "")}  # name of the column, and format; without one it is `number_text`
-        if tags.REWARD_RATE in self.row:  # an environment without episodes
-            formats[tags.REWARD_RATE] = ("reward rate", ".4f")
-        else:
-            formats[tags.GREEDY] = ("greedy", "")
-            fixed_columns |= {*self.loop.evaluation_modes}  # "greedy", "sampled" or both
-        formats |= {tags.SAMPLED: ("sampled", ""), self.loop.loss_tag: ("loss", ".3g")}
+        evaluations, the loss of the latest update, and the number of diverged seeds. Columns of measurements that will
+        be made later are empty."""
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
-        for tag, (name, spec) in formats.items():
-            if name == "loss":  # at most 8 letters, unless it is huge
-                magnitude = abs(means.get(tag, 0))
-                spec = ".1e" if 0 < magnitude < 1e-3 else ",.0f" if 1e3 <= magnitude < 1e6 else spec
-            if tag in means:
-                columns[name] = f"{means[tag]:{spec}}" if spec else number_text(means[tag])
-            elif name in fixed_columns:
-                columns[name] = ""
+        return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
+        columns["return"] = number_text(means[return_tag]) if return_tag in means else ""
+        modes = {"greedy": tags.GREEDY, "sampled": tags.SAMPLED}
+        if tags.REWARD_RATE in means:  # an environment without episodes
+            columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
+            del modes["greedy"]
+        for mode, tag in modes.items():
+            if tag in means or mode in self.loop.evaluation_modes:
+                columns[mode] = number_text(means[tag]) if tag in means else ""
+        columns["loss"] = _loss_text(means[self.loop.loss_tag]) if self.loop.loss_tag in means else ""
         if num_diverged := int((~self.loop.finite_members).sum()):
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns
@@ -229,17 +222,18 @@ class AgentModule(RunModule):
         equal parts of the run, or the run."""
         if self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0:
             return True
-        enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
-        is_shown = enough_regular or self._ends_part or bool(self.stop_reason())
-        return self.is_evaluated() and is_shown
-
-    def seconds_after(self) -> float:
-        """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
-        limit = self.loop.agents[0].spaces.max_episode_steps
-        return film_seconds(self.settings.run, self.means().get("rollout/length_mean", limit))
+        has_enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
+        return self.is_evaluated() and (has_enough_regular or self._ends_part or bool(self.stop_reason()))
 
     def close(self) -> None:
         self.loop.close()
+
+
+def _loss_text(loss: float) -> str:
+    """Return a loss as text of at most 8 letters, unless it is huge: ``1.2e-05``, ``0.0123`` or ``12,345``."""
+    if 0 < abs(loss) < 1e-3:
+        return f"{loss:.1e}"
+    return f"{loss:,.0f}" if 1e3 <= abs(loss) < 1e6 else f"{loss:.3g}"
 
 
 def _finite_mean(values: Tensor) -> float | None:

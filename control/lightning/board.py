@@ -46,25 +46,28 @@ class Board:
 
         highlighted = hyperparameters(settings) | {"seed": seed}
         values = effective_values(settings) | {"seed": seed}
-        lines = ["| setting | value |", "| --- | --- |"]
+        rows = []
         for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
             label = f"**{name}**" if name in highlighted else name
-            lines.append(f"| {label} | `{as_word(values[name], ',')}` |")
-        heading = "Settings in bold are also on the page HPARAMS, implementation as algo.\n\n"
-        self.writer.add_text("settings", heading + "\n".join(lines), steps)
+            rows.append(f"| {label} | `{as_word(values[name], ',')}` |")
+        heading = "Settings in bold are also on the page HPARAMS, implementation as algo.\n"
+        lines = [heading, "| setting | value |", "| --- | --- |", *rows]
+        self.writer.add_text("settings", "\n".join(lines), steps)
         # HPARAMS shows the first five names in alphabetical order. As "algo", the implementation is among them.
-        highlighted = {"algo": highlighted.pop("implementation"), **highlighted}
-        plain = {name: value if isinstance(value, int | float) else str(value) for name, value in highlighted.items()}
+        hparam_dict = {"algo": highlighted.pop("implementation"), **highlighted}
+        for name, value in hparam_dict.items():
+            if not isinstance(value, int | float):
+                hparam_dict[name] = str(value)
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
-        _, start_summary, _ = hparams(plain, {})
+        _, start_summary, _ = hparams(hparam_dict, {})
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of the finite ``numbers``. If there are more than `_MOST_NUMBERS`, only every second, third,
         ... number is used. Integers have a bar for each integer."""
-        values = numbers.detach().reshape(-1)
-        interval = math.ceil(len(values) / _MOST_NUMBERS)
-        values = values[::interval].cpu().double()
+        all_values = numbers.detach().reshape(-1)
+        interval = math.ceil(len(all_values) / _MOST_NUMBERS)
+        values = all_values[::interval].cpu().double()
         values = values[values.isfinite()]
         if not len(values):
             return
@@ -146,8 +149,9 @@ def date_back(folder: Path) -> None:
     """Rename event files, ``events.out.tfevents.SECONDS.REST``, so that all have a time before the next file. This is
     necessary if the newest has the current second or, after the clock was set back, a later one: TensorBoard reads
     files in the order of their names, and a purge affects only files read before it."""
-    now, files = int(time.time()), sorted(folder.glob("events.out.tfevents.*"))
+    now = int(time.time())
+    files = sorted(folder.glob("events.out.tfevents.*"))
     if files and int(files[-1].name.split(".")[3]) >= now:
         for seconds, file in enumerate(files, start=now - len(files)):  # now - 1 for the newest
-            rest = file.name.split(".", 4)[4]
+            *_, rest = file.name.split(".", 4)
             file.rename(folder / f"events.out.tfevents.{seconds:010d}.{rest}")

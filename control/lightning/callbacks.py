@@ -41,15 +41,15 @@ class Progress(Callback):
     def __init__(self) -> None:
         self.bar: tqdm | None = None
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
-        self._row_steps, self._row_time = 0, 0.0  # environment steps and time of the latest printed row
-        # Finished fractions and times at the start, after which the speed counts, and at the ends of later epochs. The
-        # time left is estimated from the last quarter of this progress, because epochs may become longer or shorter.
-        self._fractions, self._times = [0.0], [0.0]
-        # Without a bar, every few seconds: lines about a long epoch, rows of epochs that the module does not report.
-        self._epoch_lines, self._run_lines = Lines(), Lines()
+        self._row_steps = 0  # environment steps at the latest printed row
+        self._row_time = 0.0
+        # Finished fractions of the training and their times: at the start, and at the ends of epochs. The time left is
+        # estimated from the last quarter of this progress, because epochs may become longer or shorter.
+        self._fractions = [0.0]
+        self._times = [0.0]
+        self._epoch_lines = Lines()  # without a bar: lines about a long epoch
+        self._run_lines = Lines()  # without a bar: times of rows of epochs that the module does not report
         self._table = RowTable()
-        # Whether this process has finished epochs, but without an update. False in the first epoch.
-        self._no_updates = False
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
@@ -62,12 +62,9 @@ class Progress(Callback):
         module.watch = lambda fraction: self._show(module, fraction, number=0)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Store whether no update has been made so far, and restart the clock in the first epoch. Let the module report
-        its progress within the epoch (``module.watch``)."""
+        """Restart the clock in the first epoch, and let the module report its progress within the epoch."""
         number = trainer.current_epoch + 1
-        is_first = number == module.epochs_before + 1  # of this process
-        self._no_updates = not is_first and module.gradient_steps == 0
-        if is_first:  # do not count the time before the first epoch
+        if number == module.epochs_before + 1:  # the first of this process: do not count the time before it
             self._restart_estimate(module.finished_fraction(), time.perf_counter())
         self._epoch_lines.begin()
         module.watch = lambda fraction: self._show(module, fraction, number)
@@ -82,20 +79,22 @@ class Progress(Callback):
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self._last_update = time.perf_counter()
             if number:
-                if module.epochs:
-                    size = 1 / module.epochs  # of this epoch, as a fraction of the training
-                else:  # only steps are limited: the mean of the earlier epochs of this process, 0 in the first epoch
-                    num_earlier = max(1, number - 1 - module.epochs_before)
-                    size = (self._fractions[-1] - self._fractions[0]) / num_earlier
-                fraction = min(1.0, self._fractions[-1] + fraction * size)
+                fraction = min(1.0, self._fractions[-1] + fraction * self._epoch_size(module, number))
                 self.bar.bar_format = BAR.format(self._time_left(module, fraction))
-            self.bar.desc, self.bar.n = label, fraction
+            self.bar.desc = label
+            self.bar.n = fraction
             self.bar.refresh()
+
+    def _epoch_size(self, module: RunModule, number: int) -> float:
+        """Return the size of epoch ``number`` as a fraction of the training. If only the steps are limited, it is the
+        mean size of the earlier epochs of this process, 0 for the first epoch."""
+        if module.epochs:
+            return 1 / module.epochs
+        num_earlier = max(1, number - 1 - module.epochs_before)
+        return (self._fractions[-1] - self._fractions[0]) / num_earlier
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
-        if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
-            self._restart_estimate(self._fractions[-1], self._times[-1])
         self._fractions.append(module.finished_fraction())
         self._times.append(time.perf_counter())
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
@@ -109,8 +108,8 @@ class Progress(Callback):
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._row_steps) / (now - self._row_time)
         self._row_steps, self._row_time = steps, now
-        width = 0 if module.epochs is None else len(_number_text(module, module.epochs))  # of the last epoch
-        epoch = _number_text(module, module.epoch).rjust(width)
+        last_epoch = _number_text(module, module.epochs or 0)
+        epoch = _number_text(module, module.epoch).rjust(len(last_epoch))
         time_left = self._time_left(module, module.finished_fraction())
         times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": time_left}
         if module.legend and not self._table.widths:  # before the first row
@@ -121,13 +120,13 @@ class Progress(Callback):
     def _time_left(self, module: RunModule, fraction: float) -> str:
         """Return the time left if a ``fraction`` of the training is finished, including the work after the last epoch.
         Returns "?", as tqdm does, before the first update, because epochs without updates are several times faster."""
-        start = fraction - (fraction - self._fractions[0]) / 4  # of the last quarter
-        index = max(0, bisect.bisect_right(self._fractions, start) - 1)  # of the latest epoch before it
+        quarter_start = fraction - (fraction - self._fractions[0]) / 4
+        index = max(0, bisect.bisect_right(self._fractions, quarter_start) - 1)  # of the latest epoch before it
         seconds, progress = time.perf_counter() - self._times[index], fraction - self._fractions[index]
-        if progress <= 0 or (isinstance(module, AgentModule) and not module.gradient_steps and fraction < 1):
+        waits_for_updates = isinstance(module, AgentModule) and not module.gradient_steps and fraction < 1
+        if progress <= 0 or waits_for_updates:
             return "?"
-        remaining_fraction = 0.0 if module.stop_reason() else 1 - fraction
-        seconds_left = seconds / progress * remaining_fraction
+        seconds_left = 0.0 if module.stop_reason() else seconds / progress * (1 - fraction)
         return str(tqdm.format_interval(seconds_left + module.seconds_after()))
 
     def _restart_estimate(self, fraction: float, now: float) -> None:
@@ -153,41 +152,45 @@ _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
 
 class RunLog(Callback):
-    """Writes each epoch's row, one line per member, to metrics.csv and, if ``tensorboard``, to TensorBoard (x axis: the
-    member's environment steps). Each of several members has a TensorBoard folder ``seed_N`` in the run's folder."""
+    """Writes the measurements of each epoch, a row for each member, to metrics.csv and, if ``tensorboard``, to
+    TensorBoard (x axis: the member's environment steps). Each of several members has a TensorBoard folder ``seed_N`` in
+    the run's folder."""
 
     def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
-        self.seeds, steps = module.seeds, module.env_steps.tolist()
+        self.seeds = module.seeds
+        env_steps = module.env_steps.tolist()
         self.metrics = MetricsFile(run_dir / "metrics.csv")
         if module.epoch:  # the run resumes
-            by_member = zip(self.seeds, steps, strict=True)
-            rows = [{"epoch": module.epoch, "env_steps": count, "seed": seed} for seed, count in by_member]
-            self.metrics.resume_after(rows)
+            pairs = zip(env_steps, self.seeds, strict=True)
+            keys = [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
+            self.metrics.resume_after(keys)
         self.boards: list[Board] = []  # one for each member
         if tensorboard:
-            for folder, seed, count in zip(member_folders(run_dir, self.seeds), self.seeds, steps, strict=True):
-                self.boards.append(Board(folder, count))
-                self.boards[-1].add_settings(module.settings, seed, count)
+            for folder, seed, steps in zip(member_folders(run_dir, self.seeds), self.seeds, env_steps, strict=True):
+                board = Board(folder, steps)
+                board.add_settings(module.settings, seed, steps)
+                self.boards.append(board)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
-        steps = module.env_steps.tolist()
+        env_steps = module.env_steps.tolist()
         rows = []
         for member, seed in enumerate(self.seeds):
+            steps = env_steps[member]
             values = {tag: column[member] for tag, column in columns.items()}
-            counters = {"epoch": module.epoch, "env_steps": steps[member], "seed": seed}
-            rows.append(counters | {GRADIENT_STEPS: module.gradient_steps} | values)
+            counters = {"epoch": module.epoch, "env_steps": steps, "seed": seed, GRADIENT_STEPS: module.gradient_steps}
+            rows.append(counters | values)
             if self.boards:  # here, epoch and steps are scalars like the values
-                scalars = {EPOCH: module.epoch, ENV_STEPS: steps[member]}
+                scalars = {EPOCH: module.epoch, ENV_STEPS: steps}
                 scalars |= {tag: value for tag, value in values.items() if tag not in _ONLY_IN_CSV}
                 if isinstance(module, AgentModule):
                     scalars[GRADIENT_STEPS] = module.gradient_steps
-                self.boards[member].add_scalars(scalars, steps[member])
+                self.boards[member].add_scalars(scalars, steps)
         self.metrics.append(*rows)
         if self.boards and module.is_evaluated():
             for tag, numbers in module.histograms().items():
-                self.boards[0].add_histogram(tag, numbers, steps[0])
+                self.boards[0].add_histogram(tag, numbers, env_steps[0])
             for board in self.boards:
                 board.writer.flush()  # a scheduler of trials may end this process any moment
 
@@ -262,10 +265,11 @@ class StopOnSignal(Callback):
         self._timer.daemon = True
 
     def __enter__(self) -> None:
-        # Python lets only the main thread set handlers.
-        signals = SIGNALS if threading.current_thread() is threading.main_thread() else ()
-        handled = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-        self._previous_handlers = {number: signal.signal(number, self._handle_signal) for number in handled}
+        self._previous_handlers = {}
+        if threading.current_thread() is threading.main_thread():  # Python lets no other thread set handlers
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous_handlers[number] = signal.signal(number, self._handle_signal)
 
     def __exit__(self, *exception: object) -> None:
         self._timer.cancel()
@@ -308,21 +312,25 @@ class Recorder(Callback):
         """Record the epoch's videos, if some are due, and add the first one to TensorBoard if the run has it."""
         run = module.settings.run
         interval = run.recording_epoch_interval  # 0 or less for no videos
-        if interval > 0 and module.epoch % interval == 0 and isinstance(module, AgentModule):
-            (log,) = (callback for callback in trainer.callbacks if isinstance(callback, RunLog))  # type: ignore[attr-defined]
-            for i in range(run.record_n_rollouts_per_epoch):
-                path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-                on_board = i == 0 and bool(log.boards)
-                film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=on_board)
-                if on_board:
-                    add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
+        if interval <= 0 or module.epoch % interval or not isinstance(module, AgentModule):
+            return
+        (log,) = (callback for callback in trainer.callbacks if isinstance(callback, RunLog))  # type: ignore[attr-defined]
+        for i in range(run.record_n_rollouts_per_epoch):
+            path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
+            on_board = i == 0 and bool(log.boards)
+            film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=on_board)
+            if on_board:
+                add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
 
 
 class StopWhenFlat(EarlyStopping):
-    """Ends a training after ``patience`` evaluations without a clearly better one: by 1 % of the way from ``baseline``,
-    such as the return of random play, to the best return. After an evaluation with ``max_return``, which none can
-    exceed, the patience is a quarter. Evaluations before the first update do not count. ``watch`` is called with the
-    finished fraction of the training and a text about the best return of an evaluation."""
+    """Ends a training after ``patience`` evaluations without a clearly better one.
+
+    A return is clearly better if it exceeds the best one by 1 % of the way from ``baseline``, such as the return of
+    random play, to the best. After an evaluation with ``max_return``, which none can exceed, the patience is a quarter.
+    Evaluations before the first update do not count. ``watch`` is called with the finished fraction of the training and
+    a text about the best return.
+    """
 
     def __init__(
         self, patience: int, watch: Watch | None = None, max_return: float | None = None, baseline: float = 0.0

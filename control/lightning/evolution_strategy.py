@@ -50,7 +50,7 @@ class EvolutionStrategy(pl.Callback):
         self.archive = Archive(self.config.keep_best)
         self.noise = torch.zeros(0)  # noise of the current generation, [rows, K]
         self.generation = 0  # number of the latest evaluated generation
-        self.flat_generations = 0  # number of latest generations in a row that are flat (`_is_flat`)
+        self.flat_generations = 0  # number of latest generations in a row that are flat
         self.restarts = 0  # number of restarts; each doubles noise_std
 
     @classmethod
@@ -85,9 +85,10 @@ class EvolutionStrategy(pl.Callback):
         return self.strategy.tell(self.noise, fitness, mean_fitness)
 
     def state_dict(self) -> dict[str, Any]:
-        state = {} if self.strategy is None else {"strategy": self.strategy.state_dict()}
-        counters = {name: getattr(self, name) for name in self.counters}
-        return state | counters | {"archive": self.archive.state_dict()}
+        state: dict[str, Any] = {} if self.strategy is None else {"strategy": self.strategy.state_dict()}
+        for name in self.counters:
+            state[name] = getattr(self, name)
+        return state | {"archive": self.archive.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict`, equal to the bit. Raises StateError if it does not fit the settings."""
@@ -127,8 +128,8 @@ class EvolutionStrategy(pl.Callback):
         module.population = module.proxies(self.ask(generation))
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Move the mean by the fitness of the generation, or restart after `RESTART_EVERY` flat generations
-        (`_is_flat`). Raises UserError after `FLAT_LIMIT` flat generations, or if the mean is not finite."""
+        """Move the mean by the fitness of the generation. After `RESTART_EVERY` flat generations, in which all proxies
+        had the same fitness, restart instead. Raises UserError after `FLAT_LIMIT`, or if the mean is not finite."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         self.generation = trainer.current_epoch + 1
@@ -153,8 +154,12 @@ class EvolutionStrategy(pl.Callback):
         another time limit, because their fitness is not comparable."""
         if module.mean_fitness is None:
             return
-        limit, archive = self.config.at(self.generation).test_limit, self.archive
-        comparable = [entry for entry in archive.entries if self.config.at(entry[1]).test_limit == limit]
+        archive = self.archive
+        limit = self.config.at(self.generation).test_limit
+        comparable = []
+        for fitness, generation, mean in archive.entries:
+            if self.config.at(generation).test_limit == limit:
+                comparable.append((fitness, generation, mean))
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved
@@ -164,8 +169,8 @@ class EvolutionStrategy(pl.Callback):
         """Add 1 to ``flat_generations`` if all proxies have the same fitness without solving the task, otherwise set it
         to 0. Raises UserError at the last of `FLAT_LIMIT` flat generations in a row."""
         finite = module.fitness[module.fitness.isfinite()]
-        all_equal = len(finite) > 1 and bool((finite == finite[0]).all())
-        if not all_equal or module.population_solves():
+        is_flat = len(finite) > 1 and bool((finite == finite[0]).all()) and not module.population_solves()
+        if not is_flat:
             self.flat_generations = 0
             return
         self.flat_generations += 1
@@ -187,10 +192,11 @@ class EvolutionStrategy(pl.Callback):
         """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
         is set, the initial mean is drawn anew."""
         self.restarts += 1  # `start` doubles the noise for each restart
-        mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
             mean, mean_text = module.another_mean(seed), "a new mean"
+        else:
+            mean, mean_text = self.mean, "its current mean"
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         note(

@@ -20,11 +20,8 @@ from models.state import check_like
 
 class EpochOptimizer(LeanOptimizer):
     """An optimizer without weights, with one step per epoch of training, so that Lightning's ``global_step`` counts
-    epochs. The step calls the closure, which trains the epoch.
-
-    An epoch has hundreds of updates, and a step through Lightning takes as long as a small update. The learning rate is
-    a copy of the agents', for `LearningRateMonitor`.
-    """
+    epochs. The step calls the closure, which trains the epoch: an epoch has hundreds of updates, and a step through
+    Lightning takes as long as a small update. `LearningRateMonitor` reads a copy of the agents' learning rate here."""
 
     def __init__(self) -> None:
         super().__init__([torch.zeros(1)], {"lr": 0.0})
@@ -35,13 +32,13 @@ class EpochOptimizer(LeanOptimizer):
 
 
 class RunModule(pl.LightningModule, ABC):
-    """M members of one run, with seeds ``seeds [M]``; callbacks, commands and checkpoints use only this class.
+    """A run that trains M members, which are independent learners with the ``seeds [M]``. Callbacks, commands and
+    checkpoints use only this class. It works with any Lightning trainer.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
     `train_epoch`, and sets ``epoch`` and a new ``row`` there: the measurements of the epoch, ``{tag: [M]}``, NaN for
     missing ones. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score`
-    so far. Works with any Lightning trainer. Loggers get the mean of each measurement over members, at the mean number
-    of environment steps.
+    so far. Loggers get the mean of each measurement over members, at the mean number of environment steps.
     """
 
     unit = "epoch"  # unit of the progress bar
@@ -75,9 +72,12 @@ class RunModule(pl.LightningModule, ABC):
 
     def finished_fraction(self) -> float:
         """Return the finished fraction of the training, from 0 to 1, by epochs or by steps, whichever is larger."""
-        fraction_of_steps = int(self.env_steps.min()) / self.total_steps if self.total_steps is not None else 0.0
-        fraction_of_epochs = self.epoch / self.epochs if self.epochs is not None else 0.0
-        return min(1.0, max(fraction_of_steps, fraction_of_epochs))
+        fraction = 0.0
+        if self.total_steps is not None:
+            fraction = int(self.env_steps.min()) / self.total_steps
+        if self.epochs is not None:
+            fraction = max(fraction, self.epoch / self.epochs)
+        return min(1.0, fraction)
 
     def steps_a_seed(self) -> int:
         """Return the mean of `env_steps` over seeds, rounded."""
@@ -94,8 +94,12 @@ class RunModule(pl.LightningModule, ABC):
 
     def means(self) -> dict[str, float]:
         """Return the mean of each tag of `row` over members whose number is finite. Tags without any are left out."""
-        finite = {tag: values[values.isfinite()].tolist() for tag, values in self.row.items()}
-        return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
+        means = {}
+        for tag, values in self.row.items():
+            finite = values[values.isfinite()].tolist()
+            if finite:
+                means[tag] = math.fsum(finite) / len(finite)
+        return means
 
     def stop_reason(self) -> str:
         """Return the reason for ending the run with this epoch; empty if it continues."""
@@ -158,11 +162,10 @@ class RunModule(pl.LightningModule, ABC):
         for tag, mean in means.items():
             if self.log_all and tag not in SCORES:  # scores are logged by the evaluation
                 self.log(tag, mean, logger=False, batch_size=1)  # for callbacks
-        if self.loggers:
-            steps = float(self.env_steps.double().mean())
-            counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
-            for logger in self.loggers:
-                logger.log_metrics(counters | means, int(steps))
+        steps = float(self.env_steps.double().mean())
+        counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
+        for logger in self.loggers:
+            logger.log_metrics(counters | means, int(steps))
 
     def run_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and optimisers."""
@@ -181,9 +184,9 @@ class RunModule(pl.LightningModule, ABC):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore this program's part of a checkpoint, unless `restore` has done it already. Raises CheckpointError for
         a checkpoint of another agent or environment."""
-        state, settings = checkpoint[OURS], as_dict(self.settings)
+        state, run = checkpoint[OURS], self.settings.run
         saved = f"{state['settings']['implementation']} on {state['settings']['gamename']}"
-        expected = f"{settings['implementation']} on {settings['gamename']}"
+        expected = f"{run.implementation} on {run.gamename}"
         if saved != expected:
             raise CheckpointError(f"ckpt_path is a checkpoint of {saved}; allowed for this module: one of {expected}")
         if self.restored is None or state is not self.restored.run_state:

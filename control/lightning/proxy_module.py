@@ -22,7 +22,6 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
-from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -42,8 +41,8 @@ _DRAWING_SECONDS = 6.0  # of the pictures of a winner
 
 
 class ProxyModule(RunModule):
-    """Trains fresh agents on each proxy of a population and tests them on the real environment (`train_epoch`). The
-    test returns become the population's fitness (`validation_step`).
+    """Trains fresh agents on each proxy (learned environment or reward) of a population, and tests them on the real
+    environment (`train_epoch`). The test returns become the population's fitness (`validation_step`).
 
     The only parameter is the search distribution's mean, ``[1, D]``. The callback `EvolutionStrategy` sets
     ``population [P, D]`` before an epoch, and reads ``fitness [P]``, ``selection_fitness [P]`` (by which the strategy
@@ -71,10 +70,9 @@ class ProxyModule(RunModule):
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
         real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
-        film = " and film" if settings.run.record else ""
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests{film}"
+            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests"
         )
 
     @torch.no_grad()
@@ -89,10 +87,13 @@ class ProxyModule(RunModule):
     def save(self, path: str | Path, **description: Any) -> None:
         """Write the mean as a safetensors file that `understudy.load` opens. ``description`` is plain data."""
         run = self.settings.run
-        description = {"settings": as_dict(self.settings)} | description
-        config, spaces = self.settings.proxy, self.stages.spaces
         files.save(
-            path, self.mean.detach()[0], config=config, spaces=spaces, game=run.gamename, description=description
+            path,
+            self.mean.detach()[0],
+            config=self.settings.proxy,
+            spaces=self.stages.spaces,
+            game=run.gamename,
+            description={"settings": as_dict(self.settings)} | description,
         )
 
     def search_vector(self) -> Tensor:
@@ -110,12 +111,12 @@ class ProxyModule(RunModule):
 
     def first_mean(self) -> Tensor:
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
-        run, config = self.settings.run, self.config
-        train = functools.partial(self._train_fresh, by_target=config.scored_by == "target")
-        search = InitialSearch(
-            config, self.stages, run.gamename, run.seed, self.num_kinds, train, self.count_real_steps
-        )
-        return search.mean()
+        run = self.settings.run
+        train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
+        count_steps = self.count_real_steps
+        return InitialSearch(
+            self.config, self.stages, run.gamename, run.seed, self.num_kinds, train, count_steps
+        ).mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""
@@ -127,12 +128,14 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the generation's mean return and fitness reach solved_reward, with the final time limit."""
+        """Return whether the generation's mean return and fitness reach solved_reward, with the final time limit. Both,
+        because fitness may contain more than the return. True if all agents diverged."""
         solved = self.config.solved_reward
+        if solved is None or not self.has_final_test_limit():
+            return False
         assert self.outcome is not None
-        # Both, because fitness may contain more than the return, so that agents solve the task with a low fitness.
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
-        return solved is not None and self.has_final_test_limit() and not lowest < solved  # true for NaN
+        return math.isnan(lowest) or lowest >= solved
 
     def train_epoch(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its times."""
@@ -141,14 +144,15 @@ class ProxyModule(RunModule):
         mean: Tensor | None = None  # generations that do not evaluate the mean train no agents on it
         evaluates_mean = (self.epoch - 1) % config.eval_every == 0 or self.epoch == self.epochs
         if evaluates_mean:
-            self.set_mean(self.with_visited_states(self.mean.detach()[0], self.epoch))
-            mean = self.mean.detach()[0]
+            mean = self.with_visited_states(self.mean.detach()[0], self.epoch)
+            self.set_mean(mean)
         seed, name = self.settings.run.seed, f"generation {self.epoch}"
         proxies, seeds = generation_agents(self.population, mean, config, seed, self.num_kinds, self.epoch, name)
+        changes: dict[str, Any] = {"by_target": config.scored_by == "target"}
+        if config.inner_steps != self.config.inner_steps:  # in the second phase
+            changes["inner_steps"] = config.inner_steps
         start = time.perf_counter()
-        # The second phase may have other inner_steps.
-        changes = {} if config.inner_steps == self.config.inner_steps else {"inner_steps": config.inner_steps}
-        self.outcome = self._train_fresh(proxies, seeds, by_target=config.scored_by == "target", **changes)
+        self.outcome = self._train_fresh(proxies, seeds, **changes)
         seconds = time.perf_counter() - start
         self.row = {
             SPEED: self.outcome.steps.sum()[None] / seconds,
@@ -281,11 +285,13 @@ class ProxyModule(RunModule):
     def is_reported(self) -> bool:
         """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
         distances. In a long search, all of these test the mean."""
+        if self.epoch == self.epochs_before + 1 or self.is_over():
+            return True
         interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
         epochs = self.epochs or 5 * interval
         spacing = interval if epochs >= 5 * interval else 1
-        spacing *= -(-epochs // (20 * spacing))  # a multiple of it, so that there are at most twenty rows
-        return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
+        spacing *= math.ceil(epochs / (20 * spacing))  # a multiple of it, so that there are at most twenty rows
+        return (self.epoch - 1) % spacing == 0
 
     def histograms(self) -> dict[str, Tensor]:
         """Return the mean's parameters by network, for TensorBoard."""
@@ -303,16 +309,16 @@ class ProxyModule(RunModule):
 
     def seconds_after(self) -> float:
         """Estimate the seconds of the work after the search: evaluate the best means in the archive again, choose one
-        as the winner, and evaluate, draw and film it."""
-        num_tested = (self.epochs or self.epoch) // self.config.eval_every + 1  # number of means that were tested
+        as the winner, evaluate it and draw it."""
+        config = self.config
+        if self.outcome is None:
+            return 0.0
+        num_tested = (self.epochs or self.epoch) // config.eval_every + 1  # number of means that were tested
         num_means = min(self.archive.size, num_tested)
         if not self.has_solved():
             num_means += 1  # the last mean is a candidate too
-        seconds = _DRAWING_SECONDS * (self.outcome is not None)
-        seconds += self.seconds_of(num_means * self.config.retest_agents, self.config.retest_drawn)
-        run, outcome = self.settings.run, self.outcome
-        episode_length = None if outcome is None else float(outcome.lengths.double().mean())
-        return seconds + self.seconds_of(self.config.report_agents + run.record) + film_seconds(run, episode_length)
+        seconds = self.seconds_of(num_means * config.retest_agents, config.retest_drawn)
+        return seconds + self.seconds_of(config.report_agents) + _DRAWING_SECONDS
 
     def close(self) -> None:
         self.workers.close()
@@ -371,8 +377,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     _check_agent_counts(settings)
     _check_start(settings.proxy, stages, run.gamename)  # before files are written
 
-    supported = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled
-    settings = settings.replace(compiled=decide_compiled(settings, run.agent, supported))
+    has_machine_code = InnerLoop(settings.proxy, run.agent, settings.agent, run.gamename).runs_compiled
+    settings = settings.replace(compiled=decide_compiled(settings, run.agent, has_machine_code))
     if settings.proxy.compiled:
         from models.machine import cache_folder  # imports Numba
 
@@ -387,17 +393,16 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
 
 
 def _check_agent_counts(settings: Settings) -> None:
-    """Raise SettingError unless ``agents_per_proxy`` and ``second_agents`` are multiples of the number of
-    implementations that take turns, if these alternate among the agents of each proxy."""
+    """Raise SettingError if several implementations of agents alternate on each proxy, but the number of agents of a
+    proxy (``agents_per_proxy`` or ``second_agents``) is no multiple of the number of implementations."""
     search, agent = settings.proxy, settings.run.agent
-    if not (search.common_random_numbers and search.agents_take_turns == "seeds"):
-        return
     num_kinds = len(parse_agents(agent))
-    for name in ("agents_per_proxy", "second_agents"):
-        count = getattr(search, name)
-        if count is not None and count % num_kinds:
-            line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
-            raise SettingError(line, name)
+    if search.common_random_numbers and search.agents_take_turns == "seeds":
+        for name in ("agents_per_proxy", "second_agents"):
+            count = getattr(search, name)
+            if count is not None and count % num_kinds:
+                line = f"{name} is {count}, but agent is {agent!r}; allowed: a multiple of {num_kinds}"
+                raise SettingError(line, name)
 
 
 def _check_start(search: SearchConfig, stages: Stages, game: str) -> None:

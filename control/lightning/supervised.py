@@ -51,7 +51,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.weights = nn.Parameter(initial)  # in the standardised units of `Fit`; the mean is in raw units
         self.register_buffer("lowest", torch.full((len(PARTS),), math.inf))
         self.optimizer = torch.optim.Adam([self.weights], fused=True)
-        self.updates = -(-settings.proxy.fit_updates // settings.proxy.generations)  # per epoch, rounded up
+        self.updates = math.ceil(settings.proxy.fit_updates / settings.proxy.generations)  # per epoch
         self.errors: dict[str, float] = {}  # the mean's errors on held-out transitions
 
     @property
@@ -92,21 +92,22 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.gradient_steps += self.updates
         self.env_steps = self.env_steps + self.updates * config.fit_batch
         rate = self.updates * config.fit_batch / (time.perf_counter() - start)
-        self.row = dict(zip(MODEL_LOSSES, (sums / self.updates).split(1), strict=True))
+        mean_losses = sums / self.updates
+        self.row = dict(zip(MODEL_LOSSES, mean_losses.split(1), strict=True))  # [1] each
         self.row |= {SPEED: torch.tensor([rate]), LEARNING_RATE: torch.tensor(schedule.get_last_lr())}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Copy the networks with the lowest held-out loss so far into the mean. Set ``errors`` and ``mean_fitness``
-        (minus the sum of the lowest losses), and offer the mean to the archive."""
+        """Copy the weights of each network whose held-out loss is its lowest so far into the mean. Set ``errors`` and
+        ``mean_fitness`` (minus the sum of the lowest losses), and offer the mean to the archive."""
         if self.trainer.sanity_checking:
             return
         mean, new_weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
-        new_errors = list(self.fit.errors(new_weights, self.held_out).values())
-        losses = torch.tensor(new_errors[: len(PARTS)])  # the first errors are the networks' losses
-        mean_parts, new_parts = self.networks.split(mean), self.networks.split(new_weights)  # views
-        for name, is_better in zip(PARTS, losses < self.lowest, strict=True):
-            if is_better:
-                mean_parts[name].copy_(new_parts[name])
+        new_errors = self.fit.errors(new_weights, self.held_out)
+        losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])  # by network
+        mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)  # views
+        for name, is_lowest in zip(PARTS, losses < self.lowest, strict=True):
+            if is_lowest:
+                mean_networks[name].copy_(new_networks[name])
         self.lowest.copy_(losses.minimum(self.lowest))
         self.errors = self.fit.errors(mean, self.held_out)
         self.row |= {f"{HELD_OUT}_{name}": torch.tensor([error]) for name, error in self.errors.items()}
@@ -118,10 +119,15 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def columns(self) -> dict[str, str]:
         """Return the errors of the mean on held-out transitions (``errors``) as texts: losses, missed and false ends of
         episodes, and the error after a rollout."""
-        state, reward, end, missed, false, rollout_error, _ = self.errors.values()
-        losses = {"state": f"{state:.2g}", "reward": f"{reward:.2g}", "end": f"{end:.2g}"}
-        ends = {"missed": f"{100 * missed:.1f} %", "false": f"{100 * false:.2f} %"}
-        return losses | ends | {"rollout": f"{rollout_error:.2g}"}
+        errors = self.errors
+        return {
+            "state": f"{errors['obs_loss']:.2g}",
+            "reward": f"{errors['reward_loss']:.2g}",
+            "end": f"{errors['termination_loss']:.2g}",
+            "missed": f"{100 * errors['ends_missed']:.1f} %",
+            "false": f"{100 * errors['ends_false']:.2f} %",
+            "rollout": f"{errors['rollout_error']:.2g}",
+        }
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
@@ -146,26 +152,27 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
     config: Any = loop.config
-    steps = -(-config.transitions // _NUM_AGENTS)  # of each agent, rounded up
+    steps = math.ceil(config.transitions / _NUM_AGENTS)  # of each agent
     # Each agent makes exactly so many steps, without tests in between.
     limits: dict[str, Any] = {"inner_rule": "budget", "train_episodes": None, "test_every": None, "inner_steps": steps}
     loop.config = dataclasses.replace(config, **limits)
     agent_config = loop.agent_config
-    random_episodes = agent_config.init_episodes if config.transitions_from == "agents" else 10**9  # all
     buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)  # holds all steps
-    loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size, init_episodes=random_episodes)
+    loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size)
+    if config.transitions_from == "random":
+        loop.agent_config = dataclasses.replace(loop.agent_config, init_episodes=10**9)  # all episodes
     seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
-    parts = []
+    transitions: list[Transitions] = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):  # indices of agents that one program can train
         step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
         loop.train_to_end(step_loop)
-        parts.append(_transitions_of(step_loop.agent))
-    transitions = Transitions(*map(torch.cat, zip(*parts, strict=True)))
-    return transitions.at(torch.arange(config.transitions))
+        transitions.append(_replayed_transitions(step_loop.agent))
+    columns = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
+    return Transitions(*columns).at(torch.arange(config.transitions))
 
 
-def _transitions_of(agent: Any) -> list[Tensor]:
-    """Return the fields of `Transitions`, ``[M E T, ...]``, from the replay buffer of M agents with E environments."""
+def _replayed_transitions(agent: Any) -> Transitions:
+    """Return the transitions ``[M E T, ...]`` in the replay buffer of M agents with E environments."""
     rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
     discrete = isinstance(agent.spaces.actions, Discrete)
     if "pair" in rows:
@@ -180,4 +187,4 @@ def _transitions_of(agent: Any) -> list[Tensor]:
         column = rows[name].unflatten(0, (-1, agent.envs))  # [T, E, M, ...]
         # One environment after another, so that the steps of an episode are adjacent.
         columns.append(column.transpose(0, 2).flatten(0, 2))  # [M E T, ...]
-    return columns
+    return Transitions(*columns)

@@ -13,8 +13,19 @@ from typing import Any, Literal
 
 import numpy as np
 
+from control.reports.figures import (
+    COLOURS,
+    DEFAULT_STYLE,
+    GREY,
+    INK,
+    WIDTH,
+    FigureStyle,
+    balanced,
+    figure_panels,
+    rows,
+    set_title,
+)
 from control.reports.runs import Array, Run, logged, names_and_version, read_runs, return_tags
-from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, balanced, rows, set_title, sheet
 from control.reports.statistics import MIN_RUNS, interval, iqm
 from control.reports.tags import COMMAND, FITNESS, REWARD_RATE, TAGS, TRAINING, of_search, tags
 from envs.names import reward_threshold
@@ -341,10 +352,10 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
 # -- the figure of one run ---------------------------------------------------------------------------------------------
 
 
-def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
+def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
     """Draw the returns, losses and commands of a run folder over its steps, and return the file: `curve.png` in the
-    folder, or `curve.pdf` and so on for other formats of ``look``. Several seeds are thin lines with their mean. Raises
-    SettingError if there is nothing to draw."""
+    folder, or `curve.pdf` and so on for other formats of ``style``. Several seeds are thin lines with their mean.
+    Raises SettingError if there is nothing to draw."""
     metrics_file = Path(run_dir, "metrics.csv")
     runs = read_runs(metrics_file)
     if not runs:
@@ -361,9 +372,9 @@ def learning_curve(run_dir: Path, look: Look = PLAIN) -> Path:
         if reference_levels:
             note += f"; {sources(reference_levels)}"
     row_lengths = balanced(len(losses) + has_commands)
-    path, size = look.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
-    with sheet(path, rows(1, *row_lengths), size, look, title=title, note=note) as axes:
-        _draw_returns(axes[0], runs, returns, reference_levels, look.log)
+    path, size = style.path(run_dir, "curve"), (WIDTH, 2.3 + 1.8 * len(row_lengths))
+    with figure_panels(path, rows(1, *row_lengths), size, style, title=title, note=note) as axes:
+        _draw_returns(axes[0], runs, returns, reference_levels, style.log)
         for axis, tag in zip(axes[1:], losses, strict=False):
             heading, label = quantity(tag, package_of(names))
             _draw_runs(axis, runs, tag, INK)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from control.reports.figures import COLOURS, GREY, WIDTH, FigureStyle, figure_panels, rows, set_row_labels, with_svg
 from control.reports.page import data_url, render
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, rows, set_row_labels, sheet, stored_look
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import versions
@@ -24,11 +24,11 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
     figures = {}  # for wide and for narrow windows, as URLs
     if "exam" in results:
-        _draw(folder / FIGURE, results, stored_look())
+        _draw(folder / FIGURE, results, with_svg())
         figures["wide"] = data_url((folder / FIGURE).with_suffix(".svg"))
         with tempfile.TemporaryDirectory() as temporary:
             narrow = Path(temporary, "narrow.svg")
-            _draw(narrow, results, Look(formats=("svg",), narrow=True))
+            _draw(narrow, results, FigureStyle(formats=("svg",), narrow=True))
             figures["narrow"] = data_url(narrow)
     page = render(
         "learned.html.j2",
@@ -47,11 +47,12 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     return folder / PAGE
 
 
-def _draw(path: Path, results: Mapping[str, Any], look: Look) -> None:
+def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
     the learning curves with both rewards, if the stage `race` has run."""
     race, scores = results.get("race"), exam_scores(results)
-    with sheet(path, rows(2 if race else 1), (WIDTH, 0.8 + 0.28 * len(scores)), look, min_labels=99) as axes:
+    size = (WIDTH, 0.8 + 0.28 * len(scores))
+    with figure_panels(path, rows(2 if race else 1), size, style, min_labels=99) as axes:
         _draw_scores(axes[0], scores)
         if race:
             _draw_race(axes[1], race)

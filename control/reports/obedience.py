@@ -17,7 +17,7 @@ from control.evolution.fitness_shaping import centred_ranks
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop, rounds
 from control.loops.rollout import rollout
-from control.reports.sheets import COLOURS, GREY, WIDTH, rows, sheet, show
+from control.reports.figures import COLOURS, GREY, WIDTH, figure_panels, rows, show
 from control.reports.statistics import MIN_RUNS, Array, interval
 from control.reports.tables import Table, with_interval
 from control.reports.tags import LARGEST_SEEN, SMALLEST_SEEN
@@ -145,7 +145,7 @@ def draw(numbers: dict[str, Any], target: Path) -> None:
     modes = numbers["modes"]
     size = (WIDTH if len(modes) > 1 else 0.6 * WIDTH, 2.9)
     quantity = "return" if numbers["discount"] == 1 else "discounted return"
-    with sheet(target, rows(len(modes)), size, title=numbers["title"], note=NOTE) as axes:
+    with figure_panels(target, rows(len(modes)), size, title=numbers["title"], note=NOTE) as axes:
         for axis, (mode, results) in zip(axes, modes.items(), strict=True):
             draw_returns(axis, results)
             title = f"{mode.capitalize()} actions"
@@ -183,9 +183,10 @@ def sweep(
     seed: int,
     fixed_command: dict[str, float],
 ) -> Array:
-    """Play ``episodes`` episodes under each of the C commanded returns ``commands``. Return the obtained returns
-    ``[M, C, E]``, discounted if commands are discounted. ``seed`` selects the episodes, which have the same starts
-    under all commands. ``fixed_command`` has the other parts of commands, such as a horizon."""
+    """Play ``episodes`` episodes under each of the C commanded returns ``commands``, with actions that are sampled if
+    ``sample``, otherwise greedy. Return the obtained returns ``[M, C, E]``, discounted if commands are discounted.
+    ``seed`` selects the episodes, which have the same starts under all commands. ``fixed_command`` has the other parts
+    of commands, such as a horizon."""
     config: Any = loop.agent.config
     discount = config.return_discount
     returns = []

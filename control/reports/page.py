@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -28,25 +27,26 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import flags_for_values
 from control.cli.parse import parse
-from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
-from control.reports import stages, tags
+from control.reports import stages, tables, tags
 from control.reports.curves import solved_return
+from control.reports.figures import (
+    CYCLES,
+    GREY,
+    INK,
+    INKS,
+    PAPER,
+    RULES,
+    FigureStyle,
+    check_writable,
+    figure_pages,
+    output_file,
+)
 from control.reports.plot import Figure, distinct_labels, draw, figure_of, file_stem
 from control.reports.runs import Group, find_groups, short_path
-from control.reports.sheets import CYCLES, GREY, INK, INKS, PAPER, RULES, Book, Look, check_writable, output_file
-from control.reports.tables import (
-    Table,
-    aggregates,
-    number_text,
-    over_seeds,
-    seed_table,
-    seeds_text,
-    solved_text,
-    summarise,
-)
+from control.reports.tables import Table, number_text
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
@@ -72,7 +72,6 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 
 
 # Colours of figures, and the values in CSS that replace them, so that figures follow the theme of the page.
@@ -217,15 +216,6 @@ class ReportGroup(Group):
         """Whether the runs are searches."""
         return tags.of_search(self.summary["over_seeds"])
 
-    @property
-    def duration(self) -> str:
-        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
-        if len(self.runs) > 1:
-            return ""
-        columns = self.runs[0].columns
-        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
-
     @cached_property
     def tag(self) -> str:
         """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
@@ -247,7 +237,7 @@ class ReportGroup(Group):
     @property
     def result(self) -> dict[str, Any]:
         """Statistics of the result over seeds, as `over_seeds` returns them."""
-        return self.summary["over_seeds"].get(self.tag) or over_seeds(self._held_out)
+        return self.summary["over_seeds"].get(self.tag) or tables.over_seeds(self._held_out)
 
     @cached_property
     def game(self) -> str:
@@ -270,14 +260,13 @@ class ReportGroup(Group):
     @property
     def verdict(self) -> str:
         """Whether the mean result solves the environment, as words; empty if that is unknown."""
-        return "" if self.solved is None else solved_text(self.result["mean"], self.solved)
+        return "" if self.solved is None else tables.solved_text(self.result["mean"], self.solved)
 
     @cached_property
     def confirmed_best(self) -> tuple[float, int] | None:
         """``(score, epoch)`` of the agent in best.ckpt. The score is a mean of two evaluations if they vary. None
         without this file, and for searches, several runs, and agents that are chosen by their returns in training."""
-        folder = self.folders[0]
-        file, settings = folder.file("checkpoints", "best.ckpt"), folder.settings
+        file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
         if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
             return None
         if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
@@ -325,7 +314,7 @@ class ReportGroup(Group):
     def real_steps(self) -> str:
         """Numbers of steps in the real environment that the searches made, as text like `steps`; ``-`` if unknown."""
         tag = "search/real_steps"
-        steps = [int(np.nanmax(run.columns[tag])) for run in self.runs if tag in run.columns]
+        steps = [int(run.columns[tag].max()) for run in self.runs if tag in run.columns]
         return _range_text(steps) if steps else "-"
 
     def setting_text(self, name: str) -> str:
@@ -342,7 +331,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     labels, _ = distinct_labels([group.names for group in run_groups])
     groups = []
     for label, group in zip(labels, run_groups, strict=True):
-        groups.append(ReportGroup(group.names, group.runs, label, summarise(group)))
+        groups.append(ReportGroup(group.names, group.runs, label, tables.summarise(group)))
     solved_returns = {group.solved for group in groups}
     if len(solved_returns) == 1 and None not in solved_returns:  # returns in one environment, the best first
         groups.sort(key=lambda group: group.result["mean"], reverse=True)
@@ -376,7 +365,7 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         "page.html.j2",
         groups=groups,
         title=_title(groups),
-        seeds=seeds_text([len(group.runs) for group in groups]),
+        seeds=tables.seeds_text([len(group.runs) for group in groups]),
         tags=[tags.TAGS[tag] for tag in dict.fromkeys(group.tag for group in groups) if tag],
         results=_results_table(groups),
         teachers=_teachers(groups, target),
@@ -385,7 +374,7 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
         films=films[:MAX_FILMS],
         more_films=max(0, len(films) - MAX_FILMS),
         learned=list(_search_results(groups)),
-        seed_tables=[seed_table(group.summary, caption=f"Seeds of {group.label}") for group in groups],
+        seed_tables=[tables.seed_table(group.summary, caption=f"Seeds of {group.label}") for group in groups],
         settings=_settings_tables(groups),
         versions=_versions_table(groups),
         commands=[(label, lines) for label, lines in commands if lines],
@@ -439,7 +428,7 @@ def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
     """Return the texts of a group in the table of results, by the heading of the column; ``-`` for an empty cell."""
     mean = iqm = interval = "-"
     if group.tag:
-        mean, iqm, interval = aggregates(group.result).values()
+        mean, iqm, interval = tables.aggregates(group.result).values()
     if len(group.runs) == 1:
         iqm = interval = "-"
         if group.is_search:  # statistics over the agents of its held-out evaluation
@@ -468,50 +457,42 @@ def _range_text(numbers: Sequence[int]) -> str:
 def _agents_iqm(scores: dict[str, Any]) -> tuple[str, str]:
     """Return the interquartile mean in ``scores`` (`RunFolder.scores`) and its interval as texts, such as ``480.1`` and
     ``470.2 to 491.0``. Missing numbers are ``-``."""
-    texts = []
-    for name in ("iqm", "iqm_low", "iqm_high"):
-        number = scores.get(name)
-        texts.append(number_text(number) if isinstance(number, int | float) else "-")
-    iqm, low, high = texts
-    return iqm, "-" if "-" in (low, high) else f"{low} to {high}"
+
+    def text(name: str) -> str:
+        return number_text(scores[name]) if isinstance(scores.get(name), int | float) else "-"
+
+    low, high = text("iqm_low"), text("iqm_high")
+    return text("iqm"), "-" if "-" in (low, high) else f"{low} to {high}"
 
 
-class _PageFigure(NamedTuple):
-    """A figure as an SVG in the page, for wide and for narrow screens, with its caption and note."""
-
-    wide: Markup
-    narrow: Markup
-    caption: str
-    note: str
-
-
-def _page_figures(groups: Sequence[ReportGroup]) -> list[_PageFigure]:
-    """Return the figures of `--plot` in the order of `_FIGURES`; empty if no return and no loss was logged."""
+def _page_figures(groups: Sequence[ReportGroup]) -> list[dict[str, Any]]:
+    """Return the figures of `--plot` in the order of `_FIGURES`, each with its SVG for ``wide`` and for ``narrow``
+    screens, its ``caption`` and its ``note``. Empty if no return and no loss was logged."""
     figure = figure_of(groups)
     if not any(arm.curves for arm in figure.arms):
         return []
-    wide_svgs, sheets = _draw_svgs(figure, narrow=False)
+    wide_svgs, names_and_notes = _draw_svgs(figure, narrow=False)
     narrow_svgs, _ = _draw_svgs(figure, narrow=True)
     _, tasks = figure.comparison
     compared_labels = list(dict.fromkeys(label for task in tasks.values() for label in task))
-    figures: dict[str, list[_PageFigure]] = {kind: [] for kind in _FIGURES}
-    for number, ((name, note), wide, narrow) in enumerate(zip(sheets, wide_svgs, narrow_svgs, strict=True)):
+    figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _FIGURES}
+    for number, ((name, note), wide, narrow) in enumerate(zip(names_and_notes, wide_svgs, narrow_svgs, strict=True)):
         kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
         topic = _enumeration(compared_labels) if kind == "scores" else _title(groups)
         caption = f"{_FIGURES[kind]}: {topic}."
         alt = f"{caption} The tables below have the numbers."
-        inline_wide, inline_narrow = _inline(wide, f"f{number}", alt), _inline(narrow, f"n{number}", alt)
-        figures[kind].append(_PageFigure(inline_wide, inline_narrow, caption, note))
+        svgs = {"wide": _inline(wide, f"f{number}", alt), "narrow": _inline(narrow, f"n{number}", alt)}
+        figures[kind].append(svgs | {"caption": caption, "note": note})
     return [*figures[""], *figures["scores"], *figures["losses"]]
 
 
 def _draw_svgs(figure: Figure, narrow: bool) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the SVG of each sheet of a figure, and the names and notes of the sheets."""
-    look = Look(formats=("svg",), narrow=narrow, texts=False)
+    """Return the SVG of each page of a figure, and the names and notes of the pages."""
+    style = FigureStyle(formats=("svg",), narrow=narrow, texts=False)
     with tempfile.TemporaryDirectory() as folder:
-        with Book(Path(folder, "figure.svg"), look) as book:
-            draw(book, figure)
-        return [path.read_text("utf-8") for path in book.files], book.sheets
+        with figure_pages(Path(folder, "figure.svg"), style) as pages:
+            draw(pages, figure)
+        return [path.read_text("utf-8") for path in pages.files], pages.names_and_notes
 
 
 def _recoloured(svg: str) -> str:
@@ -643,7 +624,7 @@ def render(template: str, **values: Any) -> str:
         "data_url": data_url,
         "poster": lambda path: base64.b64encode(poster(path)).decode(),
         "number": number_text,
-        "solved_text": solved_text,
+        "solved_text": tables.solved_text,
         "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
     }
     environment.globals["cycles"] = CYCLES

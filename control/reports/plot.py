@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from control.cli.files import read_json
-from control.reports import curves, scores, sheets
+from control.reports import curves, figures, scores
+from control.reports.figures import DEFAULT_STYLE, FigureStyle
 from control.reports.runs import Array, Group, find_groups, logged, return_tags, short_path
 from control.reports.search import TRIALS, plot_search
-from control.reports.sheets import PLAIN, Look
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
 from models.registry import implementations
@@ -29,15 +29,10 @@ _MAX_BYTES = 20_000_000  # of the JSON of a figure
 
 @dataclass
 class Arm:
-    """Curves and scores of a group of runs, one arm of a comparison.
-
-    :param label: name in the legend.
-    :param names: environment, experiment and implementation, as in `Group`.
-    :param seeds: number of seeds.
-    :param curves: by tag, steps ``[G]`` and values ``[N, G]`` of N seeds.
-    :param scores: by tag of a return, means ``[N]`` of the seeds over the last tenth of the epochs.
-    :param game: the environment if the figure has several, otherwise empty.
-    """
+    """Curves and scores of a group of runs, one arm of a comparison, with the ``names`` of environment, experiment and
+    implementation. ``curves`` maps a tag to steps ``[G]`` and values ``[N, G]`` of N seeds. ``scores`` maps a tag of a
+    return to the means ``[N]`` of the seeds over the last tenth of the epochs. ``label`` is the name in the legend.
+    ``game`` is the environment if the figure has several, otherwise empty."""
 
     label: str
     names: tuple[str, ...]
@@ -98,7 +93,7 @@ class Figure:
     def colours(self) -> dict[str, str]:
         """Colours by label, in the order of the legend. They are assigned in alphabetical order of the labels."""
         labels = sorted({arm.label for arm in self.arms})
-        colour_by_label = dict(zip(labels, cycle(sheets.COLOURS), strict=False))
+        colour_by_label = dict(zip(labels, cycle(figures.COLOURS), strict=False))
         return {arm.label: colour_by_label[arm.label] for arm in self.arms}
 
     @cached_property
@@ -124,7 +119,7 @@ class Figure:
         return tag, tasks
 
     def heading(self, arms: Sequence[Arm]) -> str:
-        """Return the title of a sheet about some of the arms, such as ``2 environments, debug, 3-5 seeds``: the
+        """Return the title of a page about some of the arms, such as ``2 environments, debug, 3-5 seeds``: the
         environment or the number of environments, the names common to all arms, and the number of seeds."""
         games = {arm.game for arm in arms}
         environments = f"{len(games)} environments" if len(games) > 1 else curves.game_text(games.pop())
@@ -140,7 +135,7 @@ def _by_game(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
     return games
 
 
-def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) -> int:
+def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle = DEFAULT_STYLE) -> int:
     """Draw and tabulate groups of runs: mean with its 95 % bootstrap band and IQM over seeds.
 
     ``run_dirs`` are run folders, folders above them, or the JSON of an earlier figure. The folder of a hyperparameter
@@ -152,7 +147,7 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
     anything is printed.
     """
     if len(run_dirs) == 1 and (run_dirs[0] / TRIALS).is_file():
-        print(f"Figure:  {short_path(plot_search(run_dirs[0], look, out))}")
+        print(f"Figure:  {short_path(plot_search(run_dirs[0], style, out))}")
         return 0
     earlier_json = run_dirs[0] if len(run_dirs) == 1 and run_dirs[0].suffix == ".json" else None
     made_from: list[str] = []  # run folders
@@ -162,28 +157,29 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, look: Look = PLAIN) 
         groups = find_groups(run_dirs)
         made_from = sorted({str(run.source.parent) for group in groups for run in group.runs})
         figure, folder = figure_of(groups), Path(os.path.commonpath(made_from))
-    stem = file_stem("plot", _environments(figure.arms), {arm.label for arm in figure.arms}, look)
-    target = sheets.figure_file(out or folder, look=look, stem=stem)
-    sheets.check_writable("plot_out", target)
+    stem = file_stem("plot", _environments(figure.arms), {arm.label for arm in figure.arms}, style)
+    target = figures.figure_file(out or folder, style=style, stem=stem)
+    figures.check_writable("plot_out", target)
     numbers_path = earlier_json or target.with_suffix(".json")
     if not earlier_json:
         _check_numbers_path(numbers_path, target)
-        sheets.check_writable("plot_out", target, numbers_path)
+        figures.check_writable("plot_out", target, numbers_path)
     tag, tasks = figure.comparison
     if not tasks and not any(arm.curves for arm in figure.arms):
         raise SettingError(f"{figure.title or 'these runs'}: neither returns nor losses were logged yet")
     print(summary_text(figure.title, figure.summary))
     numbers: dict[str, Any] = {"runs": figure.title, "made_from": made_from, "groups": figure.summary}
     if tasks:
-        improvements = scores.compare(tasks)
-        numbers["compared"] = {"tag": tag, "improvement": improvements}
+        improvements = scores.improvements(tasks)
+        by_name = {f"{first} > {second}": estimate for (first, second), estimate in improvements.items()}
+        numbers["compared"] = {"tag": tag, "improvement": by_name}
         print(f"\n{scores.comparison_text(improvements)}")
-    with sheets.Book(target, look, earlier_json) as book:
-        draw(book, figure)
+    with figures.figure_pages(target, style, earlier_json) as pages:
+        draw(pages, figure)
     if not earlier_json:
-        sheets.write_numbers(numbers_path, numbers)
+        figures.write_numbers(numbers_path, numbers)
     print()
-    for path in book.files:
+    for path in pages.files:
         print(f"Figure:  {short_path(path)}")
     print(f"Numbers: {short_path(numbers_path)}")
     return 0
@@ -205,15 +201,11 @@ def figure_of(groups: Sequence[Group]) -> Figure:
             if TAGS[tag].kind == "return":
                 last = np.array([run.last(tag) for run in group.runs])
                 arm.scores[tag] = last[np.isfinite(last)]
-                curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": _rounded(values)}
+                rounded = [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
+                curve_numbers[tag] = {"env_steps": steps.round().astype(int).tolist(), "seeds": rounded}
         summary[label] = summarise(group) | {"names": group.names, "curves": curve_numbers}
         arms.append(arm)
     return Figure(title, summary, arms)
-
-
-def _rounded(values: Array) -> list[list[float]]:
-    """Return ``values [N, G]`` as lists of numbers with five digits."""
-    return [[float(f"{value:.5g}") for value in row] for row in values.tolist()]
 
 
 def read_numbers(path: Path) -> Figure:
@@ -282,15 +274,15 @@ def _environments(arms: Sequence[Arm]) -> list[str]:
     return sorted({arm.names[0] for arm in arms})
 
 
-def file_stem(kind: str, games: Collection[str], labels: Collection[str], look: Look = PLAIN) -> str:
+def file_stem(kind: str, games: Collection[str], labels: Collection[str], style: FigureStyle = DEFAULT_STYLE) -> str:
     """Return the name of a file, without its suffix, from its ``kind``, the environments and the labels of the groups,
     such as ``plot_lunarlander_RCP-A_UDRL``."""
     words = [kind]
     words += sorted(games) if len(games) <= 3 else [f"{len(games)}_environments"]
     words += sorted(labels) if len(labels) <= 4 else [f"{len(labels)}_groups"]
-    if look.theme == "dark":
+    if style.theme == "dark":
         words.append("dark")
-    if look.log:
+    if style.log:
         words.append("log")
     return re.sub(r"[^\w.+-]+", "-", "_".join(words))[:80]
 
@@ -298,30 +290,30 @@ def file_stem(kind: str, games: Collection[str], labels: Collection[str], look: 
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def draw(book: sheets.Book, figure: Figure) -> None:
-    """Draw the sheets of a figure: returns, losses, and the comparison of scores. For a single environment, losses are
-    on the sheets of returns, except on a page of `--report`, which shows the comparison between them."""
+def draw(pages: figures.FigurePages, figure: Figure) -> None:
+    """Draw the pages of a figure: returns, losses, and the comparison of scores. For a single environment, losses are
+    on the pages of returns, except in `--report`, which shows the comparison between them."""
     _, tasks = figure.comparison
     returns, losses = [], []  # rows of panels
     for game, arms in figure.arms_by_game.items():
         returns += _panel_rows(game, arms, "return")
         losses += _panel_rows(game, arms, "loss")
-    is_on_page = not book.look.texts  # the page of `--report` has the texts of its figures
-    if len(figure.arms_by_game) > 1 or (tasks and is_on_page):
-        _draw_sheets(book, figure, returns, "")
-        _draw_sheets(book, figure, losses, "losses")
+    is_report = not pages.style.texts  # `--report` writes the texts of its figures itself
+    if len(figure.arms_by_game) > 1 or (tasks and is_report):
+        _draw_pages(pages, figure, returns, "")
+        _draw_pages(pages, figure, losses, "losses")
     else:
-        _draw_sheets(book, figure, returns + losses, "")
+        _draw_pages(pages, figure, returns + losses, "")
     if tasks:
-        _draw_scores(book, figure)
+        _draw_scores(pages, figure)
 
 
-def _draw_sheets(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
-    """Draw rows of panels on sheets of `PAGE_ROWS` rows. The sheets are named ``losses``, ``losses2``, ... if ``name``
+def _draw_pages(pages: figures.FigurePages, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
+    """Draw rows of panels on pages of `PAGE_ROWS` rows. The pages are named ``losses``, ``losses2``, ... if ``name``
     is "losses"."""
     for number, first in enumerate(range(0, len(rows), PAGE_ROWS), start=1):
-        sheet_name = name if number == 1 else f"{name}{number}"
-        _draw_sheet(book, figure, rows[first : first + PAGE_ROWS], sheet_name)
+        page_name = name if number == 1 else f"{name}{number}"
+        _draw_page(pages, figure, rows[first : first + PAGE_ROWS], page_name)
 
 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
@@ -338,7 +330,7 @@ def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]
                 panel = panels.setdefault((tag, title, ylabel), Panel(game, tag, title, ylabel, arms=[]))
                 panel.arms.append(arm)
     remaining_panels = iter(panels.values())
-    return [list(islice(remaining_panels, length)) for length in sheets.balanced(len(panels))]
+    return [list(islice(remaining_panels, length)) for length in figures.balanced(len(panels))]
 
 
 def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
@@ -360,8 +352,8 @@ def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
     return reference_levels
 
 
-def _draw_sheet(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
-    """Draw the sheet ``name`` with ``rows`` of panels."""
+def _draw_page(pages: figures.FigurePages, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
+    """Draw the page ``name`` with ``rows`` of panels."""
     panels = [panel for row in rows for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
     row_lengths = [len(row) for row in rows]
@@ -370,8 +362,8 @@ def _draw_sheet(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel
     sources = curves.sources([level for game in games for level in figure.levels[game]])
     note = curves.curves_note([arm.seeds for arm in arms], any(len(panel.arms) == 1 for panel in panels))
     note = f"{note}; {sources}" if sources else note
-    title, size = figure.heading(arms), (sheets.WIDTH, row_height * len(rows))
-    with book.sheet(sheets.rows(*row_lengths), size, name=name, title=title, note=note) as axes:
+    title, size = figure.heading(arms), (figures.WIDTH, row_height * len(rows))
+    with pages.add(figures.rows(*row_lengths), size, name=name, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=label)
@@ -380,9 +372,9 @@ def _draw_sheet(book: sheets.Book, figure: Figure, rows: Sequence[Sequence[Panel
             left_label = ""
             for panel in row:
                 axis = next(remaining_axes)
-                _draw_panel(axis, panel, figure.colours, book.look.log)
+                _draw_panel(axis, panel, figure.colours, pages.style.log)
                 panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if panel.game else panel.title
-                sheets.set_title(axis, panel_title, 6.2 / len(row))
+                figures.set_title(axis, panel_title, 6.2 / len(row))
                 axis.yaxis.label.set_visible(panel.ylabel != left_label)  # once for neighbours with the same label
                 left_label = panel.ylabel
         for game, levels in figure.levels.items():
@@ -419,12 +411,12 @@ def _share_axes(panel_by_axis: Mapping[Any, Panel], levels: Sequence[curves.Leve
     curves.share_limits(return_axes)  # the levels may have changed them
 
 
-def _draw_scores(book: sheets.Book, figure: Figure) -> None:
-    """Draw the sheet that compares algorithms by their scores."""
+def _draw_scores(pages: figures.FigurePages, figure: Figure) -> None:
+    """Draw the page that compares algorithms by their scores."""
     tag, tasks = figure.comparison
     sources = curves.sources([level for game in tasks for level in figure.levels[game]])
     note = f"{scores.note()}; {sources}" if sources else scores.note()
     compared_arms = [arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})]
     # Short names of other tags, such as "reward rate", need no addition.
     label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
-    scores.draw(book, tasks, figure.colours, figure.levels, label, figure.heading(compared_arms), note)
+    scores.draw(pages, tasks, figure.colours, figure.levels, label, figure.heading(compared_arms), note)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.sheets import WIDTH, Look, look_of, sheet, stored_look
+from control.reports.figures import WIDTH, FigureStyle, figure_panels, style_of, with_svg
 from envs.gridmaps import GOAL, HOLE, MAPS, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
@@ -77,29 +77,29 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
     other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead."""
     networks: Any = proxy.networks
-    game, look = proxy.game, stored_look(look_of(settings.run))
-    path = look.path(folder, "reward")
+    game, style = proxy.game, with_svg(style_of(settings.run))
+    path = style.path(folder, "reward")
     title = f"{networks.mode.name} reward network of {game}"
     phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
     base_name = game.partition(",")[0]  # without options of the environment
     if not networks.mode.state or networks.mode.info:
-        _weights(networks, proxy.parameters, path, title, look)
+        _weights(networks, proxy.parameters, path, title, style)
     elif isinstance(dynamics, CellTable):
-        _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, look)
+        _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, style)
     elif base_name in SLICES:
-        _slices(SLICES[base_name], phi, path, title, look)
+        _slices(SLICES[base_name], phi, path, title, style)
     else:
-        _histogram(game, phi, path, title, look)
+        _histogram(game, phi, path, title, style)
     return path
 
 
-def _histogram(game: str, phi: Phi, path: Path, title: str, look: Look) -> None:
+def _histogram(game: str, phi: Phi, path: Path, title: str, style: FigureStyle) -> None:
     """Draw the distribution of the output of the reward network phi during random play."""
     obs, _, terminated = collect_transitions(game)
     values = phi(obs[None])[0]
     edges = np.histogram_bin_edges(values.numpy(), 50)
-    with sheet(path, [[0]], (WIDTH, 2.9), look, title=title) as (axis,):
+    with figure_panels(path, [[0]], (WIDTH, 2.9), style, title=title) as (axis,):
         for name, mask in (("going on", ~terminated), ("at an end", terminated)):
             if mask.any():
                 axis.hist(values[mask].numpy(), edges, density=True, histtype="step", label=name)
@@ -112,11 +112,11 @@ def _quantity(phi: Phi) -> str:
     return "potential" if phi.networks.mode.potential else "learned reward"
 
 
-def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Look) -> None:
+def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, style: FigureStyle) -> None:
     """Draw the output of the reward network phi on planes through the states."""
     note = f"white lines join states of equal {_quantity(phi)}; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
-    with sheet(path, [list(range(len(slices)))], size, look, title=title, note=note) as axes:
+    with figure_panels(path, [list(range(len(slices)))], size, style, title=title, note=note) as axes:
         for axis, plane in zip(axes, slices, strict=True):
             states = plane.states().flatten(0, 1)
             values = phi(states[None])[0].view(_POINTS, _POINTS)
@@ -129,7 +129,7 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, look: Loo
             axis.figure.colorbar(image, ax=axis, label=_quantity(phi))
 
 
-def _weights(networks: Any, parameters: Tensor, path: Path, title: str, look: Look) -> None:
+def _weights(networks: Any, parameters: Tensor, path: Path, title: str, style: FigureStyle) -> None:
     """Draw a bar for each number in the info of a step: its weight in a linear reward network, otherwise the norm of
     its weights in the first layer. ``parameters`` are the flat parameters of the networks."""
     weights = networks.named_tensors(parameters)["reward.0.weight"]  # [units, inputs]
@@ -140,7 +140,7 @@ def _weights(networks: Any, parameters: Tensor, path: Path, title: str, look: Lo
     values, ylabel = weights.norm(dim=0), "size of its weights in the first layer"
     if networks.linear:  # one unit
         values, ylabel = weights[0], "weight"
-    with sheet(path, [[0]], (WIDTH, 2.7), look, title=title) as (axis,):
+    with figure_panels(path, [[0]], (WIDTH, 2.7), style, title=title) as (axis,):
         axis.bar(range(len(values)), values.numpy())
         axis.set_xticks(range(len(values)), names, rotation=20)
         axis.set(ylabel=ylabel)
@@ -172,7 +172,7 @@ _CLIFF = MAPS["cliff"]  # its holes are the cliff
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
-def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, look: Look) -> None:
+def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, style: FigureStyle) -> None:
     """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
     marks = _MARKS | ({HOLE: "cliff"} if dynamics.rows == _CLIFF else {})
@@ -184,7 +184,7 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     note = f"{arrows_note}; numbers: {quantity}"
     cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
     font_size = 9 * cell_size
-    with sheet(path, [[0]], (WIDTH, cell_size * rows + 0.1), look, title=title, note=note) as (axis,):
+    with figure_panels(path, [[0]], (WIDTH, cell_size * rows + 0.1), style, title=title, note=note) as (axis,):
         image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
         for cell, kind in enumerate(kinds):
             row, column = divmod(cell, columns)

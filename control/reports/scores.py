@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from control.reports.curves import Level, draw_levels, game_text
-from control.reports.sheets import GREY, WIDTH, Book, rows, set_row_labels, set_title
+from control.reports.figures import GREY, WIDTH, FigurePages, rows, set_row_labels, set_title
 from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
@@ -32,10 +32,14 @@ def ranked(task: Task) -> list[str]:
     return sorted(task, key=lambda label: -float(np.mean(task[label])))
 
 
-def improvements(tasks: Mapping[str, Task]) -> dict[tuple[str, str], tuple[float, tuple[float, float] | None]]:
-    """Return, for each ordered pair of the algorithms that all tasks have, the probability that a seed of the first
-    scores higher than a seed of the second, and its 95 % interval. The probability is the mean over tasks. The first
-    pairs are of the algorithm with the highest mean probability, then of the second, and so on."""
+Improvements = Mapping[tuple[str, str], Mapping[str, Any]]
+"""For pairs of algorithms, the probability that a seed of the first scores higher than a seed of the second
+(``estimate``), and its 95 % ``interval``, None for fewer than three seeds."""
+
+
+def improvements(tasks: Mapping[str, Task]) -> Improvements:
+    """Return the mean probabilities of improvement over tasks, for all ordered pairs of the algorithms that all tasks
+    have. The first pairs are of the algorithm with the highest mean probability, then of the second, and so on."""
     shared = sorted(set.intersection(*(set(task) for task in tasks.values())))
     estimates = {}
     total_probability = dict.fromkeys(shared, 0.0)
@@ -43,30 +47,22 @@ def improvements(tasks: Mapping[str, Task]) -> dict[tuple[str, str], tuple[float
         first_scores = [task[first] for task in tasks.values()]
         second_scores = [task[second] for task in tasks.values()]
         probability, bounds = improvement(first_scores, second_scores)
-        estimates[first, second] = probability, bounds
+        estimates[first, second] = {"estimate": probability, "interval": bounds}
         total_probability[first] += probability
     best_first = sorted(shared, key=lambda label: total_probability[label], reverse=True)
     return {pair: estimates[pair] for pair in permutations(best_first, 2)}
 
 
-def compare(tasks: Mapping[str, Task]) -> dict[str, dict[str, Any]]:
-    """Return the `improvements` as data for JSON, by names such as ``PPO > DDQN``."""
-    compared: dict[str, dict[str, Any]] = {}
-    for (first, second), (probability, bounds) in improvements(tasks).items():
-        compared[f"{first} > {second}"] = {"estimate": probability, "interval": list(bounds) if bounds else None}
-    return compared
-
-
-def comparison_text(compared: Mapping[str, Any]) -> str:
-    """Return the numbers of `compare` as a table. Of each pair of algorithms, only the order with a probability of at
-    least 0.5 is listed. Empty if there are no pairs."""
+def comparison_text(estimates: Improvements) -> str:
+    """Return a table of probabilities of improvement, with rows such as ``PPO > DDQN  0.71  0.55 to 0.86``. Of each
+    pair of algorithms, only the order with a probability of at least 0.5 is listed. Empty if there are no pairs."""
     rows = [["probability of improvement", "", "95 %"]]
-    for pair, numbers in compared.items():
+    for (first, second), numbers in estimates.items():
         probability, bounds = numbers["estimate"], numbers["interval"]
         if probability >= 0.5:
             interval_text = f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else "-"
-            rows.append([pair, f"{probability:.2f}", interval_text])
-    return str(Table(rows)) if compared else ""
+            rows.append([f"{first} > {second}", f"{probability:.2f}", interval_text])
+    return str(Table(rows)) if estimates else ""
 
 
 def note(score: str = "mean over the last tenth of the epochs") -> str:
@@ -77,7 +73,7 @@ def note(score: str = "mean over the last tenth of the epochs") -> str:
 
 
 def draw(
-    book: Book,
+    pages: FigurePages,
     tasks: Mapping[str, Task],
     colours: Mapping[str, str],
     game_levels: Mapping[str, Sequence[Level]],
@@ -85,7 +81,7 @@ def draw(
     title: str,
     note: str,
 ) -> None:
-    """Draw a sheet with the scores of seeds and the performance profiles of each task, and the probabilities of
+    """Draw a page with the scores of seeds and the performance profiles of each task, and the probabilities of
     improvement over all tasks. ``colours`` are by algorithm, ``game_levels`` (reference levels) by task. The scores
     have the label ``axis_label``."""
     estimates = improvements(tasks)
@@ -100,7 +96,7 @@ def draw(
     cells = rows(*lengths)
     widths = [1.15, 1.0, 0.95][: len(cells[0])]
     options: Any = {"title": title, "note": note, "heights": heights, "widths": widths, "min_labels": 1}
-    with book.sheet(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
+    with pages.add(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
         remaining_axes = iter(axes)
         for name, task in tasks.items():
             heading = f"{game_text(name)}: " if name else ""
@@ -118,8 +114,8 @@ def draw(
             set_title(axis, f"{heading}Seeds that score more", 2.2)
         if estimates:
             axis = next(remaining_axes)
-            best, _ = list(estimates)[0]  # the first pair
-            rivals = {second: estimate for (first, second), estimate in estimates.items() if first == best}
+            best, _ = next(iter(estimates))
+            rivals = {second: numbers for (first, second), numbers in estimates.items() if first == best}
             _draw_improvements(axis, rivals, colours)
             heading = f"Probability that {best} is better"
             if several:
@@ -156,13 +152,13 @@ def _draw_profiles(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
             axis.fill_between(levels, *bounds, color=colours[label], alpha=0.13, linewidth=0)
 
 
-def _draw_improvements(axis: Any, rivals: Mapping[str, tuple[float, Any]], colours: Mapping[str, str]) -> None:
+def _draw_improvements(axis: Any, rivals: Mapping[str, Mapping[str, Any]], colours: Mapping[str, str]) -> None:
     """Draw the probabilities that an algorithm is better than each of its ``rivals``; 0.5 is no difference. ``rivals``
-    maps their names to the probability and its interval."""
+    maps the name of an algorithm to the numbers of the pair, as in `Improvements`."""
     axis.axvline(0.5, color=GREY, linewidth=0.8, linestyle=(0, (4, 2)))
-    for row, (label, (probability, bounds)) in enumerate(rivals.items()):
-        if bounds:
-            axis.plot(bounds, [row, row], color=colours[label], linewidth=1.4)
-        axis.plot(probability, row, "D", color=colours[label], markersize=4, clip_on=False, zorder=3)
+    for row, (label, numbers) in enumerate(rivals.items()):
+        if numbers["interval"]:
+            axis.plot(numbers["interval"], [row, row], color=colours[label], linewidth=1.4)
+        axis.plot(numbers["estimate"], row, "D", color=colours[label], markersize=4, clip_on=False, zorder=3)
     set_row_labels(axis, [f"than {label}" for label in rivals])
     axis.set(xlim=(-0.04, 1.04), xticks=[0, 0.5, 1], xlabel="probability")

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from control.cli.files import read_json
+from control.reports.figures import (
+    COLOURS,
+    DEFAULT_STYLE,
+    GREY,
+    INK,
+    WIDTH,
+    FigureStyle,
+    check_writable,
+    figure_file,
+    figure_panels,
+    rows,
+)
 from control.reports.runs import read_runs
-from control.reports.sheets import COLOURS, GREY, INK, PLAIN, WIDTH, Look, check_writable, figure_file, rows, sheet
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
 from control.reports.tags import GRADIENT_STEPS, HELD_OUT, MODEL_LOSSES
@@ -99,14 +110,14 @@ def iqm_text(summary: dict[str, Any]) -> str:
     return with_interval(summary["iqm"], (summary["iqm_low"], summary["iqm_high"]) if has_interval else None)
 
 
-def fit_figure(folder: Path, look: Look = PLAIN) -> Path:
+def fit_figure(folder: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
     """Draw ``curve.png`` in the run folder of a fitted synthetic environment, and return its path. One panel has the
     losses in training and on held-out data, the other the shares of episodes whose end is predicted wrongly."""
     (run,) = read_runs(folder / "metrics.csv")
-    path = look.path(folder, "curve")
+    path = style.path(folder, "curve")
     updates = run.columns[GRADIENT_STEPS]
     note = "solid: on transitions held out; dotted: in training"
-    with sheet(path, [[0, 1]], (WIDTH, 2.4), look, note=note) as (loss_axis, share_axis):
+    with figure_panels(path, [[0, 1]], (WIDTH, 2.4), style, note=note) as (loss_axis, share_axis):
         for tag, label, colour in zip(MODEL_LOSSES, ("state", "reward", "end"), COLOURS, strict=False):
             held_out_tag = tag.replace("model/", f"{HELD_OUT}_")
             loss_axis.plot(updates, run.columns[tag], color=colour, linestyle=(0, (1, 1)))
@@ -186,7 +197,7 @@ def read_trials(
     raise SettingError(line, setting)
 
 
-def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Path:
+def plot_search(folder: Path, style: FigureStyle = DEFAULT_STYLE, out: Path | None = None) -> Path:
     """Draw the `importance_figure` of a search for hyperparameters, as ``importance.png`` in its ``folder`` or ``out``.
     Raises SettingError for fewer than `FEWEST` trials with a score, and if no hyperparameter varies."""
     space, trials = read_trials(folder, "plot")
@@ -195,14 +206,14 @@ def plot_search(folder: Path, look: Look = PLAIN, out: Path | None = None) -> Pa
         raise SettingError(f"{folder} has {num_scored} trials with a score; allowed: at least {FEWEST}", "plot")
     if all(len(entry["values"]) == 1 for entry in space.values()):
         raise SettingError(f"{folder} has no hyperparameter that varies", "plot")
-    target = figure_file(out or folder / "importance.png", look=look)
+    target = figure_file(out or folder / "importance.png", style=style)
     check_writable("plot_out", target)
-    importance_figure({"space": space, "trials": trials}, target, look)
+    importance_figure({"space": space, "trials": trials}, target, style)
     return target
 
 
 def importance_figure(
-    content: Mapping[str, Any], target: Path, look: Look = PLAIN, numbers_file: Path | None = None
+    content: Mapping[str, Any], target: Path, style: FigureStyle = DEFAULT_STYLE, numbers_file: Path | None = None
 ) -> None:
     """Draw the importance of hyperparameters, and the scores over the values of the most important ones. Importances
     have 95 % intervals over resampled trials. ``content`` is the content of the file `TRIALS`. A PNG stores the hash of
@@ -218,7 +229,10 @@ def importance_figure(
     note = f"{len(trials)} trials; importance: PED-ANOVA of the best fifth against all; lines: 95 % of resampled trials"
     heights = [max(1.5, 0.17 * len(importance) + 0.7), 1.7]  # of the importances, and of the panels of scores
     size = (WIDTH, sum(heights))
-    with sheet(target, rows(1, len(top)), size, look, numbers_file, note=note, heights=heights) as (bars, *panels):
+    with figure_panels(target, rows(1, len(top)), size, style, numbers_file, note=note, heights=heights) as (
+        bars,
+        *panels,
+    ):
         for position, (name, value) in enumerate(importance.items()):
             bars.barh(position, value, color=COLOURS[0] if name in top else GREY, alpha=0.7)
             bars.plot(bounds[name], [position, position], color=INK, linewidth=1)

@@ -12,7 +12,7 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
-from control.reports.sheets import COLOURS, WIDTH, Look, balanced, look_of, rows, sheet, stored_look
+from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of, with_svg
 from envs.base import Environment
 from envs.make import make_environment, stages_of
 from models.contract import Policy
@@ -129,13 +129,13 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
         for kind, states_and_rewards in samples.items():
             cells, rewards = states_and_rewards[:, :-1].argmax(1), states_and_rewards[:, -1]
             histogram_samples[kind] = np.stack([cells, rewards], 1)
-    look = stored_look(look_of(settings.run))
-    path = look.path(folder, "behaviour")
-    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, look)
+    style = with_svg(style_of(settings.run))
+    path = style.path(folder, "behaviour")
+    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, style)
     if is_bandit:
         has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
         draw = draw_cell_rewards if has_table else draw_rewards
-        draw(look.path(folder, "behaviour_reward"), samples, proxy, look)
+        draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
     return path
 
 
@@ -147,7 +147,7 @@ def names_of(game: str, size: int) -> list[str]:
     return [f"state {i}" for i in range(size)] if size > 1 else ["state"]
 
 
-def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, look: Look) -> None:
+def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, style: FigureStyle) -> None:
     """Draw histograms of the ``samples`` of `behaviour`. ``bandit`` is whether they are of a synthetic bandit."""
     kind = "bandit" if bandit else "MDP"
     source = "states that agents train on" if bandit else "agents in training"
@@ -160,7 +160,7 @@ def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit
         f"ten agents trained on the synthetic {kind}, ten episodes each; "
         f"{BINS} bins from the 0.2 % to the 99.8 % quantile of all samples"
     )
-    draw_histograms(path, histograms(samples, game, bandit), labels, look, note)
+    draw_histograms(path, histograms(samples, game, bandit), labels, style, note)
 
 
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
@@ -187,18 +187,23 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
 
 
 def draw_histograms(
-    path: Path, panels: list[dict[str, Any]], labels: dict[str, str], look: Look, note: str, numbers: Path | None = None
+    path: Path,
+    panels: list[dict[str, Any]],
+    labels: dict[str, str],
+    style: FigureStyle,
+    note: str,
+    numbers: Path | None = None,
 ) -> None:
     """Draw panels of `histograms` with the same logarithmic y axis. ``labels`` are the texts of the legend by kind of
     samples, and a PNG stores the hash of the file ``numbers``."""
     lengths = balanced(len(panels))
     first_of_rows = np.cumsum([0, *lengths])
-    styles = ("-", "-", (0, (3, 1)))
-    with sheet(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), look, numbers, note=note) as axes:
+    line_styles = ("-", "-", (0, (3, 1)))
+    with figure_panels(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), style, numbers, note=note) as axes:
         for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            for (kind, label), colour, style in zip(labels.items(), COLOURS, styles, strict=False):
+            for (kind, label), colour, line_style in zip(labels.items(), COLOURS, line_styles, strict=False):
                 if kind in panel:
-                    line: Any = {"color": colour, "linestyle": style, "linewidth": 1.1, "label": label}
+                    line: Any = {"color": colour, "linestyle": line_style, "linewidth": 1.1, "label": label}
                     axis.stairs(panel[kind], panel["edges"], **line)
             axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
             axis.set_ylabel("share of samples", visible=number in first_of_rows)
@@ -240,7 +245,7 @@ def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return edges, sums / torch.bincount(bins[is_inside], minlength=_REWARD_BINS)
 
 
-def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
+def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> Path:
     """Draw a bandit's mean reward of each action over each number of the states in ``samples`` (`behaviour`), and
     return ``path``. Discrete actions have lines, and each coordinate of continuous actions has an image. If there are
     more than nine panels, only the nine are shown in which the number matters most for the choice of the action."""
@@ -255,26 +260,23 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look:
         for column, name in enumerate(names_of(proxy.game, states.shape[1])):
             edges, means = in_bins(reward, states[:, column])
             panels.append(_RewardPanel(name, action_label, actions, edges, means))
-    strongest = sorted(panels, key=lambda panel: panel.effect, reverse=True)[:_MAX_PANELS]
+    strongest = sorted(panels, key=_RewardPanel.effect, reverse=True)[:_MAX_PANELS]
     shown_panels = [panel for panel in panels if panel in strongest]  # in the order of coordinates and numbers
     lengths = balanced(len(shown_panels))
     note = "means over the states that agents train on"
     if not is_discrete and space.size > 1:
         note += "; other numbers of the action are at the middle of their ranges"
     title = f"what the synthetic bandit of {proxy.game} pays for"
-    with sheet(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), look, title=title, note=note) as axes:
+    with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
         for axis, panel in zip(axes, shown_panels, strict=True):
-            if is_discrete:
-                panel.draw_lines(axis)
-            else:
-                panel.draw_image(axis)
+            panel.draw(axis, as_lines=is_discrete)
     return path
 
 
 @dataclasses.dataclass(eq=False)
 class _RewardPanel:
-    """Mean rewards ``means [K, bins]`` of K ``actions [K]`` in bins of the number ``name`` of the state, whose
-    ``edges`` are ``[bins + 1]``."""
+    """Mean rewards ``means [K, bins]`` of K ``actions`` in bins of the number ``name`` of the state, with the ``edges
+    [bins + 1]``."""
 
     name: str
     action_label: str
@@ -282,23 +284,21 @@ class _RewardPanel:
     edges: Tensor
     means: Tensor
 
-    @property
     def effect(self) -> float:
-        """How much the number matters for the choice of the action: the standard deviation over bins of the rise of the
-        reward from the first action to the last."""
+        """Return how much the number matters for the choice of the action: the standard deviation over bins of the rise
+        of the reward from the first action to the last."""
         is_filled = self.means.isfinite().all(0)
         rise = (self.means[-1] - self.means[0])[is_filled]
         return float(rise.std()) if len(rise) > 1 else 0.0
 
-    def draw_lines(self, axis: Any) -> None:
-        """Draw a line for each action."""
-        middles = (self.edges[1:] + self.edges[:-1]) / 2
-        for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
-            axis.plot(middles, rewards, label=f"action {action}")
-        axis.set(xlabel=self.name, ylabel="reward")
-
-    def draw_image(self, axis: Any) -> None:
-        """Draw an image with the number as x axis and the action as y axis."""
+    def draw(self, axis: Any, as_lines: bool) -> None:
+        """Draw a line for each action, or an image with the number as x axis and the action as y axis."""
+        if as_lines:
+            middles = (self.edges[1:] + self.edges[:-1]) / 2
+            for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
+                axis.plot(middles, rewards, label=f"action {action}")
+            axis.set(xlabel=self.name, ylabel="reward")
+            return
         extent = (float(self.edges[0]), float(self.edges[-1]), float(self.actions[0]), float(self.actions[-1]))
         image = axis.imshow(self.means, origin="lower", extent=extent, aspect="auto")
         axis.set(xlabel=self.name, ylabel=self.action_label)
@@ -306,13 +306,13 @@ class _RewardPanel:
         axis.figure.colorbar(image, ax=axis, label="reward")
 
 
-def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, look: Look) -> Path:
+def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> Path:
     """Draw a bandit's reward of each discrete action in each cell, and return ``path``. ``samples`` are as in
     `draw_rewards`, of states that are one-hot."""
     num_cells = samples["real"].shape[1] - 1  # the last column is the reward
     actions, reward = action_rewards(proxy, torch.eye(num_cells))
     title = f"what the synthetic bandit of {proxy.game} pays for"
-    with sheet(path, [[0]], (WIDTH, 1.2 + 0.2 * len(actions)), look, title=title) as (axis,):
+    with figure_panels(path, [[0]], (WIDTH, 1.2 + 0.2 * len(actions)), style, title=title) as (axis,):
         image = axis.imshow(reward, aspect="auto", interpolation="nearest")
         axis.set(xlabel="cell", ylabel="action", yticks=range(len(actions)))
         axis.grid(False)

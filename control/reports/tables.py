@@ -126,12 +126,8 @@ def aggregates(summary: dict[str, Any], best: dict[str, Any] | None = None) -> d
         interval_text = f"{number_text(low)} to {number_text(high)}"
     else:
         interval_text = {1: "one seed", 2: "two seeds"}.get(summary["n"], "-")
-    mean_name, iqm_name, interval_name = AGGREGATES
-    texts = {
-        mean_name: number_text(summary["mean"]),
-        iqm_name: number_text(summary["iqm"]),
-        interval_name: interval_text,
-    }
+    cells = (number_text(summary["mean"]), number_text(summary["iqm"]), interval_text)
+    texts = dict(zip(AGGREGATES, cells, strict=True))
     if best is None:
         return texts
     best_texts = aggregates(best)

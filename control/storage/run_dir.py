@@ -82,10 +82,13 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
     try:
         folder.mkdir(parents=True, exist_ok=True)
         last_run = newest(folder)
-        number = _version_number(last_run) + 1 if last_run else 0
-        while not _make_folder(folder / f"version_{number}"):
-            number += 1
-        path = folder / f"version_{number}"
+        first_number = _version_number(last_run) + 1 if last_run else 0
+        for number in itertools.count(first_number):
+            path = folder / f"version_{number}"
+            # mkdir is atomic: exactly one of several processes makes the folder, the others try the next number.
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                break
         for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
@@ -98,15 +101,6 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
         problem = f"cannot make {str(folder)!r} ({reason})"
         raise SettingError(f"logdir is {run.logdir!r}: {problem}; allowed: a folder that can be written") from error
     return path
-
-
-def _make_folder(path: Path) -> bool:
-    """Make a folder. Return False if it exists. If several processes try at the same time, one gets True."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 def remove_empty(folder: Path, root: Path) -> None:

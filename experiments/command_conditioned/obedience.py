@@ -15,8 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from control.reports.figures import WIDTH, write_numbers
 from control.reports.obedience import NOTE, draw_returns
-from control.reports.sheets import WIDTH, write_numbers
 from experiments.comparison import Layout
 from experiments.plotting import measure_and_draw, run_command
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import torch
 
 import trainer
-from control.reports.sheets import COLOURS, WIDTH, write_numbers
+from control.reports.figures import COLOURS, WIDTH, write_numbers
 from experiments.comparison import Layout, check_given
 from experiments.plotting import measure_and_draw, run_command
 from models.settings import SettingError

@@ -28,23 +28,23 @@ from control.reports.curves import (
     scale,
     share_limits,
 )
-from control.reports.runs import LAST, Array, Run
-from control.reports.sheets import (
+from control.reports.figures import (
     COLOURS,
     INK,
     WIDTH,
-    Look,
+    FigureStyle,
     balanced,
     figure_file,
+    figure_panels,
     rows,
     set_title,
-    sheet,
     show,
 )
+from control.reports.runs import LAST, Array, Run
 from control.reports.statistics import interval
 from control.reports.tables import Table, seeds_text
 from control.reports.tags import GREEDY, REWARD_RATE
-from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of
+from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of, style_of
 from models.agents.model_generalisation.config import IMPLEMENTATIONS
 from models.settings import SettingError
 
@@ -210,7 +210,7 @@ def _levels(references: dict[str, float]) -> list[Level]:
     return [Level(value, name, "") for name, value in references.items()]
 
 
-def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, look: Look) -> None:
+def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, style: FigureStyle) -> None:
     """Write the figure: one column per environment, one row per amount of data. Panels without runs are left out."""
     regimes = [regime for regime in REGIMES if any(place[0] == regime for place in panels)]
     columns = [name for name in TITLES if any(place[1] == name for place in panels)]
@@ -221,8 +221,8 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, loo
     note = f"mean of {seeds_text(counts)}" + ("; band: its 95 % bootstrap interval" if max(counts) >= MIN_RUNS else "")
     note += f"; moving average over {window} evaluations" if window > 1 else ""
     note += f"; {LEVELS}"
-    with sheet(
-        out, rows(*lengths), (WIDTH, (2.1 if max(lengths) > 1 else 3.0) * len(lengths)), look, note=note
+    with figure_panels(
+        out, rows(*lengths), (WIDTH, (2.1 if max(lengths) > 1 else 3.0) * len(lengths)), style, note=note
     ) as axes:
         for axis, place in zip(axes, places, strict=True):
             panel = panels[place]
@@ -244,7 +244,7 @@ def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: d
     axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
 
-def redraw(numbers: Path, out: Path, look: Look) -> None:
+def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
     """Draw the means and intervals in the JSON of an earlier figure. Raises SettingError for another file."""
     try:
         panels = json.loads(numbers.read_text(encoding="utf-8"))["panels"]
@@ -258,7 +258,7 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
     note += f"by the steps it covers; {LEVELS}"
     panel_titles = {"last_tenth": "last tenth of the steps", "area": "mean height of the curve"}
     size = (WIDTH, (0.2 * len(agents) + 0.75) * len(panels))
-    with sheet(out, rows(*[2] * len(panels)), size, look, numbers, note=note) as axes:
+    with figure_panels(out, rows(*[2] * len(panels)), size, style, numbers, note=note) as axes:
         for i, (place, panel) in enumerate(panels.items()):
             for axis, (key, words) in zip(axes[2 * i : 2 * i + 2], panel_titles.items(), strict=True):
                 for at, (name, n) in enumerate(panel["agents"].items()):
@@ -282,19 +282,19 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
             share_limits(axes[2 * i : 2 * i + 2], "x")
 
 
-def make(folders: Sequence[Path], out: Path, window: int, frequency: int, look: Look) -> None:
+def make(folders: Sequence[Path], out: Path, window: int, frequency: int, style: FigureStyle) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
     for name, value in (("window", window), ("frequency", frequency)):
         if value < 1:
             raise SettingError(f"{name} is {value}; allowed: integer, at least 1")
     out = figure_file(out, "out")
     if folders[0].suffix == ".json":
-        redraw(folders[0], out, look)
+        redraw(folders[0], out, style)
         print(f"Figure:  {out}")
         return
     panels = load(folders)
     summary = summarise(panels, window, frequency)
-    show(table(summary), summary, lambda out: draw(panels, window, frequency, out, look), out)
+    show(table(summary), summary, lambda out: draw(panels, window, frequency, out, style), out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -302,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_argument("--window", "-w", type=int, default=1, help="evaluations of the moving average (1: none)")
     flags.add_argument("--frequency", "-f", type=int, default=1, help="take every so many-th evaluation only (1: all)")
     options = flags.parse_args(argv)
-    return run_script(lambda: make(options.logdir, options.out, options.window, options.frequency, look_of(options)))
+    return run_script(lambda: make(options.logdir, options.out, options.window, options.frequency, style_of(options)))
 
 
 if __name__ == "__main__":

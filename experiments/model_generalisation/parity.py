@@ -26,17 +26,17 @@ import trainer
 from control.cli.errors import show
 from control.cli.parse import parse
 from control.reports.curves import RETURN_LABEL, STEPS_LABEL, scale, share_limits
-from control.reports.runs import Array, read_runs
-from control.reports.sheets import (
+from control.reports.figures import (
     COLOURS,
     GREY,
     WIDTH,
     balanced,
+    figure_panels,
     set_title,
-    sheet,
     write_numbers,
 )
-from control.reports.sheets import rows as rows_of
+from control.reports.figures import rows as rows_of
+from control.reports.runs import Array, read_runs
 from control.reports.tables import Table
 from control.reports.tags import REWARD_RATE
 from control.storage.run_dir import newest, parent
@@ -169,7 +169,7 @@ def draw(curves: dict[tuple[str, str], tuple[Curve, Curve]], out: Path) -> None:
     fixtures = list(dict.fromkeys(fixture for fixture, _ in curves))
     lengths = [n for row in fixtures for n in balanced(sum(fixture == row for fixture, _ in curves))]
     note = "greedy evaluation, mean over seeds; band: one standard error"
-    with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), note=note) as axes:
+    with figure_panels(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), note=note) as axes:
         for axis, ((fixture, agent), pair) in zip(axes, curves.items(), strict=True):
             for curve, colour, name in zip(pair, (GREY, COLOURS[0]), ("original", "ours"), strict=True):
                 axis.plot(curve.steps, curve.mean, color=colour, linewidth=1.6, label=name)

@@ -32,11 +32,21 @@ from control.reports.curves import (
     share_limits,
     sources,
 )
+from control.reports.figures import (
+    COLOURS,
+    WIDTH,
+    FigurePages,
+    FigureStyle,
+    figure_file,
+    figure_pages,
+    rows,
+    set_title,
+    show,
+)
 from control.reports.runs import Run, logged
-from control.reports.sheets import COLOURS, WIDTH, Book, Look, figure_file, rows, set_title, show
 from control.reports.tables import AGGREGATES, Table, aggregates, over_seeds, seeds_text
 from control.reports.tags import RUNNING_MEAN
-from experiments.comparison import check_seed_is_new, command_line, look_of, run_script, runs_of
+from experiments.comparison import check_seed_is_new, command_line, run_script, runs_of, style_of
 from models.agents.policy_gradients.config import IMPLEMENTATIONS, Config
 from models.settings import SettingError
 
@@ -152,7 +162,7 @@ def table(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
+def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     """Write the figure: curves, and the best running mean of each seed. An arm has the same colour in all panels.
     Panels without data are left out."""
     colours = _colours(comparison.arms)
@@ -163,8 +173,8 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
     reference_levels = levels(comparison.game)
     note = "; ".join([curves_note(counts), sources(reference_levels)])
     lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
-    with Book(out, look) as book:
-        with book.sheet(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
+    with figure_pages(out, style) as pages:
+        with pages.add(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
             for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
                 for name, arm in comparison.arms.items():
                     if arm.implementation in names:
@@ -177,7 +187,7 @@ def draw(comparison: Comparison, x: str, out: Path, look: Look) -> None:
             share_limits(axes[:returns])
         best = {name: np.array([run.best(RUNNING_MEAN) for run in arm.runs]) for name, arm in comparison.arms.items()}
         if task := scores.comparable(best):
-            _draw_best(book, task, comparison.game, comparison.running_mean, colours)
+            _draw_best(pages, task, comparison.game, comparison.running_mean, colours)
 
 
 def _colours(arms: Iterable[str]) -> dict[str, str]:
@@ -192,7 +202,7 @@ def _pairs(count: int) -> list[int]:
     return [2] * (count // 2) + [1] * (count % 2)
 
 
-def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: dict[str, str]) -> None:
+def _draw_best(pages: FigurePages, task: scores.Task, game: str, length: int, colours: dict[str, str]) -> None:
     reference_levels = [
         *levels(game),
         *(level for level in PUBLISHED if level.implementation in task and game == "beresheet"),
@@ -200,10 +210,12 @@ def _draw_best(book: Book, task: scores.Task, game: str, length: int, colours: d
     title = f"Policy gradients on {game}, {seeds_text([len(returns) for returns in task.values()])}"
     note = scores.note(f"best mean of {length} training episodes")
     label = f"best mean return of {length} episodes"
-    scores.draw(book, {"": task}, colours, {"": reference_levels}, label, title, f"{note}; {sources(reference_levels)}")
+    scores.draw(
+        pages, {"": task}, colours, {"": reference_levels}, label, title, f"{note}; {sources(reference_levels)}"
+    )
 
 
-def redraw(numbers: Path, out: Path, look: Look) -> None:
+def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
     """Draw the best running means in the JSON of an earlier figure. Raises SettingError for another file."""
     try:
         summary = json.loads(numbers.read_text(encoding="utf-8"))
@@ -211,27 +223,27 @@ def redraw(numbers: Path, out: Path, look: Look) -> None:
         game, length = summary["game"], summary["running_mean_len"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
-    with Book(out, look, numbers) as book:
-        _draw_best(book, task, game, length, _colours(task))
-    print("\n".join(f"Figure:  {path}" for path in book.files))
+    with figure_pages(out, style, numbers) as pages:
+        _draw_best(pages, task, game, length, _colours(task))
+    print("\n".join(f"Figure:  {path}" for path in pages.files))
 
 
-def make(folders: Sequence[Path], out: Path, x: str, look: Look) -> None:
+def make(folders: Sequence[Path], out: Path, x: str, style: FigureStyle) -> None:
     """Print the table, write the figure and, beside it, the numbers. Raises SettingError for wrong options."""
     out = figure_file(out, "out")
     if folders[0].suffix == ".json":
-        redraw(folders[0], out, look)
+        redraw(folders[0], out, style)
         return
     comparison = load(folders)
     summary = summarise(comparison)
-    show(table(summary), summary, lambda out: draw(comparison, x, out, look), out)
+    show(table(summary), summary, lambda out: draw(comparison, x, out, style), out)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     flags = command_line(__doc__, "policy_gradients.png")
     flags.add_argument("--x", choices=list(X), default="episodes", help="what the curves are drawn over")
     options = flags.parse_args(argv)
-    return run_script(lambda: make(options.logdir, options.out, options.x, look_of(options)))
+    return run_script(lambda: make(options.logdir, options.out, options.x, style_of(options)))
 
 
 if __name__ == "__main__":

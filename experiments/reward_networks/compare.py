@@ -34,8 +34,8 @@ from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test, first_stable, stays_solved
 from control.loops.build import check_spaces
 from control.loops.steps import StepLoop
+from control.reports.figures import write_numbers
 from control.reports.search import quartiles
-from control.reports.sheets import write_numbers
 from control.reports.statistics import interval, iqm
 from control.reports.tables import Table
 from envs.gridmaps import CellTable

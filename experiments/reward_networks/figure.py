@@ -20,8 +20,8 @@ import numpy as np
 import torch
 
 from control.reports.curves import Level, draw_levels
-from control.reports.sheets import COLOURS, GREY, WIDTH, Look, balanced, set_title, sheet
-from control.reports.sheets import rows as rows_of
+from control.reports.figures import COLOURS, GREY, WIDTH, FigureStyle, balanced, figure_panels, set_title
+from control.reports.figures import rows as rows_of
 from envs.gridmaps import GOAL, HOLE, CellTable
 from envs.make import make_dynamics
 from experiments.comparison import (
@@ -30,10 +30,10 @@ from experiments.comparison import (
     are_numbers,
     check_number,
     figure_to_write,
-    look_of,
     numbers_in,
     run_script,
     script_flags,
+    style_of,
 )
 from models.proxies import files
 from models.settings import SettingError
@@ -70,7 +70,13 @@ SOLVED = {"cliff": -12.0, "cartpole-200": 195.0, "mountaincar-continuous": 90.0,
 
 
 def curves(
-    source: Path, out: Path, reward_names: Sequence[str], of: Sequence[str], max_steps: int, look: Look, columns: int
+    source: Path,
+    out: Path,
+    reward_names: Sequence[str],
+    of: Sequence[str],
+    max_steps: int,
+    style: FigureStyle,
+    columns: int,
 ) -> None:
     """Draw a panel for each comparison in ``of`` and a line for each reward in ``reward_names``. If the file has none
     of the comparisons (or rewards), draw all of them."""
@@ -83,7 +89,7 @@ def curves(
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(line_names)}
     styles = {name: ("-", "--", ":")[i // len(COLOURS) % 3] for i, name in enumerate(line_names)}
     lengths = balanced(len(panels), columns)
-    with sheet(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), look, source, note=NOTE) as axes:
+    with figure_panels(out, rows_of(*lengths), (WIDTH, 2.1 * len(lengths)), style, source, note=NOTE) as axes:
         for axis, (key, rows) in zip(axes, panels.items(), strict=True):
             for name in line_names:
                 if name not in rows:
@@ -139,7 +145,7 @@ def paid_on_map(name: str, discount: float) -> tuple[CellTable, str, np.ndarray]
     return dynamics, networks.mode.name, rewards
 
 
-def on_map(names: Sequence[str], out: Path, discount: float, look: Look, simplify: bool = False) -> None:
+def on_map(names: Sequence[str], out: Path, discount: float, style: FigureStyle, simplify: bool = False) -> None:
     """Draw the reward of each move on the map, a panel for each learned reward. With ``simplify`` moves that pay -50 or
     less are grey and set no colour.
 
@@ -147,7 +153,7 @@ def on_map(names: Sequence[str], out: Path, discount: float, look: Look, simplif
     """
     maps = [paid_on_map(name, discount) for name in names]
     height = sum(0.58 * len(dynamics.rows) + 0.25 for dynamics, *_ in maps)
-    with sheet(out, rows_of(*[1] * len(maps)), (WIDTH, height), look) as axes:
+    with figure_panels(out, rows_of(*[1] * len(maps)), (WIDTH, height), style) as axes:
         for axis, (dynamics, mode, rewards) in zip(axes, maps, strict=True):
             set_title(axis, f"{mode}: reward paid", WIDTH)
             draw_map(axis, dynamics, rewards, simplify)
@@ -210,10 +216,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise SettingError(f"source is {' '.join(options.source)!r}; allowed for curves: one file")
         if options.kind == "curves":
             curves(
-                Path(options.source[0]), out, options.only, options.of, options.most, look_of(options), options.columns
+                Path(options.source[0]), out, options.only, options.of, options.most, style_of(options), options.columns
             )
         else:
-            on_map(options.source, out, options.discount, look_of(options), options.simplify)
+            on_map(options.source, out, options.discount, style_of(options), options.simplify)
         print(out)
 
     return run_script(make)

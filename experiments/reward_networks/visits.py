@@ -21,7 +21,7 @@ from torch import Tensor
 
 from control.cli.parse import parse
 from control.evolution.inner_loop import fresh_seeds
-from control.reports.sheets import WIDTH, write_numbers
+from control.reports.figures import WIDTH, write_numbers
 from envs.base import Environment, Step
 from experiments.comparison import Layout, check_given
 from experiments.plotting import measure_and_draw, run_command

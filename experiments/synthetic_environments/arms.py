@@ -27,7 +27,7 @@ import torch
 
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
-from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers
+from control.reports.figures import COLOURS, WIDTH, rows, write_numbers
 from experiments.comparison import Layout, check_given, numbers_in, run_script, run_search
 from experiments.plotting import density, draw_pages, measure_and_draw, parse_with_extra_flags
 from models.proxies import files

@@ -23,7 +23,7 @@ import torch
 from control.cli.parse import parse
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint
 from control.loops.build import check_spaces
-from control.reports.sheets import Look, write_numbers
+from control.reports.figures import FigureStyle, write_numbers
 from control.reports.synthetic import BINS, behaviour, draw_histograms, draw_rewards, histograms
 from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script, script_flags
 from models.proxies.files import Proxy
@@ -45,7 +45,7 @@ NOTE = (
 def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path | None) -> None:
     """Write the figure for each page. ``figures``: theme -> file."""
     for theme, path in figures.items():
-        draw_histograms(path, panels, LABELS, Look(theme), NOTE, numbers)
+        draw_histograms(path, panels, LABELS, FigureStyle(theme), NOTE, numbers)
         print(f"Figure:  {path}")
 
 
@@ -91,7 +91,7 @@ def make(flags: argparse.Namespace) -> None:
         results[name] = {"game": proxy.game, "kind": proxy.config.proxy, "panels": panels}
         write_numbers(flags.json, results)
     for theme, path in rewards.items():
-        print(f"Figure:  {draw_rewards(path, data, proxy, Look(theme))}")
+        print(f"Figure:  {draw_rewards(path, data, proxy, FigureStyle(theme))}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.encoding import gif, mp4
 from control.films.pictures import Frame, captioned, side_by_side
-from control.reports.sheets import check_writable
+from control.reports.figures import check_writable
 from envs.make import make_environment
 from experiments.comparison import run_script, script_flags
 from experiments.proxies import load_proxy

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
+from control.reports.figures import COLOURS, WIDTH, rows
 from control.reports.obedience import rank_correlation
-from control.reports.sheets import COLOURS, WIDTH, rows
 from experiments.comparison import Layout, numbers_in, run_script, script_flags
 from experiments.plotting import Array, draw_pages
 from models.settings import SettingError

@@ -27,8 +27,8 @@ import torch
 from control.commands.evaluate import agent_settings
 from control.evolution.cluster import make_workers
 from control.evolution.inner_loop import InnerLoop
+from control.reports.figures import write_numbers
 from control.reports.search import describe, iqm_text
-from control.reports.sheets import write_numbers
 from envs.synthetic import Stages
 from experiments.comparison import Layout, check_given, run_script, script_flags
 from experiments.proxies import load_proxy

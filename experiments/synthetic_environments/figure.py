@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from control.reports.curves import Level, draw_levels, share_limits, solved_return
+from control.reports.figures import COLOURS, INK, WIDTH, figure_pages, rows, set_row_labels, set_title
 from control.reports.runs import read_runs
-from control.reports.sheets import COLOURS, INK, WIDTH, Book, rows, set_row_labels, set_title
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
-from experiments.comparison import Layout, add_look, figure_to_write, look_of, numbers_in, run_script, script_flags
+from experiments.comparison import Layout, add_look, figure_to_write, numbers_in, run_script, script_flags, style_of
 from models.settings import SettingError, choice_error
 
 SEARCHES = {"CartPole, MDP": "cartpole/mdp", "CartPole, bandit": "cartpole/bandit", "Acrobot, bandit": "acrobot/bandit"}
@@ -117,8 +117,8 @@ def make(options: argparse.Namespace) -> None:
     notes += [SOLVED.replace(" PPO*: as in CleanRL;", "") if options.trained_on else SOLVED]
     height = 2.1 * bool(search_folders) + max(2.3, 0.22 * len(results)) * bool(games or results)
     with (
-        Book(figure_to_write("out", options.out), look_of(options), options.numbers) as book,
-        book.sheet(cells, (WIDTH, height), note="; ".join(notes)) as axes,
+        figure_pages(figure_to_write("out", options.out), style_of(options), options.numbers) as pages,
+        pages.add(cells, (WIDTH, height), note="; ".join(notes)) as axes,
     ):
         for kind in options.trained_on.split(",") if options.trained_on else WORDS:
             axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=WORDS[kind])
@@ -132,7 +132,7 @@ def make(options: argparse.Namespace) -> None:
             draw_winners(next(remaining_axes), reports, game)
         if results:
             draw_transfer(next(remaining_axes), results, 1.6 if reports else WIDTH)
-    print("\n".join(map(str, book.files)))
+    print("\n".join(map(str, pages.files)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

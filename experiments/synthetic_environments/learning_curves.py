@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from control.reports.curves import Level, draw_levels
+from control.reports.figures import COLOURS, WIDTH, rows, write_numbers
 from control.reports.runs import read_runs
-from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
 from experiments.comparison import Layout, check_given, numbers_in, run_script, run_search
 from experiments.plotting import draw_pages, measure_and_draw, parse_with_extra_flags

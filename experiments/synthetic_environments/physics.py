@@ -26,8 +26,8 @@ from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes
 from control.reports.curves import Level, draw_levels
+from control.reports.figures import COLOURS, WIDTH, figure_pages, write_numbers
 from control.reports.search import describe, iqm_text
-from control.reports.sheets import COLOURS, WIDTH, Book, write_numbers
 from envs.names import CartPoleParameters
 from experiments.comparison import (
     Layout,
@@ -37,10 +37,10 @@ from experiments.comparison import (
     check_number,
     figure_to_write,
     holds,
-    look_of,
     numbers_in,
     run_script,
     script_flags,
+    style_of,
 )
 from experiments.synthetic_environments.exam import opened
 from models.contract import Policy
@@ -136,8 +136,8 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
         f"{numbers['spread']:g}"
     )
     with (
-        Book(options.out, look_of(options), options.numbers) as book,
-        book.sheet([[0, 1], [2, 3]], (WIDTH, 4.2), note=note) as axes,
+        figure_pages(options.out, style_of(options), options.numbers) as pages,
+        pages.add([[0, 1], [2, 3]], (WIDTH, 4.2), note=note) as axes,
     ):
         for axis, name in zip(axes, PROPERTIES, strict=True):
             for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):
@@ -153,7 +153,7 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
             axis.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
             draw_levels(axis, [Level(475.0, "solved", "")], {}, legend="names")
             axis.set(xlabel=f"{name.replace('_', ' ')}, times that of CartPole", ylabel="return (of 500)")
-    print("\n".join(map(str, book.files)))
+    print("\n".join(map(str, pages.files)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_given(options, LAYOUT, agents=1, episodes=1, real_steps=1)
         check_number("spread", options.spread, **BOUNDS)
         options.out = options.out and figure_to_write("out", options.out)
-        look_of(options)  # raise for a wrong format before measuring
+        style_of(options)  # raise for a wrong format before measuring
         torch.set_num_threads(1)
         numbers = numbers_in("numbers", options.numbers, LAYOUT) if options.numbers else measure(options)
         if options.numbers and not drawable(numbers):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import understudy  # noqa: F401  registers the synthetic environments
-from control.reports.sheets import write_numbers
+from control.reports.figures import write_numbers
 from experiments.comparison import Layout, check_given, run_script, script_flags
 
 IDS = {"bandit": "understudy/SyntheticCartPole-v0", "broad": "understudy/SyntheticCartPoleMDPBroad-v0"}

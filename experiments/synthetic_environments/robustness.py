@@ -23,7 +23,7 @@ from torch import Tensor
 
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import fresh_seeds
-from control.reports.sheets import COLOURS, WIDTH, write_numbers
+from control.reports.figures import COLOURS, WIDTH, write_numbers
 from control.reports.synthetic import names_of
 from envs.base import Environment, Step
 from experiments.comparison import Layout, check_given, check_number, numbers_in

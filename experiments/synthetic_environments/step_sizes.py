@@ -25,7 +25,7 @@ import torch
 from control.cli.parse import parse
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.strategies import NES
-from control.reports.sheets import COLOURS, WIDTH, rows, write_numbers
+from control.reports.figures import COLOURS, WIDTH, rows, write_numbers
 from experiments.comparison import Layout, check_given, numbers_in
 from experiments.plotting import measure_and_draw, run_command
 from models.streams import Streams, derive_seed

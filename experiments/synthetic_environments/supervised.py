@@ -28,7 +28,7 @@ from control.commands.train import build_module, fit
 from control.evolution.inner_loop import InnerLoop
 from control.loops.process import configure_process
 from control.reports.curves import Level, draw_levels, solved_return
-from control.reports.sheets import COLOURS, WIDTH, Book, rows, set_title, write_numbers
+from control.reports.figures import COLOURS, WIDTH, figure_pages, rows, set_title, write_numbers
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
 from experiments.comparison import (
@@ -36,10 +36,10 @@ from experiments.comparison import (
     add_look,
     check_given,
     figure_to_write,
-    look_of,
     numbers_in,
     run_script,
     script_flags,
+    style_of,
 )
 from models.proxies import files
 from models.proxies.files import Proxy
@@ -179,8 +179,8 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
     note += "train for as many steps, with drawn learning rates; bars: mean and standard deviation"
     size = (WIDTH, 2.6 * len(results))
     with (
-        Book(figure_to_write("out", options.out), look_of(options), options.json) as book,
-        book.sheet(rows(*[2] * len(results)), size, note=note, widths=[1.9, 1.0]) as axes,
+        figure_pages(figure_to_write("out", options.out), style_of(options), options.json) as pages,
+        pages.add(rows(*[2] * len(results)), size, note=note, widths=[1.9, 1.0]) as axes,
     ):
         for (game, row_of), (left_axis, right_axis) in zip(
             results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True
@@ -215,14 +215,14 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
             steps = int(gathered(row_of[row_names[0]], "DDQN", "steps").mean())
             set_title(right_axis, f"episodes in {steps:,} steps", WIDTH / 3)
             right_axis.set(ylabel="episodes", yscale="log")
-    print("\n".join(map(str, book.files)))
+    print("\n".join(map(str, pages.files)))
 
 
 def make(options: argparse.Namespace) -> None:
     """Measure missing numbers (unless ``--draw``), print the table and draw the figure."""
     check_given(options, LAYOUT, agents=1, models=1, steps=1)
     figure_to_write("out", options.out)
-    look_of(options)  # raise for a wrong format before measuring
+    style_of(options)  # raise for a wrong format before measuring
     results = numbers_in("json", options.json, LAYOUT) if options.draw else measure(options)
     table(results)
     draw(options, results)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 import understudy  # registers the synthetic environments
-from control.reports.sheets import write_numbers
+from control.reports.figures import write_numbers
 from experiments.comparison import Layout, check_given, run_script, script_flags
 from models.settings import SettingError
 from understudy.kinds import KINDS

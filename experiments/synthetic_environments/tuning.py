@@ -31,8 +31,8 @@ from control.commands.search_space import Dimension, search_space
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import StepLoop
+from control.reports.figures import write_numbers
 from control.reports.obedience import rank_correlation
-from control.reports.sheets import write_numbers
 from control.reports.statistics import interval
 from control.reports.tables import with_interval
 from experiments.comparison import Layout, check_given, run_script, script_flags

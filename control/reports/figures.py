@@ -1,7 +1,7 @@
-"""Figures as sheets of panels: page width, colours, fonts, files, and the title, legend and note of a sheet.
+"""Figures as pages of panels: width, colours, fonts, files, and the title, legend and note of a page.
 
-Every figure of the project is a sheet. Axes are matplotlib's. It is imported on first use, because the import takes
-half a second, too long for `--help` and errors of flags.
+Every figure of the project is drawn on such pages. Axes are matplotlib's. It is imported on first use, because the
+import takes half a second, too long for `--help` and errors of flags.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line 
 
 
 @dataclass(frozen=True)
-class Look:
+class FigureStyle:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
     logarithmic axis of returns. A ``narrow`` figure, for telephones, has all panels in one column. A figure without
     ``texts`` has no title and no note."""
@@ -70,19 +70,19 @@ class Look:
         return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
 
 
-PLAIN = Look()
+DEFAULT_STYLE = FigureStyle()
 
 
-def look_of(run: Any) -> Look:
+def style_of(run: Any) -> FigureStyle:
     """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
     formats = dict.fromkeys(run.plot_format or ())  # without duplicates
-    return Look(run.plot_theme, tuple(formats), run.plot_log)
+    return FigureStyle(run.plot_theme, tuple(formats), run.plot_log)
 
 
-def stored_look(look: Look = PLAIN) -> Look:
-    """Return the appearance of a picture that pages show: ``look`` with SVG as a further format."""
-    formats = look.formats or ("png",)
-    return look if "svg" in formats else replace(look, formats=(*formats, "svg"))
+def with_svg(style: FigureStyle = DEFAULT_STYLE) -> FigureStyle:
+    """Return ``style`` with SVG as a further format, for pictures that pages in HTML show."""
+    formats = style.formats or ("png",)
+    return style if "svg" in formats else replace(style, formats=(*formats, "svg"))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -118,12 +118,12 @@ def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FOR
     return out
 
 
-def figure_file(out: Path, setting: str = "plot_out", look: Look = PLAIN, stem: str = "plot") -> Path:
-    """Return the `output_file` of a figure. If ``look`` has formats without its suffix, the first of them replaces
+def figure_file(out: Path, setting: str = "plot_out", style: FigureStyle = DEFAULT_STYLE, stem: str = "plot") -> Path:
+    """Return the `output_file` of a figure. If ``style`` has formats without its suffix, the first of them replaces
     it."""
     path = output_file(out, setting, stem)
-    if look.formats and path.suffix[1:].lower() not in look.formats:
-        path = path.with_suffix(f".{look.formats[0]}")
+    if style.formats and path.suffix[1:].lower() not in style.formats:
+        path = path.with_suffix(f".{style.formats[0]}")
     return path
 
 
@@ -143,7 +143,7 @@ def check_writable(setting: str, *paths: Path) -> None:
 # -- layout ------------------------------------------------------------------------------------------------------------
 
 Cells = list[list[int]]
-"""Layout of a sheet: the numbers of the panels in each row. A panel may span several cells."""
+"""Layout of a page: the numbers of the panels in each row. A panel may span several cells."""
 
 
 def rows(*lengths: int) -> Cells:
@@ -169,46 +169,29 @@ def balanced(panels: int, max_columns: int = 3) -> list[int]:
     return [length + 1] * num_longer + [length] * (num_rows - num_longer)
 
 
-class Book:
-    """Writes a figure of one or several sheets to ``target``, at the end of its ``with`` block. A PDF has a page for
-    each sheet. Other formats have a file for each sheet, and the names of all files after the first end with the name
-    of the sheet. If the figure is drawn from the file ``numbers``, a PNG stores the SHA-256 of that file as its
-    metadata ``Numbers``."""
+class FigurePages:
+    """A figure of one or several pages, to be written to ``target``. A PDF has all pages. Other formats have a file for
+    each page, and the names of all files after the first end with the name of the page. If the figure is drawn from the
+    file ``numbers``, a PNG stores the SHA-256 of that file as its metadata ``Numbers``."""
 
-    def __init__(self, target: Path, look: Look = PLAIN, numbers: Path | None = None):
-        self.target, self.look = target, look
-        self.formats = look.formats or (target.suffix[1:].lower(),)
+    def __init__(self, target: Path, style: FigureStyle = DEFAULT_STYLE, numbers: Path | None = None):
+        self.target, self.style = target, style
+        self.formats = style.formats or (target.suffix[1:].lower(),)
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {}}
         if numbers:
             self.metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
         self.files: list[Path] = []  # that have been written
-        self.sheets: list[tuple[str, str]] = []  # names and notes
-        self._figures: list[Any] = []  # matplotlib's, one for each sheet
+        self.names_and_notes: list[tuple[str, str]] = []  # of the pages
+        self._figures: list[Any] = []  # matplotlib's, one for each page
 
-    def __enter__(self) -> "Book":
-        """Set matplotlib's parameters."""
-        import matplotlib
-
-        self._parameters = matplotlib.rc_context(_parameters(self.look.theme))
-        self._parameters.__enter__()
-        return self
-
-    def __exit__(self, error_type: Any, *details: Any) -> None:
-        """Write the files, unless there was an error, and reset matplotlib's parameters."""
-        try:
-            if error_type is None:
-                self._write()
-        finally:
-            self._parameters.__exit__(None, None, None)
-
-    def _write(self) -> None:
+    def write(self) -> None:
         """Write the files in all formats."""
         for file_format in self.formats:
             path = self.target.with_suffix(f".{file_format}")
             if file_format == "pdf":
                 self._write_pdf(path)
                 continue
-            for figure, (name, _) in zip(self._figures, self.sheets, strict=True):
+            for figure, (name, _) in zip(self._figures, self.names_and_notes, strict=True):
                 if figure is not self._figures[0]:
                     path = self.target.with_name(f"{self.target.stem}_{name}.{file_format}")
                 with replacing(path) as temporary:
@@ -216,16 +199,16 @@ class Book:
                 self.files.append(path)
 
     def _write_pdf(self, path: Path) -> None:
-        """Write a PDF with a page for each sheet."""
+        """Write a PDF with all pages."""
         from matplotlib.backends.backend_pdf import PdfPages
 
-        with replacing(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pages:
+        with replacing(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pdf:
             for figure in self._figures:
-                pages.savefig(figure)
+                pdf.savefig(figure)
         self.files.append(path)
 
     @contextlib.contextmanager
-    def sheet(
+    def add(
         self,
         cells: Cells,
         size: tuple[float, float],
@@ -237,13 +220,13 @@ class Book:
         heights: Sequence[float] | None = None,
         min_labels: int = 2,
     ) -> Iterator[list[Any]]:
-        """Context manager that yields the axes of a sheet with panels in ``cells`` (`rows`). ``size`` is the width and
+        """Context manager that yields the axes of a page with panels in ``cells`` (`rows`). ``size`` is the width and
         height of all panels in inches; title, legend and note are added to it. ``widths`` and ``heights`` are ratios of
         columns and rows. Panels are hidden if they have no data. One legend serves all panels, if they have
         ``min_labels`` labels or more."""
         from matplotlib.figure import Figure
 
-        if self.look.narrow:  # one column, in which each panel is as high as its row
+        if self.style.narrow:  # one column, in which each panel is as high as its row
             ratios = heights or [1] * len(cells)
             height_by_panel = {}
             for row, ratio in zip(cells, ratios, strict=True):
@@ -261,30 +244,44 @@ class Book:
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
-            if self.look.narrow:  # no panel is beside another that has its labels
+            if self.style.narrow:  # no panel is beside another that has its labels
                 axis.tick_params(labelleft=True)
                 axis.yaxis.label.set_visible(True)
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
-        self.sheets.append((name, note))
-        if not self.look.texts:
+        self.names_and_notes.append((name, note))
+        if not self.style.texts:
             title = note = ""
         _frame(figure, axes, size, title, note, min_labels)
         self._figures.append(figure)
 
 
 @contextlib.contextmanager
-def sheet(
+def figure_pages(
+    target: Path, style: FigureStyle = DEFAULT_STYLE, numbers: Path | None = None
+) -> Iterator[FigurePages]:
+    """Context manager that yields the pages of a figure, to draw with matplotlib's parameters of their theme. It writes
+    them at the end of the block."""
+    import matplotlib
+
+    with matplotlib.rc_context(_parameters(style.theme)):
+        pages = FigurePages(target, style, numbers)
+        yield pages
+        pages.write()
+
+
+@contextlib.contextmanager
+def figure_panels(
     target: Path,
     cells: Cells,
     size: tuple[float, float],
-    look: Look = PLAIN,
+    style: FigureStyle = DEFAULT_STYLE,
     numbers: Path | None = None,
     **options: Any,
 ) -> Iterator[Any]:
     """Context manager that yields the axes of a figure, and writes it to ``target`` at the end of the block. ``cells``
     and ``size`` in inches lay out the panels, and a PNG stores the hash of the file ``numbers``. ``options`` are the
-    others of `Book.sheet`, such as ``title`` and ``note``."""
-    with Book(target, look, numbers) as book, book.sheet(cells, size, **options) as axes:
+    others of `FigurePages.add`, such as ``title`` and ``note``."""
+    with figure_pages(target, style, numbers) as pages, pages.add(cells, size, **options) as axes:
         yield axes
 
 
