@@ -34,11 +34,10 @@ def make_environment(
 
     A tensor program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Only tensor
     programs can be on another ``device`` than the CPU. ``num_workers`` is the number of processes that step the
-    environments, and 1 means this process. Tensor programs are always stepped in this process. With ``render``, the
-    environments are Gymnasium's, are stepped in this process, and have a method ``frame(member, env)``; a seed starts a
-    different episode in them than in the tensor program. ``time_limit`` in steps replaces the environment's limit; 0
-    means no limit. Raises SettingError for an unknown name, missing packages, or arguments that the environment does
-    not take.
+    environments, and 1 means this process. With ``render``, the environments are Gymnasium's, are stepped in this
+    process, and have a method ``frame(member, env)``; a seed starts a different episode in them than in the tensor
+    program. ``time_limit`` in steps replaces the environment's limit; 0 means no limit. Raises SettingError for an
+    unknown name, missing packages, or arguments that the environment does not take.
     """
     game = _with_time_limit(name, time_limit)
     dynamics = None if render else _make_dynamics(game)

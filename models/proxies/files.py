@@ -24,16 +24,14 @@ from understudy.kinds import KINDS
 
 @dataclass(frozen=True)
 class Proxy:
-    """One learned environment or reward. ``game`` is the real environment and ``spaces`` are its spaces. ``config``
-    holds the settings of the search, ``parameters [D]`` are finite float32. ``description`` is plain data such as
-    ``settings`` of the search and its agents, and ``scores``."""
+    """One learned environment or reward."""
 
     path: Path
-    config: Any
-    spaces: Spaces
-    game: str
-    parameters: Tensor
-    description: dict[str, Any]
+    config: Any  # settings of the search
+    spaces: Spaces  # of the real environment
+    game: str  # the real environment
+    parameters: Tensor  # [D], finite float32
+    description: dict[str, Any]  # plain data, such as ``settings`` of the search and its agents, and ``scores``
 
     @property
     def implementation(self) -> str:
