@@ -59,8 +59,7 @@ def make_dynamics(name: str) -> Dynamics | None:
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:
-    """Return the `Game` of a name with another time limit in steps. None keeps the limit of the game. 0 means no
-    limit."""
+    """Return the `Game` of a name with another time limit in steps (None: the game's own, 0: no limit)."""
     game = resolve(name)
     if time_limit is None:
         return game

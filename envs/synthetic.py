@@ -239,8 +239,8 @@ class Stages(BaseStages):
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Fit the target or reward network to the results of the policy in ``states [N, S]``, starting from the
-        parameters ``flat [1, D]``. Return the new parameters ``[1, D]``, in which the first states fill the table."""
+        """Fit the target network, or without one the reward network, to the results of the policy in ``states
+        [N, S]``, from the parameters ``flat [1, D]``. Return the new parameters, with a table of the first states."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         outputs = self._clone_outputs(policy(states))  # [N, A]

@@ -95,7 +95,8 @@ def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = 
     above 0: `_variance` subtracts the first number from all, so that the variance of equal returns is 0.
     """
     total_variance = _variance(returns, weight)
-    return (1 - _variance(returns - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
+    unexplained_part = _variance(returns - values, weight) / total_variance
+    return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:

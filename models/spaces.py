@@ -14,8 +14,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class Continuous:
-    """The space of continuous actions: vectors of length A, with coordinate i in ``[low[i], high[i]]``. Bounds are
-    finite."""
+    """The space of continuous actions: vectors of length A, with coordinate i in the finite ``[low[i], high[i]]``."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]

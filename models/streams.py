@@ -211,7 +211,8 @@ class Blocks:
         """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this
         block (`block_start`). Number -1 is the position before the first block."""
         self.streams.set_state(start_state)
-        self.number, self.block, self.block_start, self._next = -1, {}, start_state, None
+        self.number, self.block, self.block_start = -1, {}, start_state
+        self._next = None
         if number >= 0:
             self.next_block()
             self.number = number

@@ -115,9 +115,9 @@ class Commands(nn.Module):
         return torch.where(uniform < low_share, low_ranks, usual_ranks)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return the user's name of each command -> its numbers ``[7]`` for one member, for an exported file
-        (`COMMAND_ROWS`): the mean of its first value, then the numbers by which it is counted down and scaled.
-        ``overrides`` replaces commands, as in `sample`."""
+        """Return ``{name for users: numbers [7]}`` of one member's commands, for an exported file: the mean of a
+        command at the start of an episode, then the numbers by which it is counted down and scaled. ``overrides``
+        replaces commands, as in `sample`."""
         streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]

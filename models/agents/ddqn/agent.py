@@ -133,9 +133,10 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         ``[M, B]`` of its actions, and their TD targets ``[M, B]``."""
         with torch.no_grad():
             next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
-            next_q = q_of(self.network(self.target_parameters, batch["next_obs"]), next_action)
+            target_values = self.network(self.target_parameters, batch["next_obs"])  # [M, B, A]
+            next_q = q_of(target_values, next_action)
             target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
-        q = q_of(self.network(self.flat_parameters, batch["obs"]), batch["action"].long())
+        q = q_of(self.values(batch["obs"]), batch["action"].long())
         return td_loss(q, target), q, target
 
     @torch.enable_grad()
