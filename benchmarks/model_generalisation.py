@@ -249,21 +249,16 @@ def fixture(size: Size, fused: bool = False) -> dict[str, Result]:
 
 def memory(seeds: int = 30, rows: int = 100_000) -> dict[str, Result]:
     """Return the size of shipped replay buffers, for observations of 64 bits and for the perfect model's states: as
-    computed from their layout, and as allocated."""
+    computed from their columns, and as allocated."""
     results = {}
     for name in ("ER", "PerfectModel"):
         values = {"implementation": name, "gamename": "procmaze", "seed": 0, "num_seeds": seeds, "buffer_size": rows}
         settings = from_dict(values)
         group: Any = loop_of(settings).groups[0].loop
-        environment = group.environment
-        agent = group.agent
-        if name == "PerfectModel":
-            layout = type(agent.replay_buffer).layout(environment.dynamics)
-        else:
-            layout = type(agent.replay_buffer).layout(agent.obs_size, agent.num_actions, bits=True)
-        row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
+        replay_buffer = group.agent.replay_buffer
+        row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in replay_buffer.columns.values())
         computed = seeds * rows * row_bytes
-        allocated_bytes = sum(table.nbytes for table in group.agent.replay_buffer._tables.values())
+        allocated_bytes = sum(table.nbytes for table in replay_buffer._tables.values())
         key, description = f"{name}_memory", f"{seeds} seeds, {rows:,} rows"
         results[key] = Result(computed / 1e9, "GB", f"from element sizes, {description}")
         results[f"{key}_asked"] = Result(allocated_bytes / 1e9, "GB", "bytes of its tables")

@@ -5,9 +5,8 @@ s, which is one step of the classical Runge-Kutta method. Equations are from Sut
 (section 11.3 of the first edition, Gymnasium's ``book``), without noise. The reward is -1 per step, and 0 in the step
 that brings the tip more than 1 m above the joint, which ends the episode.
 
-Initial states have the same distribution as in Gymnasium. They are sampled by `envs.seeded`, not by NumPy, and not
-rounded to float32, so the same seed starts a different episode than in Gymnasium. From the same state, the next state
-equals Gymnasium's up to rounding. Swings are chaotic, so after a hundred steps the two differ.
+Initial states have Gymnasium's distribution, but are not rounded to float32. From the same state, the next state equals
+Gymnasium's up to rounding. Swings are chaotic, so after a hundred steps the two differ.
 """
 
 import math
@@ -65,11 +64,9 @@ class Acrobot(Dynamics):
 
 
 def _rates(state: Tensor, torque: Tensor) -> Tensor:
-    """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``.
-
-    d1, d2, phi1 and phi2 are the book's, with masses and lengths of 1, centres of mass at 0.5 and moments of inertia of
-    1 inserted, and with cos(x - pi/2) = sin(x).
-    """
+    """Return the time derivatives ``[..., 4]`` of the state under the torque ``[...]``. d1, d2, phi1 and phi2 are the
+    book's, with masses and lengths of 1, centres of mass at 0.5 and moments of inertia of 1 inserted, and with cos(x -
+    pi/2) = sin(x)."""
     first, second, speed1, speed2 = state.unbind(-1)
     cos, half_sin = second.cos(), second.sin() * 0.5
     d1, d2 = cos + 3.5, cos * 0.5 + 1.25

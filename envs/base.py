@@ -20,22 +20,16 @@ class EnvironmentFault(UserError, RuntimeError):
 @dataclass
 class Step:
     """Result of one step of all environments. For environments that were not stepped (inactive ones), ``obs`` is their
-    last observation, ``discount`` is arbitrary, and all other fields are 0 or False.
+    last observation, ``discount`` is arbitrary, and all other fields are 0 or False."""
 
-    ``obs [M, E, *O]`` is the observation *after* the step; if an episode ended, it is the final one.
-    ``reward [M, E]`` is float32; ``terminated`` and ``truncated`` ``[M, E]`` are separate bools.
-    ``discount [M, E]`` float32 is the environment's factor for bootstrapping from the value of the next state, as in
-    dm_env, and 0 if there is no next state. None means 0 after termination and 1 otherwise.
-    ``info [M, E, I]`` float32 has I more numbers about the step, such as the terms of a reward. It is None if the
-    environment has none.
-    """
-
-    obs: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
+    obs: Tensor  # [M, E, *O], *after* the step; if an episode ended, the final observation
+    reward: Tensor  # [M, E] float32
+    terminated: Tensor  # [M, E] bool
+    truncated: Tensor  # [M, E] bool
+    # [M, E] float32, factor for bootstrapping from the value of the next state, as in dm_env. None: 0 after termination
+    # and 1 otherwise.
     discount: Tensor | None = None
-    info: Tensor | None = None
+    info: Tensor | None = None  # [M, E, I] float32, more numbers about the step, such as the terms of a reward
 
     @property
     def done(self) -> Tensor:
@@ -43,12 +37,9 @@ class Step:
 
 
 class Environment(Protocol):
-    """M members with E environments each.
-
-    Environments do not reset themselves: after the end of an episode, `reset` must be called to start the next one. So
-    the final observation is never lost. The caller samples a seed for each episode from the member's random stream. An
-    episode depends only on its seed and its actions.
-    """
+    """M members with E environments each. Environments do not reset themselves: after the end of an episode, `reset`
+    must be called to start the next one. So the final observation is never lost. The caller samples a seed for each
+    episode from the member's random stream. An episode depends only on its seed and its actions."""
 
     spaces: Spaces
     members: int

@@ -4,8 +4,7 @@ By default, a cart of 1 kg on a track carries a pole of 0.1 kg and half length 0
 with Florian 2007's corrected equations and no friction). Actions push the cart with 10 N to the left (0) or right (1)
 for 0.02 s, which is one step of the explicit Euler method. Every step pays 1, including the last one. An episode
 terminates if the cart is more than 2.4 m from the middle or the pole more than 12 degrees from upright. Initial states
-have the same distribution as in Gymnasium, but are sampled by `envs.seeded`, not by NumPy, so the same seed starts a
-different episode than in Gymnasium.
+have Gymnasium's distribution.
 """
 
 import math

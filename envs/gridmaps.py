@@ -148,11 +148,9 @@ class GridMap(CellTable):
     def move_outcome(self, cell: int, neighbour: int) -> tuple[int, float, bool]:
         step_reward, goal_reward, hole_reward = self._rewards
         next_cell = cell if self._cells[neighbour] == WALL else neighbour
-        if self._cells[next_cell] == GOAL:
-            return next_cell, goal_reward, True
-        if self._cells[next_cell] == HOLE:
-            return next_cell, hole_reward, True
-        return next_cell, step_reward, False
+        place = self._cells[next_cell]
+        reward = {GOAL: goal_reward, HOLE: hole_reward}.get(place, step_reward)
+        return next_cell, reward, place in (GOAL, HOLE)
 
 
 class CliffWalking(CellTable):

@@ -2,8 +2,7 @@
 event that ends the search for the goal.
 
 From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
-Learning". Cells are numbered row by row, ``row * grid_size + column``. Initial cells and events are sampled by
-`envs.seeded`, not by JAX, so the same seed starts in a different cell than in that code.
+Learning". Cells are numbered row by row, ``row * grid_size + column``.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from envs.names import GridParameters
-from envs.seeded import uniform
+from envs.seeded import integers
 from envs.tensor import TIME, ChanceDynamics
 
 MOVES = ((0, 0), (-1, 0), (0, -1), (1, 0), (0, 1))  # (row, column) of no-op, up, left, down, right
@@ -77,7 +76,7 @@ class OpenGrid(ChanceDynamics):
         """Return states with a uniform cell for the player, and the goal in the last cell."""
         seeds = seeds.to(torch.int64)
         time = torch.zeros_like(seeds)
-        position = (uniform(seeds, 1)[..., 0] * self.cells).long()
+        position = integers(seeds, self.cells)
         goal = torch.full_like(seeds, self.cells - 1)
         return torch.stack((seeds, time, position, goal), -1)
 

@@ -39,9 +39,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
     discrete parts are one-hot. Actions are Discrete, or a Box with finite bounds, which is flattened; if it has
     integers, actions are rounded. MultiDiscrete and MultiBinary actions are numbered (`envs.wrappers.FlatAction`).
 
-    The constructor makes one instance, and first resets make the others. Raises SettingError if the environment cannot
-    be made. Raises EnvironmentFault if it raises an error, exits, or returns results that are not finite or do not
-    match its spaces (`envs.promises`).
+    Raises SettingError if the environment cannot be made. Raises EnvironmentFault if it raises an error, exits, or
+    returns results that are not finite or do not match its spaces (`envs.promises`).
     """
 
     def __init__(self, game: Game, members: int, envs: int, render: bool = False) -> None:

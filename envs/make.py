@@ -34,11 +34,10 @@ def make_environment(
 
     A tensor program (`envs.tensor.Dynamics`) takes the place of Gymnasium's environment if there is one. Only tensor
     programs can be on another ``device`` than the CPU. ``num_workers`` is the number of processes that step the
-    environments, and 1 means this process. Tensor programs are always stepped in this process. With ``render``, the
-    environments are Gymnasium's, are stepped in this process, and have a method ``frame(member, env)``; a seed starts a
-    different episode in them than in the tensor program. ``time_limit`` in steps replaces the environment's limit; 0
-    means no limit. Raises SettingError for an unknown name, missing packages, or arguments that the environment does
-    not take.
+    environments, and 1 means this process. With ``render``, the environments are Gymnasium's, are stepped in this
+    process, and have a method ``frame(member, env)``; a seed starts a different episode in them than in the tensor
+    program. ``time_limit`` in steps replaces the environment's limit; 0 means no limit. Raises SettingError for an
+    unknown name, missing packages, or arguments that the environment does not take.
     """
     game = _with_time_limit(name, time_limit)
     dynamics = None if render else _make_dynamics(game)
@@ -60,8 +59,7 @@ def make_dynamics(name: str) -> Dynamics | None:
 
 
 def _with_time_limit(name: str, time_limit: int | None) -> Game:
-    """Return the `Game` of a name with another time limit in steps. None keeps the limit of the game. 0 means no
-    limit."""
+    """Return the `Game` of a name with another time limit in steps (None: the game's own, 0: no limit)."""
     game = resolve(name)
     if time_limit is None:
         return game

@@ -2,8 +2,7 @@
 equals Gymnasium's up to rounding. MountainCarContinuous-v0 has its state in float32 and is rounded as Gymnasium's.
 
 A car in a valley is too weak to drive straight up the hill and has to swing (Moore 1990, "Efficient Memory-based
-Learning for Robot Control"). Initial states have the same distribution as in Gymnasium, but are sampled by
-`envs.seeded`, not by NumPy, so the same seed starts a different episode than in Gymnasium.
+Learning for Robot Control"). Initial states have Gymnasium's distribution.
 """
 
 import torch

@@ -103,30 +103,20 @@ class CartPoleParameters(Parameters):
 
 @dataclass(frozen=True)
 class Game:
-    """One environment with its name.
-
-    ``gym_id`` is the Gymnasium id, or ``module:id`` if a module must be imported first. It may be empty if there are
-    ``dynamics``.
-    ``max_return`` is an upper bound on returns, None if unknown. Commanded returns are clipped to it.
-    ``kwargs`` are arguments of ``gymnasium.make``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and the
-    fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`). ``wrappers`` are classes of ``envs/wrappers.py``,
-    applied in order.
-    ``dynamics`` is ``module:class`` of the environment as a tensor program (`envs.tensor.Dynamics`), which is made with
-    the same ``kwargs``; empty if there is none. The tensor program is used instead of Gymnasium's environment, except
-    to draw frames.
-    ``parameters`` is a class with a field for each of the ``kwargs`` that a name may change; None if there are none.
-    Its fields have the names and defaults of the constructor's arguments, and every field is also a flag.
-    ``info`` names the entries of Gymnasium's ``info`` that `envs.base.Step.info` contains, in this order.
-    """
+    """One environment with its name. Its tensor program, if there is one, is used instead of Gymnasium's environment,
+    except to draw frames."""
 
     name: str
-    gym_id: str = ""
-    max_return: float | None = None
+    gym_id: str = ""  # or ``module:id`` if a module must be imported first; may be empty if there are ``dynamics``
+    max_return: float | None = None  # upper bound on returns, to which commanded returns are clipped; None if unknown
+    # Arguments of ``gymnasium.make`` and of ``dynamics``, except ``action_repeat`` (`envs.wrappers.RepeatAction`) and
+    # the fields of `CartPoleParameters` (`envs.wrappers.CartPolePhysics`).
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    wrappers: tuple[str, ...] = ()
-    dynamics: str = ""
+    wrappers: tuple[str, ...] = ()  # classes of ``envs/wrappers.py``, applied in order
+    dynamics: str = ""  # ``module:class`` of the tensor program (`envs.tensor.Dynamics`); empty if there is none
+    # A field for each of the ``kwargs`` that a name may change, with the same default. Every field is also a flag.
     parameters: type[Parameters] | None = None
-    info: tuple[str, ...] = ()
+    info: tuple[str, ...] = ()  # entries of Gymnasium's ``info`` that `envs.base.Step.info` contains, in this order
 
     @property
     def base_name(self) -> str:
@@ -384,11 +374,8 @@ def reward_threshold(name: str) -> float | None:
     Raises SettingError for an unknown name."""
     from gymnasium.envs.registration import registry
 
-    _, _, gym_id = resolve(name).gym_id.rpartition(":")
-    spec = registry.get(gym_id)
-    if spec is None or spec.reward_threshold is None:
-        return None
-    return float(spec.reward_threshold)
+    spec = registry.get(resolve(name).gym_id.rpartition(":")[2])  # the id without its module
+    return None if spec is None or spec.reward_threshold is None else float(spec.reward_threshold)
 
 
 def _gym_ids() -> list[str]:
@@ -421,9 +408,7 @@ def _registered_id(env_id: str) -> str | None:
 def _split_version(gym_id: str) -> tuple[str, int]:
     """Split ``CartPole-v1`` into its name and its version. The version of an id without one is -1, older than all."""
     id_match = re.fullmatch(r"(.+)-[vV](\d+)", gym_id)
-    if id_match is None:
-        return gym_id, -1
-    return id_match[1], int(id_match[2])
+    return (id_match[1], int(id_match[2])) if id_match else (gym_id, -1)
 
 
 def _unknown_name_error(name: str) -> SettingError:

@@ -1,8 +1,7 @@
 """Pendulum as a tensor program: the equations of Gymnasium 1.4.0's Pendulum-v1 in float64, within rounding.
 
 A motor must hold a rod of 1 kg and 1 m upright under a gravity of 10 m/s^2. A step of 0.05 s is one step of the
-semi-implicit Euler method. Initial states have the same distribution as in Gymnasium, but are sampled by `envs.seeded`,
-not by NumPy, so the same seed starts a different episode than in Gymnasium.
+semi-implicit Euler method. Initial states have Gymnasium's distribution.
 """
 
 import math

@@ -10,10 +10,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class HandmadePotential:
-    """A handmade potential. ``potential`` maps states ``[..., S]`` to values ``[...]`` in units of reward. ``low`` and
-    ``high`` are bounds of the states to which a network is fitted. A map has its number of ``cells`` instead."""
+    """A handmade potential, and the states to which a network is fitted: within bounds, or the cells of a map."""
 
-    potential: Callable[[Tensor], Tensor]
+    potential: Callable[[Tensor], Tensor]  # states [..., S] -> values [...] in units of reward
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     cells: int = 0
@@ -48,9 +47,7 @@ def _balance(obs: Tensor) -> Tensor:
 def _energy(obs: Tensor) -> Tensor:
     """Return 1,000 times the mechanical energy of MountainCar for ``obs [..., 2]``, position and speed."""
     x, speed = obs.unbind(-1)
-    potential_energy = 0.0025 / 3 * (3 * x).sin()
-    kinetic_energy = speed**2 / 2
-    return 1000 * (potential_energy + kinetic_energy)
+    return 1000 * (0.0025 / 3 * (3 * x).sin() + speed**2 / 2)  # potential and kinetic energy
 
 
 def _upright(obs: Tensor) -> Tensor:

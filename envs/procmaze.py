@@ -1,8 +1,7 @@
 """ProcMaze as a tensor program. Every reset samples a new maze, so the task is a distribution over mazes.
 
 From the code of Young, Ramesh, Kirsch & Schmidhuber 2023, "The Benefits of Model-Based Generalization in Reinforcement
-Learning". Mazes, places and events are sampled by `envs.seeded`, not by JAX, so the same seed gives a different maze
-than in that code. `mazes` digs many mazes at once. A seed gives the same maze alone and among other seeds.
+Learning". `mazes` digs many mazes at once. A seed gives the same maze alone and among other seeds.
 """
 
 import math

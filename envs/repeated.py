@@ -16,8 +16,7 @@ class RepeatedDynamics(Dynamics):
     With ``action_repeat`` n, a step is n repetitions of an action, or fewer if the episode ends before. It pays the sum
     of their rewards. ``max_episode_steps`` counts repetitions: with a limit of 999 and n = 2, an episode has 500 steps,
     and the last step has one repetition. If the limit is no multiple of n, states have an additional last column with
-    the repetitions since the start. `envs.wrappers.RepeatAction` around Gymnasium's TimeLimit has the same results.
-    Raises SettingError.
+    the repetitions since the start. Raises SettingError.
     """
 
     obs_size: int

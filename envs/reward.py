@@ -77,9 +77,7 @@ class RewardedEnvironment:
         from the values of the reward network phi before and after the step."""
         step = self.real.step(actions, active)
         potential = self._potential
-        if (
-            self.mode.potential and self.mode.info
-        ):  # phi also reads the info of this step, so it was not computed before
+        if self.mode.potential and self.mode.info:  # phi also reads the info of this step
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)
         next_potential = self.phi(step.obs, step.info)
@@ -146,6 +144,8 @@ class Stages(BaseStages):
         self.explained_variance: float | None = None
         self.parameters = Networks(config, self.spaces)
         self._base_name = game.partition(",")[0]  # without parameters
+        mode = self.parameters.mode
+        self._is_of_state_alone = mode.state and not mode.info  # whether the state is the only input of phi
         if config.rn_init != "torch" and not self._is_of_state_alone:
             line = f"rn_init is {config.rn_init!r}, but mode is {config.mode}, where phi is not of the state alone"
             raise SettingError(f"{line}; allowed: torch", "rn_init")
@@ -153,12 +153,6 @@ class Stages(BaseStages):
             names = ", ".join(HAND)
             line = f"rn_init is 'hand', but for {self._base_name} no potential is made by hand (only for {names})"
             raise SettingError(f"{line}; allowed: torch, terminal, real", "rn_init")
-
-    @property
-    def _is_of_state_alone(self) -> bool:
-        """Whether the state is the only input of phi."""
-        mode = self.parameters.mode
-        return mode.state and not mode.info
 
     def initial(self, streams: Streams) -> Tensor:
         """Return initial parameters ``[M, D]``: sampled or, by ``rn_init``, fitted to a potential made by hand, to real
@@ -207,12 +201,10 @@ class Stages(BaseStages):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """Return the learned rewards ``[B]`` of B steps, for an agent with this ``discount``.
-
-        ``flat [1, D]`` are the weights of the reward network phi. ``obs`` and ``next_obs`` are ``[B, S]``, the
-        environment's ``reward`` and ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info,
-        which are only needed if they are an input of phi (``mode.info``).
-        """
+        """Return the learned rewards ``[B]`` of B steps, for an agent with this ``discount``. ``flat [1, D]`` are the
+        weights of the reward network phi. ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and
+        ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info, which are only needed if they
+        are an input of phi (``mode.info``)."""
         phi = self.parameters.with_weights(flat)
         info_batch = None if info is None else info[None]
         potential = phi(obs[None], info_batch)  # [1, B], for one member

@@ -27,6 +27,11 @@ def uniform(seeds: Tensor, n: int) -> Tensor:
     return _draw_unique(draw, seeds)
 
 
+def integers(seeds: Tensor, n: int) -> Tensor:
+    """Return one uniform integer in [0, n) for each of ``seeds [...]`` int64: ``[...]`` int64."""
+    return (uniform(seeds, 1)[..., 0] * n).long()
+
+
 def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
     """Return one number for each pair of ``seeds [...]`` and ``columns [...]``, which broadcast: float64, uniform on
     [0, 1) with 53 random bits. Both are any int64. The random event of step t is column t of the episode's seed."""

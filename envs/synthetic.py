@@ -63,11 +63,10 @@ class SyntheticDynamics(Dynamics):
         cells, states of the real environment, or outputs of the initial-state network."""
         networks = self.program.networks
         if networks.num_table_rows:
-            return self.program.table_rows(seeded.uniform(seeds, 1)[..., 0])
+            return self.program.table_rows(seeded.integers(seeds, networks.num_table_rows))
         if networks.has_cells:
             num_cells = networks.state_size
-            cells = (seeded.uniform(seeds, 1)[..., 0] * num_cells).long()
-            return torch.eye(num_cells)[cells]
+            return torch.eye(num_cells)[seeded.integers(seeds, num_cells)]
         if not networks.latent:
             return self.starts(seeds)
         # The network takes [M, N, latent]: the other axes of seeds are flattened into N.
@@ -215,11 +214,9 @@ class Stages(BaseStages):
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[1, D]`` of a bandit whose reward is highest for the actions of the policy, or equals its
-        action values. See `envs.make.Stages` for the arguments.
-
-        The clone is fitted in states from episodes of the policy. Then, ``dagger_rounds`` times (Ross et al. 2011),
-        states from episodes of the clone are added, and it is fitted again. So it learns what to do after its mistakes.
-        If initial states are cells, it is fitted in all cells."""
+        action values. See `envs.make.Stages` for the arguments. The clone is fitted in states from episodes of the
+        policy. Then, ``dagger_rounds`` times (Ross et al. 2011), states from episodes of the clone are added, and it is
+        fitted again. If initial states are cells, it is fitted in all cells."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.initial(streams)
         if networks.has_cells:
@@ -242,8 +239,8 @@ class Stages(BaseStages):
     def _fit_to_policy(
         self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
-        """Fit the target or reward network to the results of the policy in ``states [N, S]``, starting from the
-        parameters ``flat [1, D]``. Return the new parameters ``[1, D]``, in which the first states fill the table."""
+        """Fit the target network, or without one the reward network, to the results of the policy in ``states
+        [N, S]``, from the parameters ``flat [1, D]``. Return the new parameters, with a table of the first states."""
         networks, config = self.parameters, self.parameters.config
         flat = networks.fill_table(flat, states[None])
         outputs = self._clone_outputs(policy(states))  # [N, A]
@@ -329,9 +326,4 @@ def starts_of(environment: Environment, draws: int = 4096) -> Starts:
     num_resets = math.ceil(draws / math.prod(shape))
     reset_seeds = torch.arange(num_resets * math.prod(shape)).view(num_resets, *shape)
     observations = torch.cat([environment.reset(seeds).flatten(0, 1) for seeds in reset_seeds])
-
-    def pick(seeds: Tensor) -> Tensor:
-        rows = (seeded.uniform(seeds, 1)[..., 0] * len(observations)).long()
-        return observations[rows]
-
-    return pick
+    return lambda seeds: observations[seeded.integers(seeds, len(observations))]

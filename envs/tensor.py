@@ -1,5 +1,6 @@
 """Environments as tensor programs, which compute the steps of many environments at once in torch: `Dynamics` compute
-one step, `TensorEnvironment` holds the episodes."""
+one step, `TensorEnvironment` holds the episodes. Their random numbers are hashes of seeds (`envs.seeded`), so the same
+seed starts a different episode than in Gymnasium or in JAX."""
 
 import copy
 from typing import Any, Protocol, Self
@@ -30,7 +31,6 @@ class Dynamics(Protocol):
 
     def initial(self, seeds: Tensor) -> Tensor:
         """Return initial states ``[..., M, E, K]`` for ``seeds [..., M, E]`` int64. A state is a function of its seed.
-
         With leading axes, one call prepares the resets of several steps, which is cheaper than one call per step."""
 
     def observe(self, state: Tensor) -> Tensor:
@@ -94,12 +94,11 @@ class ChanceDynamics(Dynamics):
 class TensorEnvironment:
     """``[M, E]`` episodes of one `Dynamics`. Interface: `envs.base.Environment`.
 
-    As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. ``age
-    [M, E]`` int64 is the number of steps since the reset. Every step replaces ``state [M, E, K]`` and ``age`` by new
-    tensors. Rewards and states are not checked for NaN.
+    As with Gymnasium's TimeLimit, the step that reaches the time limit is truncated even if it also terminates. Every
+    step replaces ``state [M, E, K]`` and ``age`` by new tensors.
 
     Episodes, actions, masks and results are on ``device``. Initial states are sampled on the CPU by ``dynamics``, which
-    is not moved. `reset` and `set_state` move states and masks to ``device``.
+    is not moved.
     """
 
     def __init__(self, dynamics: Dynamics, members: int, envs: int, device: torch.device = CPU) -> None:
@@ -107,7 +106,7 @@ class TensorEnvironment:
         self.device_dynamics = dynamics if device == CPU else dynamics.to(device)  # computes steps and observations
         self.spaces, self._limit = dynamics.spaces, dynamics.spaces.max_episode_steps
         self._started = False
-        self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)
+        self.age = torch.zeros(members, envs, dtype=torch.int64, device=device)  # steps since the reset
         # Environments that were never reset are stepped along with the others, so they need a valid state.
         self.state = dynamics.initial(torch.zeros(members, envs, dtype=torch.int64)).to(device)
 

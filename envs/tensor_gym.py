@@ -32,11 +32,9 @@ _COLOURS = {
 
 
 class TensorGym(gym.Env[Any, np.int64]):
-    """One environment with the dynamics ``module:class``, which are built with ``parameters``.
-
-    It never truncates. ``gymnasium.make`` adds the time limit of the id, or ``max_episode_steps``. Observations are
-    float32 vectors within [0, 1], or integers, the index of a cell, if the dynamics have one-hot observations.
-    """
+    """One environment with the dynamics ``module:class``, which are built with ``parameters``. It never truncates.
+    ``gymnasium.make`` adds the time limit of the id, or ``max_episode_steps``. Observations are float32 vectors within
+    [0, 1], or integers, the index of a cell, if the dynamics have one-hot observations."""
 
     metadata = {"render_modes": ["ansi", "rgb_array"], "render_fps": 8}
 

@@ -28,12 +28,10 @@ _JOIN_SECONDS = 5.0
 
 
 class ParallelEnvironment(ReplayedEnvironment):
-    """``members * envs`` environments over ``num_workers`` processes. Interface: `envs.base.Environment`.
-
-    Raises EnvironmentFault if an environment faults or a worker dies. If a worker dies, all workers are closed. Raises
+    """``members * envs`` environments over ``num_workers`` processes. Interface: `envs.base.Environment`. Raises
+    EnvironmentFault if an environment faults or a worker dies. If a worker dies, all workers are closed. Raises
     ProcessDied if the server process that starts the workers dies while starting one. Workers end with `close`, or when
-    this process ends for any reason. Scripts that use this class need the usual ``if __name__ == "__main__"`` guard.
-    """
+    this process ends for any reason. Scripts that use this class need the usual ``if __name__ == "__main__"`` guard."""
 
     def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
         self.game, self.members, self.envs = game, members, envs

@@ -107,11 +107,9 @@ class FlatAction(gym.ActionWrapper):
 
 
 class GreyFrame(gym.ObservationWrapper):
-    """Observe a grey frame ``(size, size)`` uint8, which is resized by averaging areas.
-
-    The environment's observations are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is
-    ignored), or a Dict with such an image under ``"screen"``.
-    """
+    """Observe a grey frame ``(size, size)`` uint8, which is resized by averaging areas. The environment's observations
+    are uint8 images ``(H, W)`` or ``(H, W, C)`` with 1, 3 or 4 channels (the fourth is ignored), or a Dict with such an
+    image under ``"screen"``."""
 
     def __init__(self, env: gym.Env, size: int) -> None:
         super().__init__(env)

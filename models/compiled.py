@@ -289,9 +289,6 @@ def clip(x, low, high):
     return high if x > high else x
 
 
-# -- replay buffer -----------------------------------------------------------------------------------------------------
-
-
 class Replay(NamedTuple):
     """Replay buffer of M members before a block of T steps in E environments. U is the number of updates per step, B
     the batch size."""
@@ -347,9 +344,6 @@ def sample_row(uniform, num_rows):
     """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``num_rows``
     (`ReplayBuffer.sample`)."""
     return min(np.int64(uniform * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
-
-
-# -- greedy play of agents with an actor -------------------------------------------------------------------------------
 
 
 class Bounds(NamedTuple):

@@ -107,9 +107,6 @@ def make_work(agent: Any) -> Work:
     )
 
 
-# -- acting ------------------------------------------------------------------------------------------------------------
-
-
 def make_choose(exploring_action):  # type: ignore[no-untyped-def]
     """Return `choose` for continuous actions. ``exploring_action(agent, outputs, m, t, e, i)`` returns coordinate ``i``
     of an exploring action in [-1, 1] for ``outputs`` of the actor."""
@@ -153,9 +150,6 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
         table[row, m, obs_size + i] = ac.action_vector[m, e, i]
     table[row, m, next_obs_at + obs_size] = reward
     table[row, m, next_obs_at + obs_size + 1] = discount
-
-
-# -- learning ----------------------------------------------------------------------------------------------------------
 
 
 def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-def]

@@ -68,19 +68,13 @@ class RandomPolicy(Policy):
 
 
 class GreedyNetwork(NamedTuple):
-    """A network whose outputs determine greedy actions, for an `understudy.policy` file.
+    """A network whose outputs determine greedy actions, for an `understudy.policy` file."""
 
-    ``layers`` has for each layer its weight ``[out, in]`` and bias ``[out]``, then weight and bias of its gate if it
-    has one. ``activations`` of the hidden layers are as in `models.mlp.MLP.of_member`. ``head`` is a name in
-    `understudy.policy.HEADS`: how outputs become actions. ``moments`` are mean and scale ``[O]`` of observations, if
-    these are normalised. ``command`` has for each name of a command the numbers ``[7]`` in the order of
-    `understudy.policy.COMMAND_ROWS`."""
-
-    layers: Sequence[tuple[Tensor, ...]]
-    activations: list[str | float]
-    head: str
-    moments: tuple[Tensor, Tensor] | None = None
-    command: Mapping[str, Tensor] = {}
+    layers: Sequence[tuple[Tensor, ...]]  # of each: weight [out, in], bias [out], then the same of its gate if any
+    activations: list[str | float]  # of the hidden layers, as in `models.mlp.MLP.of_member`
+    head: str  # how outputs become actions, a name in `understudy.policy.HEADS`
+    moments: tuple[Tensor, Tensor] | None = None  # mean and scale [O] of observations, if these are normalised
+    command: Mapping[str, Tensor] = {}  # name of a command -> numbers [7], as in `understudy.policy.COMMAND_ROWS`
 
 
 class Agent(nn.Module, Stateful, ABC):
@@ -174,7 +168,7 @@ class StepAgent(Agent):
     ``learn`` in turn. E is ``envs``, which must equal ``config.num_envs``.
 
     An agent may have a method ``values(obs [M, B, O])``. It returns the values of all A actions ``[M, B, A]``, or the
-    values of its policy ``[M, B, 1]``, in units of reward. Tests compare them with the true values of small problems.
+    values of its policy ``[M, B, 1]``, in units of reward.
 
     If ``knows_dynamics``, the constructor takes two more arguments: the environment's ``dynamics``
     (`envs.tensor.ChanceDynamics`, or None if the environment is no tensor program) and ``device``.
@@ -240,12 +234,8 @@ class StepAgent(Agent):
 
 class InnerAgent(StepAgent):
     """Base class of `StepAgent`s that can train on proxies, which are learned environments and rewards. Hundreds of
-    members train at once.
-
-    ``member_configs`` are the settings of each member: with ``vary_hp``, some of them are sampled from its seed.
-    ``steps`` is the number of steps so far in each environment, and ``random_numbers`` holds the numbers of the current
-    step, ``{name: [M, ...]}``. ``curiosity`` computes rewards for novelty, if the settings say so.
-    """
+    members train at once. With ``vary_hp``, each member has separate hyperparameters, sampled from its seed. All
+    members must then be from one group of `groups`."""
 
     flat_parameters: nn.Parameter  # [M, D], all weights that actions depend on
     sample_config = staticmethod(varied.sample_config)
@@ -255,10 +245,10 @@ class InnerAgent(StepAgent):
         self.config, self.spaces, self.seeds = config, spaces, list(seeds)
         self.member_configs = varied.sample_member_configs(config, seeds, self.sample_config)
         self.envs = config.num_envs
-        self.curiosity = build_curiosity(config, spaces, seeds)
-        self.random_numbers: dict[str, Tensor] = {}
+        self.curiosity = build_curiosity(config, spaces, seeds)  # rewards for novelty, None without them
+        self.random_numbers: dict[str, Tensor] = {}  # of the current step, {name: [M, ...]}
         self.episodes = torch.zeros(len(seeds), dtype=torch.int64)
-        self.steps = 0
+        self.steps = 0  # so far, in each environment
 
     @property
     def lr_factor(self) -> float:

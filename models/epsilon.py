@@ -16,11 +16,8 @@ def _decay_table(initial: float, decay: float, minimum: float, count: int) -> Te
 
 class EpsilonGreedy:
     """Mixin of agents that act at random with probability epsilon: ``eps_init * eps_decay ** k`` after k finished
-    episodes of a member, at least ``eps_min``.
-
-    If ``eps_fraction`` is set, epsilon changes linearly from ``eps_init`` to ``eps_min`` over this fraction of all
-    steps, and is constant afterwards. ``config`` has these settings.
-    """
+    episodes of a member, at least ``eps_min``. If ``eps_fraction`` is set, epsilon changes linearly from ``eps_init``
+    to ``eps_min`` over this fraction of all steps, and is constant afterwards. ``config`` has these settings."""
 
     config: Any
     episodes: Tensor

@@ -27,17 +27,14 @@ BLOCK = 64  # numbers in a block, a multiple of two vector registers
 
 @dataclass(frozen=True)
 class Dense:
-    """An affine layer with weight ``[inputs, outputs]`` and bias ``[outputs]``.
-
-    If ``gain`` is None, the initialisation is torch's default, uniform in [-1/sqrt(inputs), 1/sqrt(inputs)]. Otherwise
-    the weight is orthogonal with this gain, and only the bias is uniform. ``scale`` multiplies the initial weight.
-    """
+    """An affine layer with weight ``[inputs, outputs]`` and bias ``[outputs]``. The initialisation is torch's default,
+    uniform in [-1/sqrt(inputs), 1/sqrt(inputs)]."""
 
     name: str
     inputs: int
     outputs: int
-    gain: float | None = None
-    scale: float = 1.0
+    gain: float | None = None  # of an orthogonal initial weight; None: a uniform one
+    scale: float = 1.0  # factor on the initial weight
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -105,14 +102,13 @@ class Network(nn.Module):
         for layer in self.layers:
             self._shapes += layer.shapes
         self._sizes = [prod(shape) for shape in self._shapes]
-        self.flat = nn.Parameter(streams.map_generators(self._initial_of_member))  # [M, D]
-
-    def _initial_of_member(self, generator: torch.Generator) -> Tensor:
-        """Sample the initial parameters of one member, ``[D]``."""
-        weights: list[Tensor] = []
-        for layer in self.layers:
-            weights += layer.initial(generator)
-        return torch.cat([weight.reshape(-1) for weight in weights])
+        rows = []
+        for generator in streams.generators:
+            weights: list[Tensor] = []
+            for layer in self.layers:
+                weights += layer.initial(generator)
+            rows.append(torch.cat([weight.reshape(-1) for weight in weights]))
+        self.flat = nn.Parameter(torch.stack(rows))  # [M, D]
 
     def weights(self) -> list[Tensor]:
         """Return weight ``[M, in, out]`` and bias ``[M, out]`` of each layer in turn, as views of `flat`."""
@@ -189,11 +185,9 @@ def sigmoid(x: Tensor) -> Tensor:
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply each member's 3x3 convolution, stride 2, padding 1, to ``x [M, B, C, H, W]``: ``[M, B, out, H', W']``, with
-    H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``.
-
-    The convolutions of the members are computed one by one. The kernel of a grouped convolution, and so its rounding,
-    would depend on the number of members. Channels are last in memory, which takes a quarter less time.
-    """
+    H' = H / 2 rounded up. ``weight`` is ``[M, 9 C, out]``, ``bias [M, out]``. The convolutions of the members are
+    computed one by one. The kernel of a grouped convolution, and so its rounding, would depend on the number of
+    members."""
     kernels = weight.transpose(1, 2).unflatten(2, (-1, 3, 3))  # [M, out, C, 3, 3]
     outputs = []
     for images, kernel, member_bias in zip(x, kernels, bias, strict=True):

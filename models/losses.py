@@ -23,10 +23,8 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
 
 def pinball_loss(quantiles: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
     """Return the mean of ``max(level * e, (level - 1) * e)`` with errors ``e = target - quantile`` over Q levels:
-    ``quantiles [M, B, Q]``, ``targets [M, B]``, ``levels [Q]`` -> ``[M, B]``.
-
-    It is smallest at the quantiles of the targets (Koenker & Bassett 1978, "Regression Quantiles").
-    """
+    ``quantiles [M, B, Q]``, ``targets [M, B]``, ``levels [Q]`` -> ``[M, B]``. It is smallest at the quantiles of the
+    targets (Koenker & Bassett 1978, "Regression Quantiles")."""
     _check_shape("targets", targets, quantiles[..., 0])
     error = targets.unsqueeze(-1) - quantiles
     return torch.maximum(levels * error, (levels - 1) * error).mean(-1)
@@ -34,11 +32,9 @@ def pinball_loss(quantiles: Tensor, targets: Tensor, levels: Tensor) -> Tensor:
 
 def exponential_weights(values: Tensor, temperature: float, cap: float) -> Tensor:
     """Return the weights ``min(exp(z / temperature), cap)`` of reward-weighted regression, ``[M, B]``. z are the
-    ``values [M, B]``, standardised over B.
-
-    Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values are equal, every weight is 1. (In the
-    public code, every weight is then NaN, because the standard deviation is 0.)
-    """
+    ``values [M, B]``, standardised over B. Source: Kumar et al. 2019 (RCP), eq. 4, and its public code. If all values
+    are equal, every weight is 1. (In the public code, every weight is then NaN, because the standard deviation is
+    0.)"""
     centred = values - values.mean(1, keepdim=True)
     deviation = values.std(1, keepdim=True) if values.shape[1] > 1 else torch.zeros_like(values)
     z = torch.where(deviation > 1e-8, centred / deviation.clamp_min(1e-8), torch.zeros_like(centred))
@@ -60,20 +56,16 @@ def policy_gradient(logits: Tensor, actions: Tensor, weights: Tensor, mean_weigh
     [M, B]`` int64, ``weights [M, B]`` -> ``[M]``. No gradient flows into the weights.
 
     If weights are returns-to-go, this is the vanilla policy gradient (Williams 1992; Sutton & Barto 2018, section
-    13.3). A baseline that is subtracted from them reduces the variance: one number for a batch, or the value of each
-    state (actor-critic). The mean is over experiences, not over episodes, and weighted by ``mean_weight`` (`mean`).
-    Raises ValueError for weights ``[M, B, 1]``, which would broadcast."""
+    13.3). The mean is over experiences, not over episodes, and weighted by ``mean_weight`` (`mean`). Raises ValueError
+    for weights ``[M, B, 1]``, which would broadcast."""
     _check_shape("weights", weights, actions)
     return mean(weights.detach() * cross_entropy(logits, actions), mean_weight)
 
 
 def entropy_loss(logits: Tensor, beta: float, mean_weight: Tensor | None = None) -> Tensor:
     """Return ``-beta * mean(H(softmax(logits)) / ln A)``, ``logits [M, B, A] -> [M]``. H is the entropy and ln A its
-    maximum, so the loss is in [-beta, 0]. It is 0 if there is one action.
-
-    Minimising it raises the entropy (Mnih et al. 2016, section 4). The division by ln A is from the original notebook.
-    ``mean_weight`` is as in `mean`.
-    """
+    maximum, so the loss is in [-beta, 0]. It is 0 if there is one action. Minimising it raises the entropy (Mnih et al.
+    2016, section 4). The division by ln A is from the original notebook. ``mean_weight`` is as in `mean`."""
     log_p = logits.log_softmax(-1)
     entropies = -(log_p.exp() * log_p).sum(-1)
     return -beta * mean(entropies / _max_entropy(logits), mean_weight)
@@ -103,7 +95,8 @@ def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = 
     above 0: `_variance` subtracts the first number from all, so that the variance of equal returns is 0.
     """
     total_variance = _variance(returns, weight)
-    return (1 - _variance(returns - values, weight) / total_variance).masked_fill(total_variance == 0, torch.nan)
+    unexplained_part = _variance(returns - values, weight) / total_variance
+    return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
 
 
 def _variance(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -137,33 +130,24 @@ def td_loss(q: Tensor, target: Tensor) -> Tensor:
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
     """Return SAC's loss of the temperature, ``-log alpha * mean(log pi(a|s) + target entropy)``: ``log_alpha [M]``,
-    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities.
-
-    It raises alpha if the entropy is below its target. Source: Haarnoja et al. 2018, arXiv 1812.05905, eq. 18, with log
-    alpha instead of alpha as in the authors' code.
-    """
+    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities. It raises alpha if the entropy is
+    below its target. Source: Haarnoja et al. 2018, arXiv 1812.05905, eq. 18, with log alpha instead of alpha as in the
+    authors' code."""
     return -log_alpha * (log_prob.detach() + target_entropy).mean(-1)
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """Return PPO's loss ``-mean(min(ratio * A, clamp(ratio, 1 - clip, 1 + clip) * A))``, ``[M, B] -> [M]``. A is the
-    advantage.
-
-    Source: Schulman et al. 2017, eq. 7.
-    """
+    advantage. Source: Schulman et al. 2017, eq. 7."""
     _check_shape("advantages", advantage, ratio)
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean(1)
 
 
 def clipped_value_loss(values: Tensor, returns: Tensor, old_values: Tensor, clip: float | None) -> Tensor:
-    """Return the mean squared error of values, ``[M, B] -> [M]``.
-
-    If ``clip`` is set, the error is the maximum of two squared errors: the error of the value, and the error of the
-    value clipped to [old value - clip, old value + clip]. So a value that has left this range towards its return moves
-    no further.
-
-    Source: Huang et al. 2022, "The 37 Implementation Details of PPO", 9.
-    """
+    """Return the mean squared error of values, ``[M, B] -> [M]``. If ``clip`` is set, the error is the maximum of two
+    squared errors: the error of the value, and the error of the value clipped to [old value - clip, old value + clip].
+    So a value that has left this range towards its return moves no further. Source: Huang et al. 2022, "The 37
+    Implementation Details of PPO", 9."""
     _check_shape("returns", returns, values)
     squared_error = (values - returns).square()
     if clip is not None:

@@ -144,13 +144,11 @@ class EpisodeMemory:
 
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
         """Return the fields ``names``, ``[M, B, ...]`` each, of the steps at ``slots [M, B]`` (from `sample`)."""
-        columns = []
-        for name in names:
-            field = self.fields[name]  # [M, N, ...]
-            first_slots = torch.arange(self.members) * field.shape[1]  # of each member, if M and N are one axis
-            flat_slots = (slots + first_slots.unsqueeze(1)).flatten()
-            columns.append(field.flatten(0, 1).index_select(0, flat_slots).unflatten(0, slots.shape))
-        return columns
+        num_slots = self.fields[names[0]].shape[1]
+        first_slots = torch.arange(self.members).unsqueeze(1) * num_slots  # of each member in [M * N, ...]
+        flat_slots = (slots + first_slots).flatten()
+        fields = [self.fields[name].flatten(0, 1) for name in names]  # [M * N, ...]
+        return [field.index_select(0, flat_slots).unflatten(0, slots.shape) for field in fields]
 
     def state_dict(self) -> dict[str, Any]:
         """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect

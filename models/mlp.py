@@ -203,7 +203,7 @@ class MLP:
 
 class MlpNetwork(nn.Module):
     """An `MLP` in rows as a module with weights ``flat [M, size]``: ``[M, B, inputs] -> [M, B, outputs]``.
-    `activations` and `gradient` are its forward and backward pass without autograd."""
+    `activations` is its forward pass without autograd."""
 
     def __init__(
         self, sizes: Sequence[int], activation: str, streams: Streams, layer: type[Dense] = Dense, block: int = 1
@@ -223,14 +223,6 @@ class MlpNetwork(nn.Module):
     def activations(self, x: Tensor, flat: Tensor | None = None) -> list[Tensor]:
         """Return the result of `MLP.forward`, with the module's weights or with the weights ``flat [M, D]``."""
         return self.mlp.forward(self.layers() if flat is None else self.mlp.layers(flat), x)
-
-    def gradient(
-        self, x: Tensor, activations: list[Tensor], output_gradient: Tensor, need_input_gradient: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return d loss / d parameters ``[M, size]`` and d loss / d x, None unless ``need_input_gradient``
-        (`MLP.backward`). ``output_gradient`` is d loss / d output, ``activations`` is the result of the method
-        `activations` for ``x``."""
-        return self.mlp.backward(self.layers(), x, activations, output_gradient, need_input_gradient)
 
 
 def _forward(x: Tensor, flat: Tensor, mlp: MLP, layers: list[Layer]) -> Tensor:

@@ -117,9 +117,7 @@ class OrnsteinUhlenbeck(Stateful):
     standard deviation of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a
     hundred, 1.8 in the limit.
 
-    Sources: Lillicrap et al. 2016, "Continuous Control with Deep Reinforcement Learning", arXiv 1509.02971 (value of
-    THETA); stable-baselines3 (value of DT); Eberhard et al. 2023, "Pink Noise Is All You Need", ICLR (correlated noise
-    for policies that sample actions).
+    The value of THETA is from Lillicrap et al. 2016, arXiv 1509.02971, the value of DT from stable-baselines3.
     """
 
     THETA, DT = 0.15, 0.01
@@ -199,8 +197,7 @@ class TwinCriticAgent(OffPolicyAgent):
 
     The networks use action vectors of A numbers in [-1, 1], which `clip` scales to the bounds of the environment. So
     noise is in units of half the range. A member acts at random until it learns. Values are bootstrapped at time
-    limits. Each member has separate random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from
-    its seed; all members must then be from one group of `groups`.
+    limits.
 
     A subclass implements the methods that raise NotImplementedError, and may sample more numbers (`_noise_draws`)."""
 

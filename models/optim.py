@@ -30,12 +30,9 @@ class LeanOptimizer(Optimizer):
 
 
 class Adam(LeanOptimizer):
-    """Adam (Kingma & Ba 2015, algorithm 1).
-
-    Results equal `torch.optim.Adam` up to rounding. Bias corrections are computed as Python floats. As tensors, ``beta
-    ** step`` would differ by an ulp between SIMD and scalar code, so a member alone would differ from the same member
-    among others.
-    """
+    """Adam (Kingma & Ba 2015, algorithm 1). Results equal `torch.optim.Adam` up to rounding. Bias corrections are
+    computed as Python floats. As tensors, ``beta ** step`` would differ by an ulp between SIMD and scalar code, so a
+    member alone would differ from the same member among others."""
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
@@ -114,8 +111,8 @@ class FlatOptimizer(Stateful):
         optimizer.step()
 
     ``param`` requires a gradient only between `zero_grad` and `step`. At other times autograd does not record its use,
-    so other code may change its memory. ``mean`` and ``square [M, D]`` are Adam's moments. The class is no
-    `torch.optim.Optimizer`, whose hooks take a tenth of the time of a step at these sizes.
+    so other code may change its memory. The class is no `torch.optim.Optimizer`, whose hooks take a tenth of the time
+    of a step at these sizes.
     """
 
     saved = ("mean", "square", "count")
@@ -124,7 +121,7 @@ class FlatOptimizer(Stateful):
 
     def __init__(self, param: Tensor, lr: Any, betas: tuple[float, float], eps: float):
         self.param, self.lr, self.betas, self.eps = param, lr, betas, eps
-        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)
+        self.mean, self.square = torch.zeros_like(param), torch.zeros_like(param)  # Adam's moments
 
     def zero_grad(self) -> None:
         """Prepare for a backward pass: set the gradient of ``param`` to zero, and let autograd record its use."""
@@ -146,10 +143,8 @@ class FlatOptimizer(Stateful):
 
 class MemberAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that may start at different times. Each member has a learning rate
-    (``lr [M]``) and a step count, and so a separate bias correction.
-
-    From its first update on, a member has the same numbers as with `Adam`.
-    """
+    (``lr [M]``) and a step count, and so a separate bias correction. From its first update on, a member has the same
+    numbers as with `Adam`."""
 
     def __init__(self, param: Tensor, lr: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
         super().__init__(param, lr, betas, eps)
@@ -229,11 +224,9 @@ class AdamW:
 class LockstepAdam(FlatOptimizer):
     """Adam for one parameter ``[M, D]`` of members that all step together, with learning rates ``lr`` (M floats). If
     ``separate_steps``, members may also step separately. ``count`` is then a tensor ``[M]`` int64, otherwise one
-    integer.
-
-    The fused kernel (see `AdamW`) is called once if all rates are equal and ``separate_steps`` is off, otherwise once
-    per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal the results of `Adam` up to rounding.
-    """
+    integer. The fused kernel (see `AdamW`) is called once if all rates are equal and ``separate_steps`` is off,
+    otherwise once per member. Raises ValueError unless D is a multiple of `BLOCK`. Results equal the results of `Adam`
+    up to rounding."""
 
     def __init__(
         self,

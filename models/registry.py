@@ -121,12 +121,10 @@ def overridden_names(name: str) -> set[str]:
 
 
 def config_of(config: Any, name: str, agents: Sequence[str]) -> Any:
-    """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``.
-
-    ``config`` has one value per setting and family. If several of ``agents`` share a family, one value cannot be right
-    for all of them in the settings that define an implementation (`overridden_names`). These settings are then reset to
-    the default values of implementation ``name``.
-    """
+    """Return the settings of agent ``name`` from the joint settings ``config`` of all ``agents``. ``config`` has one
+    value per setting and family. If several of ``agents`` share a family, one value cannot be right for all of them in
+    the settings that define an implementation (`overridden_names`). These settings are then reset to the default values
+    of implementation ``name``."""
     family_spec = family(name)
     (family_config,) = [part for part in family_configs(config) if type(part) is family_spec.config]
     agents_of_family = [other for other in agents if family(other) is family_spec]

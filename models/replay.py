@@ -20,10 +20,9 @@ class ReplayBuffer:
     the same number of rows. Settings allow a capacity of at most 2**24, because a uniform number, which chooses a row,
     has 24 random bits.
 
-    Columns of one dtype are adjacent in one table ``[rows, M, width]``: an insert is one contiguous block per table,
-    a minibatch one `index_select`. If ``grows``, a table starts small and doubles as it fills, so that a short training
-    uses little memory. Otherwise all memory is allocated at once, and its address never changes. Most systems reserve
-    physical memory only as it fills.
+    Columns of one dtype are adjacent in one table ``[rows, M, width]``: an insert is one contiguous block per table, a
+    minibatch one `index_select`. If ``grows``, a table starts small and doubles as it fills, so that a short training
+    uses little memory. Otherwise all memory is allocated at once, and its address never changes.
     """
 
     def __init__(
@@ -90,11 +89,8 @@ class ReplayBuffer:
                 self._tables[dtype] = larger_table
 
     def sample(self, uniform: Tensor) -> dict[str, Tensor]:
-        """Sample B filled rows of each member with replacement, ``{column: [M, B, ...]}``.
-
-        ``uniform [M, B]`` float32 in [0, 1) are the random numbers. Vectors in the result are views into whole rows,
-        single numbers are contiguous.
-        """
+        """Sample B filled rows of each member with replacement, ``{column: [M, B, ...]}``. ``uniform [M, B]`` float32
+        in [0, 1) are the random numbers."""
         row_indices = (uniform * self.size).to(torch.int64).clamp_(max=self.size - 1)  # rounding may give ``size``
         indices = row_indices.mul_(self.members).add_(self._member_indices).view(-1)  # in a table [rows * M, width]
         columns: dict[str, Tensor] = {}

@@ -14,8 +14,7 @@ class Discrete:
 
 @dataclass(frozen=True)
 class Continuous:
-    """The space of continuous actions: vectors of length A, with coordinate i in ``[low[i], high[i]]``. Bounds are
-    finite."""
+    """The space of continuous actions: vectors of length A, with coordinate i in the finite ``[low[i], high[i]]``."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -28,24 +27,16 @@ class Continuous:
 
 @dataclass(frozen=True)
 class Spaces:
-    """Observation and action spaces of one environment.
+    """Observation and action spaces of one environment."""
 
-    ``obs_shape`` is ``(O,)`` for vectors (dtype float32) and ``(C, H, W)`` for images (dtype uint8, 0..255).
-    ``max_episode_steps`` is the time limit in steps, None without one.
-    ``max_return`` is the largest possible return of an episode, None if unknown.
-    ``binary`` is True if every number of an observation is known to be 0 or 1.
-    ``one_hot`` is True if every observation is known to be one-hot, the index of a cell or state.
-    ``info`` are the names of the numbers in the info of each step.
-    """
-
-    obs_shape: tuple[int, ...]
+    obs_shape: tuple[int, ...]  # (O,) for vectors, (C, H, W) for images
     actions: Discrete | Continuous
-    obs_dtype: torch.dtype = torch.float32
-    max_episode_steps: int | None = None
-    max_return: float | None = None
-    binary: bool = False
-    one_hot: bool = False
-    info: tuple[str, ...] = ()
+    obs_dtype: torch.dtype = torch.float32  # uint8 for images, from 0 to 255
+    max_episode_steps: int | None = None  # time limit in steps, None without one
+    max_return: float | None = None  # largest possible return of an episode, None if unknown
+    binary: bool = False  # whether every number of an observation is known to be 0 or 1
+    one_hot: bool = False  # whether every observation is known to be one-hot, the index of a cell or state
+    info: tuple[str, ...] = ()  # names of the numbers in the info of each step
 
     @property
     def is_image(self) -> bool:

@@ -36,7 +36,9 @@ class Stateful:
                 current_value.load_state_dict(state[name])
                 continue
             value = check_like(current_value, state[name], f"{type(self).__name__}.{name}")
-            setattr(self, name, value.to(current_value.device) if isinstance(value, Tensor) else value)
+            if isinstance(value, Tensor):
+                value = value.to(current_value.device)
+            setattr(self, name, value)
 
 
 def check_like(template: Any, value: Any, name: str = "state") -> Any:

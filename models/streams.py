@@ -32,11 +32,9 @@ def numbered_seed(seed: int, number: int) -> int:
 
 
 class Streams:
-    """M independent random generators. The first axis of all sampled numbers is the member axis.
-
-    Sample many numbers at once, because a method calls each of the M generators once. If the amount of numbers depends
-    on other members (a rollout lasts as long as its longest episode), sample from a `fork`.
-    """
+    """M independent random generators. The first axis of all sampled numbers is the member axis. Sample many numbers at
+    once, because a method calls each of the M generators once. If the amount of numbers depends on other members (a
+    rollout lasts as long as its longest episode), sample from a `fork`."""
 
     device = torch.device("cpu")  # of the sampled numbers
 
@@ -213,18 +211,17 @@ class Blocks:
         """Move to block ``number``, by sampling it again from ``start_state``, the state of the streams before this
         block (`block_start`). Number -1 is the position before the first block."""
         self.streams.set_state(start_state)
-        self.number, self.block, self.block_start, self._next = -1, {}, start_state, None
+        self.number, self.block, self.block_start = -1, {}, start_state
+        self._next = None
         if number >= 0:
             self.next_block()
             self.number = number
 
 
 class NoiseBlocks(Blocks):
-    """`Blocks` of ``steps`` steps each, used in order.
-
-    ``draws`` are pairs (`Draw`): a function such as `Streams.uniform`, and ``{name: shape}``, the shapes of its numbers
-    in one step. Each function is called once per block, in this order, and its numbers are then split by name.
-    """
+    """`Blocks` of ``steps`` steps each, used in order. ``draws`` are pairs (`Draw`): a function such as
+    `Streams.uniform`, and ``{name: shape}``, the shapes of its numbers in one step. Each function is called once per
+    block, in this order, and its numbers are then split by name."""
 
     STEPS = 128
 
@@ -241,12 +238,10 @@ class NoiseBlocks(Blocks):
         return self.numbers_at(self._used - 1)
 
     def take(self, max_steps: int, max_joined: int = 0) -> dict[str, Tensor]:
-        """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used.
-
-        T is at most ``max_steps``. By default the numbers are from one block (numbers sampled in one call): the steps
+        """Return the random numbers of the next T steps, ``{name: [M, T, *shape]}``, and count these steps as used. T
+        is at most ``max_steps``. By default the numbers are from one block (numbers sampled in one call): the steps
         that are left in the current block, or the next block if none are left. Further blocks are joined to it as long
-        as the total is then at most ``max_joined`` steps.
-        """
+        as the total is then at most ``max_joined`` steps."""
         parts: list[dict[str, Tensor]] = []
         num_steps = 0
         while not parts or (num_steps < max_steps and num_steps + self.steps <= max_joined):

@@ -13,22 +13,18 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """T steps of M members in E environments. ``valid`` is True for real steps, and all other steps are padding. In
-    rollouts of whole episodes, each environment has one episode, in its first steps.
+    """T steps of M members in E environments. In rollouts of whole episodes, each environment has one episode, in its
+    first steps."""
 
-    Shapes: ``obs [T, M, E, *O]``, ``action [T, M, E(, A)]``, ``reward [T, M, E]`` float32, ``terminated``,
-    ``truncated`` and ``valid`` ``[T, M, E]`` bool. ``final_obs [M, E, *O]`` is the observation after the last valid
-    step of each environment. ``returns [M, E]`` are the undiscounted returns of the episodes. They are summed step by
-    step, because the rounding of a sum over the padded axis would depend on its length.
-    """
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-    final_obs: Tensor
+    obs: Tensor  # [T, M, E, *O]
+    action: Tensor  # [T, M, E] or [T, M, E, A]
+    reward: Tensor  # [T, M, E] float32
+    terminated: Tensor  # [T, M, E] bool
+    truncated: Tensor  # [T, M, E] bool
+    valid: Tensor  # [T, M, E] bool, True for real steps, False for padding
+    final_obs: Tensor  # [M, E, *O], after the last valid step
+    # [M, E], undiscounted returns of the episodes. They are summed step by step, because the rounding of a sum over the
+    # padded axis would depend on its length.
     returns: Tensor
 
     @property
@@ -48,11 +44,9 @@ def stack_padded(tensors: Sequence[Tensor], count: int) -> Tensor:
 def discounted_returns(
     reward: Tensor, valid: Tensor, discount: float | Tensor, bootstrap: Tensor | None = None
 ) -> Tensor:
-    """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``.
-
-    ``valid [T, ...]`` bool is True for the steps of the episode, which starts at t = 0. The result is 0 for later
-    steps. ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default.
-    """
+    """Return the returns-to-go ``G_t = r_t + discount * G_{t+1}`` along the first axis of ``reward [T, ...]``. ``valid
+    [T, ...]`` bool is True for the steps of the episode, which starts at t = 0. The result is 0 for later steps.
+    ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
     return lambda_returns(reward, next_return.expand_as(reward), valid, discount, gae_lambda=1.0)
 
@@ -61,12 +55,9 @@ def lambda_returns(
     reward: Tensor, next_value: Tensor, valid: Tensor, discount: float | Tensor, gae_lambda: float
 ) -> Tensor:
     """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]`` along the first axis
-    of ``reward [T, ...]``, with lambda = ``gae_lambda``. The result is 0 for steps that are not ``valid``.
-
-    ``next_value [T, ...]`` is V_{t+1}, the value of the state after step t: 0 after termination, the value of the final
-    observation after truncation. At the last valid step, G_{t+1} equals V_{t+1}. Source: Sutton & Barto 2018, eq.
-    12.20.
-    """
+    of ``reward [T, ...]``, with lambda = ``gae_lambda``. The result is 0 for steps that are not ``valid``. ``next_value
+    [T, ...]`` is V_{t+1}, the value of the state after step t: 0 after termination, the value of the final observation
+    after truncation. At the last valid step, G_{t+1} equals V_{t+1}. Source: Sutton & Barto 2018, eq. 12.20."""
     returns: list[Tensor] = []  # from the last step to the first
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
@@ -86,8 +77,7 @@ def gae(reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, don
 
     ``value`` is V(s_t). ``next_value`` is the value of the observation after each step, which is the final observation
     if the episode has ended (``done``). ``discount`` is 0 after termination. A_{t+1} is 0 at the end of an episode and
-    after the last step. With values of 0 and a ``gae_lambda`` of 1, the results are Monte-Carlo returns. Source:
-    Schulman et al. 2016, eq. 11 and 16.
+    after the last step. Source: Schulman et al. 2016, eq. 11 and 16.
     """
     td_error = reward + discount * next_value - value
     decay = (discount * gae_lambda).masked_fill(done, 0.0)

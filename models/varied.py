@@ -40,12 +40,9 @@ def validate(config: Any) -> str | None:
 
 
 def sample_config(config: Any, seed: int) -> Any:
-    """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``; unchanged unless ``vary_hp``.
-
-    The learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in [int(x/3), 3x].
-    Depth is uniform in {h - 1, h, h + 1} for h hidden layers in ``config``, and at least 1. (In the public code, zero
-    hidden layers give the same network as one.)
-    """
+    """Return ``config`` with the hyperparameters of one agent, sampled by ``seed``; unchanged unless ``vary_hp``. The
+    learning rate is log-uniform in [lr/3, 3 lr]. Batch size and width are log-uniform integers in [int(x/3), 3x]. Depth
+    is uniform in {h - 1, h, h + 1} for h hidden layers in ``config``, and at least 1."""
     if not config.vary_hp:
         return config
     lr_number, batch_number, width_number, depth_number = uniform_numbers(seed)

@@ -203,7 +203,7 @@ def test_transitions_round_trip(obs: int, bits: bool, actions: int, row_size: in
     assert sum(math.prod(shape) * dtype.itemsize for shape, dtype in columns.values()) == row_size
     fields, replay = transitions(3, bits, obs, actions), Transitions(columns, 7, 3, CPU)
     for t in range(7):
-        replay.observe(**{name: part[:, t : t + 1] for name, part in fields.items()})
+        replay.add(**{name: part[:, t : t + 1] for name, part in fields.items()})
     batch = dataclasses.asdict(replay.batch(((torch.arange(7) + 0.5) / 7).expand(3, -1)))
     for name, part in batch.items():
         assert part.dtype == (torch.int64 if name == "action" else torch.float32)

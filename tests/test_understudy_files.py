@@ -71,7 +71,7 @@ def test_step_equals_plain_linear_layers(path: Path, kind: str) -> None:
         used = used - {"reward"} | {"target"}
     if config.first_states == "table":
         table = tensors["states.table"]
-        assert torch.equal(program.table_rows(torch.tensor([[0.0, 0.99999]]))[0], table[[0, len(table) - 1]])
+        assert torch.equal(program.table_rows(torch.tensor([[0, len(table) - 1]]))[0], table[[0, len(table) - 1]])
         used.add("states")
     assert {name.partition(".")[0] for name in tensors} == used, "the program uses all of them"
 

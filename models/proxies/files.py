@@ -24,16 +24,14 @@ from understudy.kinds import KINDS
 
 @dataclass(frozen=True)
 class Proxy:
-    """One learned environment or reward. ``game`` is the real environment and ``spaces`` are its spaces. ``config``
-    holds the settings of the search, ``parameters [D]`` are finite float32. ``description`` is plain data such as
-    ``settings`` of the search and its agents, and ``scores``."""
+    """One learned environment or reward."""
 
     path: Path
-    config: Any
-    spaces: Spaces
-    game: str
-    parameters: Tensor
-    description: dict[str, Any]
+    config: Any  # settings of the search
+    spaces: Spaces  # of the real environment
+    game: str  # the real environment
+    parameters: Tensor  # [D], finite float32
+    description: dict[str, Any]  # plain data, such as ``settings`` of the search and its agents, and ``scores``
 
     @property
     def implementation(self) -> str:
@@ -53,8 +51,7 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return parameters ``[D]`` of zeros, and views of them by their names in a file. A write to a view changes the
-    parameters."""
+    """Return parameters ``[D]`` of zeros, and views of them, which may be written to, by their names in a file."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
@@ -179,12 +176,12 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
     if type(proxy.config) is not type(config):
         kind = getattr(config, "proxy", "proxy")
         raise SettingError(f"{line}, {proxy.config.proxy} of {proxy.game}; allowed: {kind} of {game}", "start_from")
+    if proxy.game.partition(",")[0] != game.partition(",")[0]:
+        raise SettingError(f"{line}, which is of {proxy.game}; allowed: a proxy of {game}", "start_from")
     parameters, tensors = zero_parameters(config, spaces)
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     proxy_tensors = proxy.networks.named_tensors(proxy.parameters)
     proxy_shapes = {name: list(tensor.shape) for name, tensor in proxy_tensors.items()}
-    if proxy.game.partition(",")[0] != game.partition(",")[0]:
-        raise SettingError(f"{line}, which is of {proxy.game}; allowed: a proxy of {game}", "start_from")
     if shapes != proxy_shapes:
         raise SettingError(f"{line}, with tensors {proxy_shapes}; allowed here: {shapes}", "start_from")
     if len(parameters) == len(proxy.parameters):

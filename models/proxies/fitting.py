@@ -64,7 +64,7 @@ def fit(
     Adam minimises the squared error or, with ``cross_entropy``, the cross entropy between one-hot ``targets`` and the
     softmax of the outputs. The learning rate decays linearly to zero. ``schedule`` is the number of updates on all N
     rows, and the initial learning rate. Without it, there are ``updates`` (by default 4000) on random batches of 512
-    rows, and the initial learning rate is 3e-3. The batches do not depend on the seed of the run.
+    rows, and the initial learning rate is 3e-3.
     """
     num_updates, initial_lr = schedule if schedule is not None else (updates or _UPDATES, _LR)
     parameters = parameters.clone()

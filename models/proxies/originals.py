@@ -33,15 +33,13 @@ Arrays = dict[str, np.ndarray]
 
 
 class Original(NamedTuple):
-    """The content of a file. ``kind`` is the kind of proxy, ``game`` its environment, or "" if the file does not say.
-    ``settings`` are for the proxy, ``agents`` are settings for its inner agents. ``tensors`` are as in
-    `understudy.Proxy`, except that the inputs of the reward network of a bandit are the state, then the action."""
+    """The content of a file of another project."""
 
-    kind: str
-    game: str
-    settings: dict[str, Any]
-    agents: dict[str, Any]
-    tensors: Arrays
+    kind: str  # of proxy
+    game: str  # its environment, or "" if the file does not say
+    settings: dict[str, Any]  # of the proxy
+    agents: dict[str, Any]  # settings of its inner agents
+    tensors: Arrays  # as in `understudy.Proxy`, but the reward network of a bandit has inputs [state, action]
 
 
 def read(path: Path) -> Original:
@@ -122,13 +120,9 @@ def _read_synthetic_gymnax(content: Any) -> Original:
             tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T
             tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
     width, latent_size = tensors["initial.0.weight"].shape
-    settings = {
-        "proxy_hidden_layer": len(parameters["reward"]) - 1,
-        "proxy_hidden_size": width,
-        "proxy_activation_fn": "relu",
-        "latent_size": latent_size,
-        "learned_reset": True,
-    }
+    depth = len(parameters["reward"]) - 1
+    settings = {"proxy_hidden_layer": depth, "proxy_hidden_size": width, "proxy_activation_fn": "relu"}
+    settings |= {"latent_size": latent_size, "learned_reset": True}
     return Original("bandit", "", settings, {}, tensors)
 
 

@@ -29,15 +29,13 @@ _START_SAMPLES = 4096  # pairs of noise and initial state to which the initial-s
 
 
 class Transitions(NamedTuple):
-    """Transitions ``obs [N, S]``, ``action [N]`` int64 or ``[N, A]``, ``reward [N]``, ``next_obs [N, S]`` and
-    ``terminated [N]`` float, which is 1 at termination and otherwise 0, also at a time limit. Rows of an episode are
-    consecutive and in order."""
+    """N transitions. Rows of an episode are consecutive and in order."""
 
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    next_obs: Tensor
-    terminated: Tensor
+    obs: Tensor  # [N, S]
+    action: Tensor  # [N] int64 or [N, A]
+    reward: Tensor  # [N]
+    next_obs: Tensor  # [N, S]
+    terminated: Tensor  # [N] float, 1 at termination and otherwise 0, also at a time limit
 
     def at(self, rows: Tensor) -> "Transitions":
         """Return the transitions at ``rows``, indices or a mask."""
@@ -157,23 +155,17 @@ class Fit:
         losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
         obs_loss, reward_loss, termination_loss = map(float, losses)
         predicted, terminated = out.done[0] > ENDS_ABOVE, rows.terminated > 0
-        return {
-            "obs_loss": obs_loss,
-            "reward_loss": reward_loss,
-            "termination_loss": termination_loss,
-            "ends_missed": float((~predicted[terminated]).float().mean()),
-            "ends_false": float(predicted[~terminated].float().mean()),
-            **self.rollout_errors(flat, rows),
-        }
+        errors = {"obs_loss": obs_loss, "reward_loss": reward_loss, "termination_loss": termination_loss}
+        errors["ends_missed"] = float((~predicted[terminated]).float().mean())
+        errors["ends_false"] = float(predicted[~terminated].float().mean())
+        return errors | self.rollout_errors(flat, rows)
 
     def rollout_errors(self, flat: Tensor, rows: Transitions) -> dict[str, float]:
         """Return errors of rollouts in the synthetic environment, which start from the first state of each piece of an
-        episode (`Transitions.piece_starts`) and take the recorded actions.
-
-        ``rollout_error`` is the error of the state after the last step of a piece: the root mean square over its
-        numbers, in standard deviations, then the median over pieces. ``rollout_ends`` is the fraction of pieces in
-        which the done network is wrong in at least one step.
-        """
+        episode (`Transitions.piece_starts`) and take the recorded actions. ``rollout_error`` is the error of the state
+        after the last step of a piece: the root mean square over its numbers, in standard deviations, then the median
+        over pieces. ``rollout_ends`` is the fraction of pieces in which the done network is wrong in at least one
+        step."""
         environment = self.networks.with_weights(flat)
         num_rows, starts = len(rows.obs), rows.piece_starts()
         lengths = starts.diff(append=torch.tensor([num_rows]))

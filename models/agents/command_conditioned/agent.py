@@ -90,12 +90,10 @@ class Agent(EpisodeAgent):
         return self.policy(self.trunk(obs), self.commands.scaled(command))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store whole episodes and update the distribution from which exploration commands are sampled.
-
-        With ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. The result is empty if
+        """Store whole episodes and update the distribution from which exploration commands are sampled. With
+        ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. The result is empty if
         ``num_val_batches`` is 0. It is also empty for RCP-A: its commands are advantages, and `learn` computes the
-        advantages of the new episodes later.
-        """
+        advantages of the new episodes later."""
         returns_to_go = self._returns_to_go(trajectory)
         # [M, E], discounted if commanded returns are.
         episode_returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]

@@ -21,12 +21,10 @@ _USER_NAMES = {"rtg": "return", "cum_rew": "return", "horizon": "horizon", "adva
 
 
 def rank(returns: Tensor, quantiles: Tensor, levels: Tensor) -> Tensor:
-    """Return the ranks ``[M, B]`` of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``.
-
-    The rank of a return that equals a quantile is the level of the quantile. Between two quantiles, ranks are
-    interpolated. Below all quantiles, the rank is half the lowest level. At or above the highest quantile, it is the
-    mean of the highest level and 1.
-    """
+    """Return the ranks ``[M, B]`` of ``returns [M, B]`` among ``quantiles [M, B, Q]`` of ascending ``levels [Q]``. The
+    rank of a return that equals a quantile is the level of the quantile. Between two quantiles, ranks are interpolated.
+    Below all quantiles, the rank is half the lowest level. At or above the highest quantile, it is the mean of the
+    highest level and 1."""
     quantiles = quantiles.sort(-1).values  # the outputs of a network need not be ascending
     count = (returns.unsqueeze(-1) >= quantiles).sum(-1)  # number of quantiles that are not above the return
     upper = count.clamp(1, len(levels) - 1)  # index of the quantile above the return
@@ -47,24 +45,8 @@ def level_weights(levels: Tensor) -> Tensor:
 
 class Commands(nn.Module):
     """The distribution of each member's next commands. A command is C numbers in raw units; ``names`` are their names,
-    from `COMMANDS`, and ``column`` maps a name to its index.
-
-    ``mean`` and ``spread [M]`` are the mean and the spread of the commanded return or advantage, ``horizon [M]`` is the
-    commanded number of steps. ``return_reach``, ``horizon_reach`` and ``advantage_reach [M]`` determine automatic
-    scales. A command is multiplied by ``scale [M, C]`` before it enters the network. ``max_return`` is the largest
-    possible return, None if unknown. The episodes in memory are sorted by their return into G groups, and
-    ``group_returns`` and ``group_lengths [M, G]`` are the mean returns and mean lengths of these groups.
-    """
-
-    mean: Tensor
-    spread: Tensor
-    horizon: Tensor
-    return_reach: Tensor
-    horizon_reach: Tensor
-    advantage_reach: Tensor
-    scale: Tensor
-    group_returns: Tensor
-    group_lengths: Tensor
+    from `COMMANDS`, and ``column`` maps a name to its index. ``max_return`` is the largest possible return, None if
+    unknown."""
 
     def __init__(self, config: Config, members: int, max_return: float | None):
         super().__init__()
@@ -85,11 +67,16 @@ class Commands(nn.Module):
         if config.desire_rtg and config.command_source == "best":
             self.fall_per_reward[self.column["rtg"]] = 1.0
             self.largest[self.column["rtg"]] = limit if max_return is None else max_return
-        for name in ("mean", "spread", "horizon", "return_reach", "horizon_reach", "advantage_reach"):
-            self.register_buffer(name, torch.zeros(members))
-        self.register_buffer("scale", torch.ones(members, len(self.names)))
-        self.register_buffer("group_returns", torch.zeros(members, _HORIZON_GROUPS))
-        self.register_buffer("group_lengths", torch.zeros(members, _HORIZON_GROUPS))
+        self.mean = nn.Buffer(torch.zeros(members))  # of the commanded return or advantage
+        self.spread = nn.Buffer(torch.zeros(members))  # of the commanded return or advantage
+        self.horizon = nn.Buffer(torch.zeros(members))  # commanded number of steps
+        self.return_reach = nn.Buffer(torch.zeros(members))  # this and the next two determine automatic scales
+        self.horizon_reach = nn.Buffer(torch.zeros(members))
+        self.advantage_reach = nn.Buffer(torch.zeros(members))
+        self.scale = nn.Buffer(torch.ones(members, len(self.names)))  # factors on commands as inputs of the network
+        # Mean returns and mean lengths of groups of episodes in memory, which are sorted by their return.
+        self.group_returns = nn.Buffer(torch.zeros(members, _HORIZON_GROUPS))
+        self.group_lengths = nn.Buffer(torch.zeros(members, _HORIZON_GROUPS))
         self.update_scale()
 
     def sample(self, envs: int, streams: Streams, at_mean: bool, overrides: Mapping[str, float]) -> Tensor:
@@ -128,9 +115,9 @@ class Commands(nn.Module):
         return torch.where(uniform < low_share, low_ranks, usual_ranks)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
-        """Return the user's name of each command -> its numbers ``[7]`` for one member, for an exported file
-        (`COMMAND_ROWS`): the mean of its first value, then the numbers by which it is counted down and scaled.
-        ``overrides`` replaces commands, as in `sample`."""
+        """Return ``{name for users: numbers [7]}`` of one member's commands, for an exported file: the mean of a
+        command at the start of an episode, then the numbers by which it is counted down and scaled. ``overrides``
+        replaces commands, as in `sample`."""
         streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]

@@ -13,13 +13,9 @@ Layers = list[tuple[Tensor, ...]]  # of one member, as in `models.contract.Greed
 
 
 class BehaviorNetwork(Network):
-    """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, hidden layers (ReLU), affine output.
-
-    With observations of 8 numbers, 2 commands, hidden (32, 128, 128, 128) and 4 actions it has 38 148 parameters, in
-    the order of the public code's `model.state_fc.0`, `model.command_fc.0`, `model.output_fc.{0,2,4,6}`. Weights start
-    orthogonal, with gain 1 for both embeddings and sqrt 2 for hidden layers. The output layer has torch's default
-    initialisation.
-    """
+    """UDRL's behaviour function: ``tanh(W_s obs) * sigmoid(W_c command)``, hidden layers (ReLU), affine output. The
+    order of parameters is the public code's. Weights start orthogonal, with gain 1 for both embeddings and sqrt 2 for
+    hidden layers. The output layer has torch's default initialisation."""
 
     def __init__(
         self, inputs: int, num_commands: int, outputs: int, hidden: tuple[int, ...], streams: Streams, activation: str

@@ -24,14 +24,11 @@ STATISTICS = ("train/q_mean", "train/explained_variance", "train/grad_norm")
 
 
 class DuelingQNetwork:
-    """Dueling network, ``Q = V + A - mean(A)``.
-
-    A network without activation after its last layer computes features, from which two networks with one hidden layer
-    each compute V and A. ``sizes`` are the size of an observation, the hidden widths and the number of actions.
-
-    Source: Wang et al. 2016, eq. 9, with the mean over the actions of each state. With ``dueling_mean="batch"``, the
-    mean is over the whole batch too, as in the public code of Ferreira et al.
-    """
+    """Dueling network, ``Q = V + A - mean(A)``. A network without activation after its last layer computes features,
+    from which two networks with one hidden layer each compute V and A. ``sizes`` are the size of an observation, the
+    hidden widths and the number of actions. Source: Wang et al. 2016, eq. 9, with the mean over the actions of each
+    state. With ``dueling_mean="batch"``, the mean is over the whole batch too, as in the public code of Ferreira et
+    al."""
 
     def __init__(self, config: Config, sizes: list[int]):
         width = config.feature_dim
@@ -69,14 +66,10 @@ class DuelingQNetwork:
 
 
 class Agent(EpsilonGreedy, OffPolicyAgent):
-    """Double DQN with a plain or a dueling network. E is ``config.num_envs``.
-
-    The TD target is ``r + discount * Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped
-    at time limits. With ``intrinsic``, a novelty bonus is added to the rewards of a minibatch (`models.curiosity`). The
-    loss is the mean squared error. A soft target update follows every gradient step of Adam. Each member has separate
-    random streams. With ``vary_hp`` it also has separate hyperparameters, sampled from its seed; all members must then
-    be from one group of `groups`.
-    """
+    """Double DQN with a plain or a dueling network. E is ``config.num_envs``. The TD target is ``r + discount *
+    Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped at time limits. With
+    ``intrinsic``, a novelty bonus is added to the rewards of a minibatch (`models.curiosity`). The loss is the mean
+    squared error. A soft target update follows every gradient step of Adam."""
 
     action_kinds = (Discrete,)
 
@@ -140,9 +133,10 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         ``[M, B]`` of its actions, and their TD targets ``[M, B]``."""
         with torch.no_grad():
             next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
-            next_q = q_of(self.network(self.target_parameters, batch["next_obs"]), next_action)
+            target_values = self.network(self.target_parameters, batch["next_obs"])  # [M, B, A]
+            next_q = q_of(target_values, next_action)
             target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
-        q = q_of(self.network(self.flat_parameters, batch["obs"]), batch["action"].long())
+        q = q_of(self.values(batch["obs"]), batch["action"].long())
         return td_loss(q, target), q, target
 
     @torch.enable_grad()
@@ -166,8 +160,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the network of a member's greedy policy, for an exported file. If dueling, it has no value: the best
-        action has the largest advantage."""
+        """Return the network of a member's greedy policy, for an exported file."""
         if isinstance(self.network, DuelingQNetwork):
             layers, activations = self.network.advantage_of_member(self.flat_parameters, member)
         else:

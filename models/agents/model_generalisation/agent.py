@@ -51,7 +51,6 @@ class Agent(StepAgent):
     step, weighted by the probability that the episode has lasted until this step. The loss is the mean squared error,
     and the optimiser is `AdamW`. Weights are copied to the target network every ``target_update_frequency`` steps.
 
-    ``dynamics`` is the environment itself, which only the perfect model uses. Each member has separate random streams.
     An update has fixed shapes and never waits for the device, so it can be captured as a graph.
     """
 
@@ -172,7 +171,8 @@ class Agent(StepAgent):
     ) -> None:
         """Store the transition, unless the replay buffer holds states (`visit`). Count finished episodes."""
         if isinstance(self.replay_buffer, Transitions):
-            self.replay_buffer.observe(obs, action, next_obs, reward, discount != 0)
+            continues = discount != 0
+            self.replay_buffer.add(obs=obs, next_obs=next_obs, reward=reward, action=action, continues=continues)
         self.episodes += done.sum(1)
 
     @property

@@ -12,14 +12,13 @@ from models.replay import Columns, ReplayBuffer
 
 @dataclass
 class Batch:
-    """A minibatch of transitions: ``obs`` and ``next_obs [M, B, O]`` float32, ``action [M, B]`` int64, ``reward`` and
-    ``continues [M, B]`` float32. ``continues`` is 0 after termination, otherwise 1."""
+    """A minibatch of B transitions of each of M members."""
 
-    obs: Tensor
-    next_obs: Tensor
-    action: Tensor
-    reward: Tensor
-    continues: Tensor
+    obs: Tensor  # [M, B, O]
+    next_obs: Tensor  # [M, B, O]
+    action: Tensor  # [M, B] int64
+    reward: Tensor  # [M, B]
+    continues: Tensor  # [M, B] float32, 0 after termination, otherwise 1
 
 
 class Transitions(ReplayBuffer):
@@ -37,10 +36,6 @@ class Transitions(ReplayBuffer):
             "action": action,
             "continues": ((), torch.bool),
         }
-
-    def observe(self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, continues: Tensor) -> None:
-        """Insert transitions ``[M, 1, ...]``. ``continues`` is bool, False after termination."""
-        self.add(obs=obs, next_obs=next_obs, reward=reward, action=action, continues=continues)
 
     def batch(self, uniform: Tensor) -> Batch:
         """Sample a minibatch by ``uniform [M, B]`` in [0, 1)."""

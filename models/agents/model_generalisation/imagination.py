@@ -36,34 +36,28 @@ needs none."""
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Sizes of a learned model. Observations have ``obs_size`` numbers, which are bits if ``has_bits``. Each update
-    imagines ``num_rollouts`` rollouts. ``seeds`` are the members' seeds."""
+    """Sizes of a learned model."""
 
     obs_size: int
     num_actions: int
-    has_bits: bool
-    num_rollouts: int
-    seeds: list[int]
+    has_bits: bool  # whether observations are bits, 0 or 1
+    num_rollouts: int  # imagined by each update
+    seeds: list[int]  # of the members
     device: torch.device
 
 
 class Imagination(nn.Module):
     """Base class of models. A model encodes observations as inputs of the action values (`encode`), learns from a batch
     (`fit`), and advances an imagined rollout step by step (`begin`, `step`). This class itself is for agents without a
-    model: the inputs of the action values are the observations.
+    model: the inputs of the action values are the observations."""
 
-    ``size`` is the number of inputs of the action values. ``noise_shapes`` maps the name of a method to the shape of
-    the random numbers that it needs. ``sample_noise`` is the method of `Streams` that samples them. ``optimizer`` is
-    None if there is nothing to learn.
-    """
-
-    sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)
-    optimizer: AdamW | None = None
+    sample_noise: Callable[..., Tensor] = staticmethod(Streams.uniform)  # samples the random numbers of the methods
+    optimizer: AdamW | None = None  # None if there is nothing to learn
 
     def __init__(self, size: int):
         super().__init__()
-        self.size = size
-        self.noise_shapes: Shapes = {}
+        self.size = size  # number of inputs of the action values
+        self.noise_shapes: Shapes = {}  # name of a method -> shape of the random numbers that it needs
 
     def encode(self, obs: Tensor, noise: Noise) -> Tensor:
         """Return the inputs of the action values ``[M, B, size]`` for observations ``[M, B, O]``."""
@@ -123,10 +117,9 @@ class PerfectModel(Imagination):
 class _LearnedModel(Imagination):
     """Base class of learned models, with two networks. ``reward`` predicts the mean of a normal distribution with
     standard deviation 1. ``termination`` predicts the logit of the probability that the episode continues. Both receive
-    the inputs of the action values and a one-hot action. ``optimizer`` updates all networks of the model.
-    ``loss_weights`` are the weights of the losses by name."""
+    the inputs of the action values and a one-hot action."""
 
-    optimizer: AdamW
+    optimizer: AdamW  # of all networks of the model
 
     def __init__(self, config: Config, spec: ModelSpec, size: int):
         super().__init__(size)
@@ -277,11 +270,8 @@ def _stop_gradient(params: Params) -> Params:
 def imagined_update(values: ActionValues, model: Imagination, start: Any, random_numbers: dict[str, Tensor]) -> Update:
     """Play an imagined rollout of T steps from each of the states ``start`` by the exploring policy, and compute an
     update of the action values from all steps (Young et al. 2023, algorithm 1). ``random_numbers`` are from
-    `Agent.numbers_of_update`.
-
-    The function changes nothing, has fixed shapes and never waits for the device, so that it can be compiled or
-    captured as a graph.
-    """
+    `Agent.numbers_of_update`. The function changes nothing, has fixed shapes and never waits for the device, so that it
+    can be compiled or captured as a graph."""
     config = values.config
     state, features = model.begin(start, random_numbers.get("begin"))
     exploration = random_numbers["imagined"].unbind(1)

@@ -84,7 +84,8 @@ class ActionValues(nn.Module):
         weighted_error = error if weight is None else error * weight
         error_gradient = weighted_error * (2 / action.shape[1])  # d loss / d chosen_q
         q_gradient = action_mask * error_gradient.unsqueeze(2)
-        gradient, *_ = self.q_network.gradient(features, activations, q_gradient)
+        network = self.q_network
+        gradient, _ = network.mlp.backward(network.layers(), features, activations, q_gradient)
         return Update((weighted_error * error).mean(1), gradient, chosen_q, td_target, weight)
 
 

@@ -221,12 +221,10 @@ class SoftmaxPolicy(Policy):
 
 
 class ActorCritic(nn.Module):
-    """Computes logits ``[M, B, A]`` of the actions and, if the baseline is a value network, state values
-    ``[M, B]``.
-
+    """Computes logits ``[M, B, A]`` of the actions and, if the baseline is a value network, state values ``[M, B]``.
     There are two networks, or with ``shared_trunk`` one network, whose last output is the value. Images first pass
-    through convolutions (``trunk``), which the loss of the policy trains, but not the loss of a separate value network.
-    """
+    through convolutions (``trunk``), which the loss of the policy trains, but not the loss of a separate value
+    network."""
 
     def __init__(self, config: Config, spaces: Spaces, streams: Streams):
         super().__init__()
@@ -269,19 +267,14 @@ class ActorCritic(nn.Module):
 class Batch:
     """N experiences of each member: one episode after another, then zeros up to a whole number of chunks. Members play
     different numbers of steps, and the rounding of a product or a sum depends on its number of rows. With chunks of one
-    shape, a member's results do not depend on the other members' numbers of steps.
+    shape, a member's results do not depend on the other members' numbers of steps."""
 
-    ``obs [M, N, *O]``, ``action [M, N]``, ``returns [M, N]`` (targets of the values), ``advantages [M, N]`` (factors on
-    the log-probabilities of actions), ``mean_weight [M, N]`` (1 / the member's number of experiences, 0 for padding).
-    ``counts`` are the members' numbers of experiences.
-    """
-
-    obs: Tensor
-    action: Tensor
-    returns: Tensor
-    advantages: Tensor
-    mean_weight: Tensor
-    counts: list[int]
+    obs: Tensor  # [M, N, *O]
+    action: Tensor  # [M, N]
+    returns: Tensor  # [M, N], targets of the values
+    advantages: Tensor  # [M, N], factors on the log-probabilities of actions
+    mean_weight: Tensor  # [M, N], 1 / the member's number of experiences, 0 for padding
+    counts: list[int]  # the members' numbers of experiences
 
     def chunks(self) -> Iterator["Batch"]:
         """Yield parts of `CHUNK` experiences per member, with ``counts`` and ``mean_weight`` of the whole batch."""

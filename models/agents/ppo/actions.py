@@ -8,10 +8,9 @@ as ``width`` numbers. ``noise`` is the method of `Streams` that samples the rand
 import torch
 from torch import Tensor
 
-from models.agents.ppo.config import Config
 from models.layers import exp
 from models.losses import HALF_LOG_TWO_PI, categorical_entropy, gaussian_nll
-from models.spaces import Continuous, Discrete, Spaces
+from models.spaces import Continuous, Discrete
 from models.streams import NoiseBlocks, Streams
 
 
@@ -98,10 +97,3 @@ Actions = Categorical | Gaussian
 def noise_of(actions: Actions, streams: Streams, envs: int) -> NoiseBlocks:
     """Return the random numbers for actions in ``envs`` environments: ``{"action": [M, envs, A]}`` for each step."""
     return NoiseBlocks(streams, [(type(actions).noise, {"action": (envs, actions.num_outputs)})])
-
-
-def actions_of(config: Config, spaces: Spaces) -> Actions:
-    """Return the distribution for the kind of actions in ``spaces``."""
-    if isinstance(spaces.actions, Discrete):
-        return Categorical(spaces.actions)
-    return Gaussian(spaces.actions, config.action_std, config.scale_actions)

@@ -60,12 +60,9 @@ class Batch(NamedTuple):
 
 
 class Agent(InnerAgent):
-    """PPO or A2C. E is ``config.num_envs``.
-
-    Steps are collected until the rollout is full. Then `learn` makes all passes over it. After other steps, `learn`
-    only returns the last loss. Each member has separate random streams. With ``vary_hp`` it also has separate
-    hyperparameters, sampled from its seed; all members must then be from one group of `groups`. ``flat_parameters``
-    includes the critic, because one optimiser trains both networks."""
+    """PPO or A2C. E is ``config.num_envs``. Steps are collected until the rollout is full. Then `learn` makes all
+    passes over it. After other steps, `learn` only returns the last loss. ``flat_parameters`` includes the critic,
+    because one optimiser trains both networks."""
 
     action_kinds = (Discrete, Continuous)
     takes_images = True
@@ -209,14 +206,9 @@ class Agent(InnerAgent):
         value_loss = clipped_value_loss(value, batch.returns, batch.value, config.clip_range_vf)
         loss = policy_loss + config.vf_coef * value_loss - config.ent_coef * entropy
         is_clipped = (ratio - 1).abs() > config.clip_range
-        statistics = {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-            "approx_kl": approximate_kl(ratio, log_ratio),
-            "clip_fraction": is_clipped.float().mean(1),
-        }
-        return loss, {name: value.detach() for name, value in statistics.items()}
+        kl, clip_fraction = approximate_kl(ratio, log_ratio), is_clipped.float().mean(1)
+        statistics = zip(STATISTICS, (policy_loss, value_loss, entropy, kl, clip_fraction), strict=True)
+        return loss, {name: value.detach() for name, value in statistics}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """Yield the minibatches of one pass over the rollout, shuffled for each member separately."""
@@ -332,11 +324,5 @@ def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dt
     action_width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
     obs = (spaces.obs_shape, spaces.obs_dtype)
     number = ((), torch.float32)
-    return {
-        "obs": obs,
-        "next_obs": obs,
-        "action": ((action_width,), torch.float32),
-        "reward": number,
-        "discount": number,
-        "done": number,
-    }
+    columns = {"obs": obs, "next_obs": obs, "action": ((action_width,), torch.float32)}
+    return columns | {"reward": number, "discount": number, "done": number}

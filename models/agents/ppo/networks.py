@@ -6,13 +6,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from models.agents.ppo.actions import actions_of, noise_of
+from models.agents.ppo.actions import Categorical, Gaussian, noise_of
 from models.agents.ppo.config import Config
 from models.contract import Policy
 from models.layers import BLOCK, RELU_GAIN, Dense, Orthogonal, trunk
 from models.mlp import MLP
 from models.settings import SettingError
-from models.spaces import Spaces
+from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams
 from understudy.policy import CLIP_LIMIT
 
@@ -40,13 +40,15 @@ class Parts(NamedTuple):
 class ActorCritic:
     """Architecture of a member. Its row of D parameters holds, in this order: policy network, value network,
     ``log_std`` of actions, convolutions, mean and scale of observations, and zeros, so that D is a multiple of `BLOCK`.
-
-    ``part_sizes`` are the sizes of these parts, without the zeros. The last two are not trained.
-    ``member_config`` is ``config`` with sampled hyperparameters, of which ``hidden_sizes`` are used.
-    """
+    ``member_config`` is ``config`` with sampled hyperparameters, of which ``hidden_sizes`` are used."""
 
     def __init__(self, config: Config, member_config: Config, spaces: Spaces):
-        self.action_space, self.actions = spaces.actions, actions_of(config, spaces)
+        self.action_space = spaces.actions
+        self.actions: Categorical | Gaussian
+        if isinstance(spaces.actions, Discrete):
+            self.actions = Categorical(spaces.actions)
+        else:
+            self.actions = Gaussian(spaces.actions, config.action_std, config.scale_actions)
         if spaces.is_image and (config.normalize_obs or config.intrinsic != "none"):
             settings = f"normalize_obs is {config.normalize_obs} and intrinsic {config.intrinsic}".lower()
             raise SettingError(f"{settings}, but the environment shows images; allowed: false and none")
@@ -60,6 +62,7 @@ class ActorCritic:
         self.critic = MLP([inputs, *hidden, 1], config.activation, layer=layer)
         num_moments = inputs if config.normalize_obs else 0
         num_log_std = self.actions.num_log_std
+        # Sizes of the parts of a row, without the zeros. The last two are not trained.
         self.part_sizes = [self.actor.size, self.critic.size, num_log_std, num_trunk, num_moments, num_moments]
         self.padding = -sum(self.part_sizes) % BLOCK
 

@@ -19,13 +19,10 @@ LOG_STD_BOUNDS = (-20.0, 2.0)  # as in the authors' code
 
 class Agent(TwinCriticAgent):
     """SAC: the TD target is ``r + discount * (min Q_target(s', a') - alpha log pi(a'|s'))``, and the actor samples a'.
-
     The actor minimises ``alpha log pi(a|s) - min Q(s, a)``. Gradient steps on the temperature alpha move the entropy
-    towards ``target_entropy``. Actions are tanh of normal numbers.
-
-    Source: Haarnoja et al. 2018, arXiv 1812.05905, algorithm 1. The logarithm of alpha is an additional weight of the
-    actor. As in common implementations, the gradient is with respect to this logarithm.
-    """
+    towards ``target_entropy``. Actions are tanh of normal numbers. Source: Haarnoja et al. 2018, arXiv 1812.05905,
+    algorithm 1. The logarithm of alpha is an additional weight of the actor. As in common implementations, the gradient
+    is with respect to this logarithm."""
 
     update_numbers = (*TwinCriticAgent.update_numbers, "now")  # "now": for the actor's actions in the minibatch
     metric_names = (*TwinCriticAgent.metric_names, "entropy", "entropy_temperature")

@@ -23,10 +23,8 @@ _BLOCK = 512  # steps per block of random numbers, because a call takes as long 
 
 
 def sample_config(config: Config, seed: int) -> Config:
-    """Return the settings of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1].
-
-    Source: Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world.
-    """
+    """Return the settings of one agent. With ``vary_hp``, the settings in ``vary`` are uniform in [0.1, 1]. Source:
+    Ferreira et al. 2022, appendix on varied hyperparameters, for their grid world."""
     if not config.vary_hp:
         return config
     lr_number, discount_number, *_ = uniform_numbers(seed)
@@ -92,10 +90,7 @@ class Agent(EpsilonGreedy, InnerAgent):
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
         action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
         tie_shapes = {f"{prefix}ties": (self.envs, self.num_actions) for prefix in prefixes}
-        draws: list[Draw] = [
-            (Streams.uniform, explore_shapes),
-            (integers_below(self.num_actions), action_shapes),
-        ]
+        draws: list[Draw] = [(Streams.uniform, explore_shapes), (integers_below(self.num_actions), action_shapes)]
         if self.config.random_ties:
             draws.append((Streams.uniform, tie_shapes))
         return draws

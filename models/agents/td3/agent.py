@@ -12,10 +12,8 @@ from models.streams import Streams
 class Agent(TwinCriticAgent):
     """TD3. The TD target is ``r + discount * min Q_target(s', a')``, and a' is the action of the target actor with
     clipped noise. After every ``policy_delay`` updates of the critics of a member, the actor makes a gradient step that
-    raises the value of the first critic, and all target networks are updated.
-
-    Source: Fujimoto et al. 2018, algorithm 1.
-    """
+    raises the value of the first critic, and all target networks are updated. Source: Fujimoto et al. 2018, algorithm
+    1."""
 
     def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""

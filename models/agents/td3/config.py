@@ -72,7 +72,8 @@ class Config(Intrinsic):
 
 def validate(config: Any) -> str | None:
     """Return the error in the settings of TD3, TD3Discrete or SAC as one line, or None if there is none."""
-    if error := limit_error(config, dict.fromkeys(("batch_size", "fill", "num_envs"), "buffer_size")):
+    limits = dict.fromkeys(("batch_size", "fill", "num_envs"), "buffer_size")
+    if error := limit_error(config, limits):
         return error
     if config.test_noise and config.noise_type != "normal":
         return f"test_noise is on, but noise_type is {config.noise_type!r}; allowed with test_noise: normal"

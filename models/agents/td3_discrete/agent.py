@@ -41,12 +41,9 @@ class Agent(td3.Agent):
     def _noise_draws(self) -> list[Draw]:
         """Return the random numbers of TD3 and Gumbel noise for logits: ``act_gumbel`` for the action and, for each
         update, ``next_gumbel`` for the target actions and ``gumbel`` for the actions of the actor."""
+        act_shape = (self.action_size, self.envs)
         update_shape = (self.updates_per_step, self.action_size, self.batch)
-        gumbel_shapes = {
-            "act_gumbel": (self.action_size, self.envs),
-            "next_gumbel": update_shape,
-            "gumbel": update_shape,
-        }
+        gumbel_shapes = {"act_gumbel": act_shape, "next_gumbel": update_shape, "gumbel": update_shape}
         return [*super()._noise_draws(), (Streams.gumbel, gumbel_shapes)]
 
     def temperature(self, weights: Tensor) -> Tensor:

@@ -47,12 +47,12 @@ class Networks:
         self.size = self.network_size + (1 if config.rn_evolve_scale else 0)
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`. The logarithm of the output scale
-        is 0."""
+        """Return initial parameters ``[M, size]``, sampled as in `torch.nn.Linear`."""
         parameters = self.parts["reward"].initial(streams)
         if self.linear:  # one weight for each number in the info, and no bias
             parameters = parameters[:, : self.network_size]
-        return torch.cat([parameters, parameters.new_zeros(len(parameters), self.size - self.network_size)], 1)
+        log_scale = parameters.new_zeros(len(parameters), self.size - self.network_size)  # [M, 1], or [M, 0] if fixed
+        return torch.cat([parameters, log_scale], 1)
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         return {"reward": flat[:, : self.network_size]}

@@ -24,26 +24,21 @@ from understudy.kinds import FORMS, FREE
 
 @dataclass
 class Outcome:
-    """Result of a step: ``next_state [M, E, S]``, ``reward [M, E]`` and the done network's output ``done [M, E]``."""
+    """Result of a step of M members in E environments."""
 
-    next_state: Tensor
-    reward: Tensor
-    done: Tensor
+    next_state: Tensor  # [M, E, S]
+    reward: Tensor  # [M, E]
+    done: Tensor  # [M, E], output of the done network
 
 
 class Networks:
-    """Architecture of one kind of synthetic environment. S is the size of an observation, A the number of actions (or
-    the size of a continuous action).
+    """Architecture of one kind of synthetic environment.
 
     An MDP has three networks, which map ``[action, state]`` to next state, reward and done. A discrete action is
     one-hot. The state network predicts the next state itself, not a difference, and nothing is clipped. A bandit has a
     reward network, or a target network, which maps a state to an action with which actions are compared
     (`understudy.kinds.FORMS`). With learned resets there is an initial-state network, whose input is normal noise.
-    Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit.
-
-    ``searched`` is the number of parameters that a search changes. A bandit may have further, fixed parameters: center
-    and spread ``[S]`` of the inputs of its target, and a table of initial states ``[rows, S]``.
-    """
+    Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit."""
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
@@ -66,7 +61,8 @@ class Networks:
             self.parts = {name: make_mlp(config, self.action_size + size, count) for name, count in outputs.items()}
         if self.latent:
             self.parts["initial"] = make_mlp(config, self.latent, size)
-        self.searched = sum(part.size for part in self.parts.values())
+        self.searched = sum(part.size for part in self.parts.values())  # number of parameters that a search changes
+        # Further parameters of a bandit: scale of the inputs of its target, and a table of initial states.
         self._fixed_shapes: dict[str, tuple[int, ...]] = {}
         if self.has_target:
             self._fixed_shapes |= {"target.center": (size,), "target.spread": (size,)}
@@ -174,19 +170,16 @@ class Networks:
 
 class Program:
     """Networks with their parameters, which compute steps of M synthetic environments. With one hidden layer and no
-    target, the networks of a step are joined to one wide network, so that a step takes two matrix products.
-
-    ``layers`` maps the name of each network to its layers, and ``names`` are the networks of a step. ``form`` computes
-    the reward from the difference to the target's action; None without a target."""
+    target, the networks of a step are joined to one wide network, so that a step takes two matrix products."""
 
     def __init__(self, networks: Networks, flat: Tensor):
         self.networks, self.flat = networks, flat
         self._action_indices = torch.arange(networks.action_size, device=flat.device)
         split_parameters = networks.split(flat)
-        self.names = [name for name in networks.parts if name != "initial"]
+        self.names = [name for name in networks.parts if name != "initial"]  # the networks of a step
         self.layers = {name: part.layers(split_parameters[name]) for name, part in networks.parts.items()}
         self.fixed = networks.fixed(flat)
-        self.form = FORMS.get(networks.config.reward_form)
+        self.form = FORMS.get(networks.config.reward_form)  # difference of actions -> reward; None without a target
         self.bounds: tuple[Tensor, Tensor] | None = None  # middle and half-width [A] of the range of actions
         if isinstance(networks.actions, Continuous):
             low = torch.tensor(networks.actions.low, device=flat.device)
@@ -272,11 +265,9 @@ class Program:
         scaled_action = outputs.nan_to_num(0.0).clamp(-1, 1)
         return middle + half * scaled_action.transpose(1, 2)
 
-    def table_rows(self, numbers: Tensor) -> Tensor:
-        """Sample initial states ``[..., M, E, S]`` from the table of each member, by uniform ``numbers [..., M, E]`` in
-        [0, 1)."""
+    def table_rows(self, rows: Tensor) -> Tensor:
+        """Return the initial states ``[..., M, E, S]`` in these ``rows [..., M, E]`` of each member's table."""
         table = self.fixed["states.table"]  # [M, rows, S]
-        rows = (numbers * table.shape[1]).long()
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
 
