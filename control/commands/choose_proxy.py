@@ -84,7 +84,9 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
     yield from _score_lines(module, summary)
-    show_held_out(module, folder, summary["mean"])
+    if not fit:
+        yield "real steps", f"{module.real_steps:,}"
+    show_held_out(module, folder, summary["mean"], verdict.sentence)
     if run.record:
         print_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"

@@ -354,7 +354,9 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     run = module.settings.run
     if (folder / "metrics.csv").exists():
         print_if(verbose, "drawing the learning curve")
-        yield "figure", learning_curve(folder, style_of(run))
+        figure = learning_curve(folder, style_of(run))
+        show_image(module, folder, "curve", figure)
+        yield "figure", figure
     if module.is_over():  # before the best weights replace the last ones
         for line in write_outputs(module.settings, module.agents, folder):
             yield "output", line

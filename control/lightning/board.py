@@ -97,11 +97,13 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     return identity | {"seed": run.seed} | other_settings | command
 
 
-def show_held_out(module: RunModule, folder: Path, mean_return: float) -> None:
-    """Add the ``mean_return`` of fresh agents that trained on a search's winner to TensorBoard."""
+def show_held_out(module: RunModule, folder: Path, mean_return: float, verdict: str) -> None:
+    """Add the ``mean_return`` of fresh agents that trained on a search's winner, and the ``verdict`` about them, to
+    TensorBoard."""
     if module.settings.run.logger == "tensorboard":
-        board = Board(folder, 0)
-        board.add_scalars({HELD_OUT_RETURN: mean_return}, int(module.env_steps[0]))
+        board, steps = Board(folder, 0), int(module.env_steps[0])
+        board.add_scalars({HELD_OUT_RETURN: mean_return}, steps)
+        board.writer.add_text("verdict", verdict, steps)
         board.writer.close()
 
 
