@@ -210,6 +210,7 @@ def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Pa
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
+    assert "The defaults of these settings are not known here" in page.text
 
 
 def test_numbers_of_tables_have_three_digits_below_1() -> None:

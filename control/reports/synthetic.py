@@ -134,7 +134,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     draw_behaviour(path, histogram_samples, proxy.game, is_bandit, style)
     if is_bandit:
         has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
-        draw = draw_cell_rewards if has_table else draw_rewards
+        draw: Any = draw_cell_rewards if has_table else draw_rewards
         draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
     return path
 
@@ -306,9 +306,9 @@ class _RewardPanel:
         axis.figure.colorbar(image, ax=axis, label="reward")
 
 
-def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> Path:
-    """Draw a bandit's reward of each discrete action in each cell, and return ``path``. ``samples`` are as in
-    `draw_rewards`, of states that are one-hot."""
+def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> None:
+    """Draw a bandit's reward of each discrete action in each cell. ``samples`` are as in `draw_rewards`, of states that
+    are one-hot."""
     num_cells = samples["real"].shape[1] - 1  # the last column is the reward
     actions, reward = action_rewards(proxy, torch.eye(num_cells))
     title = f"what the synthetic bandit of {proxy.game} pays for"
@@ -317,4 +317,3 @@ def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, 
         axis.set(xlabel="cell", ylabel="action", yticks=range(len(actions)))
         axis.grid(False)
         axis.figure.colorbar(image, ax=axis, label="reward")
-    return path
