@@ -250,6 +250,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
         if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
+            # Most environments check every action by their action space.
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:

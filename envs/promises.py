@@ -119,8 +119,8 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
 
 
 def _unflattened_part(space: Any) -> str:
-    """Return a few words about the part of ``space`` that cannot be flattened to numbers, for an error message, such as
-    " has the part 'graph', and Graph" for a Dict, or the space itself."""
+    """Return the words that follow "its observation space" in the message that it cannot be flattened to numbers. They
+    name the first such part of a Dict (" has the part 'graph', and Graph"), otherwise the space itself."""
     if isinstance(space, gym.spaces.Dict):
         for name, part in space.spaces.items():
             try:
@@ -138,6 +138,7 @@ def _is_supported(space: Any) -> bool:
         return True
     if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
         return False
+    # Agents compute with bounds in float32, in which even the length of the range must be finite.
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         is_valid = np.isfinite(high - low) & (low < high)

@@ -225,8 +225,10 @@ class Stages(BaseStages):
         for _ in range(config.dagger_rounds if networks.has_target else 0):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             act = self._target_policy(flat)
-            states = torch.cat([states, episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)])
-            random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
+            # Half as many as from the policy itself. The first states fill the table, so the order is random.
+            new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)
+            states = torch.cat([states, new_states])
+            random_order = streams.uniform(len(states))[0].argsort()
             states = states[random_order]
         return self._fit_to_policy(flat, policy, states)
 

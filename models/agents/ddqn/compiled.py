@@ -255,6 +255,7 @@ def _write_td_targets(agent, work, m):
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         # Values of the best action so far: ``max_q`` of the online network, ``next_q`` of the target network.
+        # ``where_better(x, y, a, b)`` is a if an argmax prefers x to y, else b.
         max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
         for action in range(1, agent.network.num_actions):
             online_q = load(work.online_q, action, column)

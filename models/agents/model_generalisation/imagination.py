@@ -155,6 +155,7 @@ class _LearnedModel(Imagination):
         """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
+        # If all weights are 0, the sum is 0 with gradients of 0.
         total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)

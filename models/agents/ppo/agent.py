@@ -104,6 +104,7 @@ class Agent(InnerAgent):
         parts = self.network.parts(self.flat_parameters)
         if self.obs_moments is not None:
             self.obs_moments.add(obs)
+            # The parts are views, so this writes the moments into ``flat_parameters``.
             parts.mean.copy_(self.obs_moments.mean)
             parts.scale.copy_(self.obs_moments.scale())
         noise = self.noise.next()["action"]

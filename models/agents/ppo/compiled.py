@@ -94,7 +94,8 @@ def can_compile(agent: Agent) -> bool:
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples its permutations."""
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples the permutations for the rollouts that
+    end in the block."""
     network, config = agent.network, agent.config
     (table,) = agent.rollout.reserve(steps * agent.envs)  # a single table, because all columns are float32
     first_rollout = agent.steps // agent.rollout_steps
@@ -153,6 +154,7 @@ def make_work(agent: Members) -> Work:
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
     statistics = np.zeros_like(agent.statistics[0])
+    # In the order of the fields.
     return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad, statistics))
 
 
@@ -403,11 +405,12 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
             square_sum += grad[i] * grad[i]
         norm = np.sqrt(square_sum)
         work.statistics[GRAD_NORM] += norm
-        scale = agent.max_grad_norm / (norm + np.float32(1e-6))
+        scale = agent.max_grad_norm / (norm + np.float32(1e-6))  # 1e-6 as in torch's `clip_grad_norm_`
         scale = _ONE if scale > _ONE else scale
         for i in range(len(grad)):
             grad[i] *= scale
     params, mean, square = agent.flat_parameters[m], agent.mean[m], agent.square[m]
+    # Adam's decay rates are 0.9 and 0.999. Step size and root include the corrections of the bias.
     size = np.float32(lr_factor * agent.lr[m] / (1 - 0.9**update_number))
     root, eps = np.float32((1 - 0.999**update_number) ** 0.5), agent.adam_eps
     mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient

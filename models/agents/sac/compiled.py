@@ -74,14 +74,14 @@ def _sample_actions(ac, work, noise):
 
 @compiled
 def _min_q_gradient(ac, work, m):
-    """Compute the mean over the batch of the smaller of both critics' values, and its gradient with respect to the
-    critics' inputs, pairs of observation and action that are the same for both. The gradient is the sum of
-    ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
+    """Compute the gradient of the mean over the batch of the smaller value of both critics, with respect to the inputs
+    of the critics. The inputs are pairs of observation and action, the same for both. The gradient is the sum of two
+    arrays that this function writes, ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     forward(ac.critic1, params, work.critic1)
     forward(ac.critic2, params, work.critic2)
-    share = np.float32(1 / batch_size)
+    share = np.float32(1 / batch_size)  # d mean / d the smaller value
     for column in range(batch_size):
         is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
         work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
