@@ -211,7 +211,7 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
         import mujoco
 
         def warn(text: str) -> None:
-            if "settotalmass" not in text:
+            if "settotalmass" not in text:  # the deprecated attribute of Gymnasium's models
                 warnings.warn(text, stacklevel=2)
 
         mujoco.set_mju_user_warning(warn)
@@ -326,7 +326,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
-    dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
+    dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32  # stacks of frames, or vectors
     one_hot = False
     if isinstance(env, gym.wrappers.FlattenObservation):
         one_hot = isinstance(env.env.observation_space, gym.spaces.Discrete)

@@ -253,6 +253,7 @@ def resolve(name: str) -> Game:
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
+    # If several games of the table have this id, the first one is meant.
     table_games = [entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers]
     return table_games[0] if table_games else Game(full_id, full_id)
 

@@ -77,7 +77,7 @@ class RewardedEnvironment:
         """See `envs.base.Environment.step`. The reward in the result is the learned one: ``mode`` says how it follows
         from the values of the reward network phi before and after the step."""
         step = self.real.step(actions, active)
-        potential = self._potential
+        potential = self._potential  # phi before the step
         if self.mode.potential and self.mode.info:  # phi also reads the info of this step
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)

@@ -80,6 +80,7 @@ def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
     `AT`, give unrelated numbers."""
     seeds = seeds.to(torch.int64)
     is_plain = type(seeds) is Tensor and seeds.device.type == "cpu"
+    # Without an axis, NumPy would return a number instead of an array.
     if is_plain and seeds.dim() and seeds.numel() < _NUMPY_BELOW:
         return torch.from_numpy(bits(seeds.numpy(), columns.numpy(), use) * UNIT)
     return bits(seeds, columns, use).to(torch.float64).mul_(UNIT)

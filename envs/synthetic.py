@@ -267,8 +267,8 @@ class Stages(BaseStages):
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
         """Return the outputs ``[N, A]`` to which a clone is fitted, from the ``results`` of a policy in N states:
-        standardised action values, one-hot actions, or continuous actions relative to the middle of their range, in
-        units of half the range."""
+        action values ``[N, A]`` (then return them standardised), discrete actions ``[N]`` (one-hot) or continuous
+        actions ``[N, A]`` (relative to the middle of their range, in units of half the range)."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -302,7 +302,9 @@ class Stages(BaseStages):
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
-        if self.parameters.scales_obs:
+        if (
+            self.parameters.scales_obs
+        ):  # then states here are scaled, and ``scale`` adapts policies to real observations
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs)

@@ -50,7 +50,7 @@ class ParallelEnvironment(ReplayedEnvironment):
                 self.close()
                 line = f"worker {number} of {num_processes} cannot start: the process that starts it died"
                 raise ProcessDied(f"environment {game.name}: {line}") from error
-            worker_pipe.close()
+            worker_pipe.close()  # the copy of this process, so that the pipe ends with the worker
             self._workers.append((process, parent_pipe))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:

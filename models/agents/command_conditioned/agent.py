@@ -354,8 +354,9 @@ class Agent(EpisodeAgent):
 
     def _clamped_values(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
-        ``[episodes]``, in units of reward. Values are clamped to the range of the returns-to-go in memory. Final values
-        are 0 after termination, and all of them are 0 without ``bootstrap_truncation``.
+        ``[episodes]``, in units of reward. Values are clamped to the range of the returns-to-go in memory, which for
+        final values is extended to 0. Final values are 0 after termination, and all of them are 0 without
+        ``bootstrap_truncation``.
 
         At a time limit the network may extrapolate: a lander that climbs for ever reaches states that were never seen.
         Bootstrapping from an extrapolated value amplifies its error, so values are clamped.
@@ -433,7 +434,8 @@ class Agent(EpisodeAgent):
         action = torch.zeros(1, 1, 1, *spaces.action_shape, dtype=spaces.action_dtype)
         number = torch.zeros(1, 1, 1)
         flag = torch.ones(1, 1, 1, dtype=torch.bool)
-        # An example of an episode, of one step. The saved episodes must have the same fields, shapes and dtypes.
+        # An example of an episode: one step, in which numbers are 0 and flags True. The saved episodes must have the
+        # same fields, shapes and dtypes.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
         (example,) = self._to_episodes(trajectory, number, number[0], 0)
         self.memory.load_state_dict(state["memory"], example)

@@ -89,6 +89,7 @@ def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor)
     """Return ``network`` with the parameters ``flat_parameters [M, D]``, whose memory it shares, for compiled code."""
     dueling, over_batch = isinstance(network, DuelingQNetwork), False
     value = advantage = nets.NO_NET
+    # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
     if isinstance(network, DuelingQNetwork):
         over_batch, value_begin = network.over_batch, network.features.size
         trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)

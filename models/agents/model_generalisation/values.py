@@ -121,8 +121,9 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return ``function``, which is compiled for fixed shapes at its first call, in half a minute, and on a GPU
-    captured as a graph. Results are rounded differently. Raises SettingError on a CPU without a C++ compiler."""
+    """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute. On
+    a GPU, it is captured as a graph. Results are rounded differently than without compilation. Raises SettingError on a
+    CPU without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"

@@ -182,7 +182,8 @@ class Agent(InnerAgent):
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
         """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
-        With ``target_kl``, members whose KL divergence is above it first become False in ``active``, in place."""
+        With ``target_kl``, members whose KL divergence is above 1.5 ``target_kl`` make no step, and become False in
+        ``active``, in place."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)

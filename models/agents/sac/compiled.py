@@ -106,7 +106,8 @@ def _write_actor_gradient(agent, work, m, noise):
         for column in range(batch_size):
             action = work.critic1.acts[0, obs_size + i, column]
             q_grad = work.critic1.grads[0, obs_size + i, column] + work.critic2.grads[0, obs_size + i, column]
-            # d log-probability / d mean = 2 action, because d log(1 - tanh(x)^2) / dx = -2 tanh(x).
+            # d action / d mean = 1 - action^2, because the action is a tanh. d log-probability / d mean = 2 action,
+            # because d log(1 - tanh(x)^2) / dx = -2 tanh(x).
             mean_grad = -q_grad * (ONE - action * action) + _TWO * log_prob_grad * action
             # d pre_tanh / d log_std = std * noise, and the log-probability contains -log_std.
             log_std_grad = mean_grad * work.std[i, column] * noise[i, column] - log_prob_grad
@@ -119,6 +120,7 @@ def _write_actor_gradient(agent, work, m, noise):
     for column in range(batch_size):
         log_prob_sum += work.log_prob[column]
     entropy = -log_prob_sum / np.float32(batch_size)
+    # d loss of the temperature / d log alpha (`temperature_loss`).
     work.actor_grad[log_alpha_at] = entropy - agent.target_entropy if agent.learn_temperature else np.float32(0)
 
 
