@@ -245,7 +245,8 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     if limit is None:
         kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
     try:
-        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)  # a missing render mode is an error below
+        # With ``render``, Gymnasium would warn about a missing render mode, which is an error below.
+        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)
         images = wrappers.image_space(env.observation_space)
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped

@@ -291,7 +291,7 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        is_argument = game.takes_arguments and key.isidentifier()
+        is_argument = game.takes_arguments and key.isidentifier()  # arguments may have any name
         if key not in parameters and not is_argument:
             allowed_names = ", ".join(parameters) or "arguments, name=value"
             hint = nearest(key, parameters) or f"; allowed: {allowed_names}"
@@ -408,7 +408,7 @@ def _registered_id(env_id: str) -> str | None:
     newest_versions = dict(sorted(_split_version(gym_id) for gym_id in ids))
     base_id, requested_version = _split_version(env_id)
     base_id = match_spelling(base_id, newest_versions)
-    newest = newest_versions.get(base_id, -1)
+    newest = newest_versions.get(base_id, -1)  # -1 if there is no such id: no requested version is older
     return f"{base_id}-v{newest}" if requested_version < newest else None
 
 

@@ -35,6 +35,7 @@ def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[
     obs, reward, terminated, truncated, info = result
     check_observation(space, obs)
     check_info(info, info_names)
+    # Numbers may take the place of True and False ("b"): signed and unsigned integers ("i", "u").
     terminated = as_number(terminated, "terminated", "biu", "True or False")
     truncated = as_number(truncated, "truncated", "biu", "True or False")
     numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
@@ -44,7 +45,7 @@ def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[
 def check_observation(space: Box, obs: Any) -> None:
     """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent. Bounds
     are not checked: many environments exceed them a little."""
-    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:
+    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:  # as usual
         return
     try:
         numbers = np.asarray(obs)
@@ -55,7 +56,7 @@ def check_observation(space: Box, obs: Any) -> None:
         raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
-            is_changed = numbers.astype(space.dtype) != numbers
+            is_changed = numbers.astype(space.dtype) != numbers  # by the conversion, because the dtype cannot hold them
         if is_changed.any():
             first_number = numbers[is_changed].flat[0]
             raise BrokenContract(f"observation holds {first_number}; expected numbers of {space.dtype}")

@@ -257,10 +257,10 @@ class Stages(BaseStages):
             inputs = torch.cat([repeated_actions, repeated_states], 1)
             outputs = outputs.flatten()[:, None]
         # With pairs, the outputs of the target become actions of pairs, so they should be near 0 or 1, not logits.
-        outputs_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
+        has_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
         weights = networks.split(flat)[name]  # a view, so that ``flat`` changes with it
         fitted_weights = fit(
-            networks.parts[name], weights, inputs[None], outputs[None], cross_entropy=outputs_logits, updates=updates
+            networks.parts[name], weights, inputs[None], outputs[None], cross_entropy=has_logits, updates=updates
         )
         weights.copy_(fitted_weights)
         return flat
@@ -280,7 +280,7 @@ class Stages(BaseStages):
     def starts(self, seeds: Tensor) -> Tensor:
         """Return initial observations of the real environment (`Starts`). The first call collects them."""
         if self._starts is None:
-            real = make_environment(self.game, 1, 8)
+            real = make_environment(self.game, members=1, envs=8)
             self._starts = starts_of(real)
             real.close()
         return self._starts(seeds)

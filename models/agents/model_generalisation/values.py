@@ -107,6 +107,7 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
         return torch.add(q, random_numbers, alpha=config.softmax_temp).argmax(2)
     explore_uniform, action_uniform = random_numbers.unbind(-1)
     num_actions = q.shape[2]
+    # The largest action is a bound in case the product is rounded up.
     random_action = (action_uniform * num_actions).to(torch.int64).clamp_(max=num_actions - 1)
     return torch.where(explore_uniform < config.epsilon, random_action, q.argmax(2))
 

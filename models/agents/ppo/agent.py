@@ -213,7 +213,8 @@ class Agent(InnerAgent):
         return loss, {name: value.detach() for name, value in statistics}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the minibatches of one pass over the rollout, shuffled for each member separately."""
+        """Yield the minibatches of one pass over the rollout, shuffled for each member separately. A single minibatch
+        is not shuffled."""
         if self._batch_size() == self.rollout_size:
             yield batch
             return

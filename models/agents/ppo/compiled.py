@@ -353,7 +353,7 @@ def _policy_loss(agent, work, m, count, row_weight):
         num_clipped += np.float32(abs(ratio - _ONE) > agent.clip_range)
         surrogate = ratio * work.minibatch_advantage[column]
         clipped_surrogate = nets.clip(ratio, low, high) * work.minibatch_advantage[column]
-        is_unclipped = surrogate <= clipped_surrogate
+        is_unclipped = surrogate <= clipped_surrogate  # the smaller one counts; a clipped ratio has no gradient
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
         for i in range(agent.action_size):  # the gradient of `Gaussian.log_prob`

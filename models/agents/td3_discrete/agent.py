@@ -56,7 +56,7 @@ class Agent(td3.Agent):
         if self.config.gumbel_temperature == "fixed":
             return initial
         progress = (self.critics.optimizer.count.float() / ANNEALING_UPDATES).clamp(max=1).view(-1, 1, 1)
-        return initial * (1 - (1 - FINAL_SHARE) * progress)
+        return initial * (1 - (1 - FINAL_SHARE) * progress)  # falls linearly to this share of ``initial``
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return sampled action vectors with normal noise ``[M, E, A]``, from logits ``outputs [M, E, A]``."""
