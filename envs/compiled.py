@@ -279,7 +279,7 @@ def _cartpole_step(physics, state, action):
     state[1] += (push - angular_acceleration * cos * moment) * 0.02
     state[2] += angular_speed * 0.02
     state[3] += angular_acceleration * 0.02
-    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360  # m, and 12 degrees
+    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360  # the limits are 2.4 m and 12 degrees
 
 
 @exact

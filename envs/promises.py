@@ -66,7 +66,7 @@ def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected
     """Return ``result``, a number or an array of one number, as a plain number. ``kinds`` are NumPy's letters for the
     allowed kinds of dtypes. Raises `BrokenContract` for anything else, such as text, None or complex numbers: the
     message calls the result ``name`` and says what was ``expected``."""
-    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results, without conversion
+    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results; their kind is not checked
         return result
     value = np.asarray(result)
     if value.size != 1 or value.dtype.kind not in kinds:

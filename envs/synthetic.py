@@ -302,9 +302,8 @@ class Stages(BaseStages):
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
-        if (
-            self.parameters.scales_obs
-        ):  # then states here are scaled, and ``scale`` adapts policies to real observations
+        # With scaled observations, ``scale`` adapts the policies that train here to real observations.
+        if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)
         return TensorEnvironment(dynamics, agent.members, agent.envs)

@@ -97,7 +97,7 @@ def _write_actor_gradient(agent, work, m, noise):
     actions a are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, action_size, batch_size = ac.obs_size, ac.action_size, len(work.log_prob)
-    critics.run_actor(ac, work, m)
+    critics.run_actor(ac, work, m)  # writes the outputs from which actions are sampled
     _sample_actions(ac, work, noise)
     _min_q_gradient(ac, work, m)
     log_alpha_at = len(params) - 1  # after the network's weights
@@ -126,8 +126,9 @@ def _write_actor_gradient(agent, work, m, noise):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, which include their entropy, to ``work.td_target`` (`Agent.next_q`). The
-    next observations are in ``work.actor.acts[0]``."""
+    """Write the values of the next states, which include their entropy, to ``work.td_target [B]`` (`Agent.next_q`). The
+    next observations must already be in the actor's inputs, ``work.actor.acts[0]``. The sampled actions are written to
+    the inputs of both critics."""
     ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
     forward(ac.actor, params, work.actor)
     _sample_actions(ac, work, ac.next[m, t, update])
