@@ -31,8 +31,8 @@ class Acrobot(Dynamics):
         self.spaces = Spaces((6,), Discrete(3), torch.float32, max_episode_steps)
         # Attributes, so that `Dynamics.to` moves them to a device. Angles wrap into [-pi, pi], and speeds (rad/s) are
         # clipped. All tables have an entry for each number of the state, so that the state need not be sliced: a period
-        # of infinity leaves a speed unchanged when angles wrap, and infinite bounds leave an angle unchanged when
-        # speeds are clipped.
+        # of infinity and a shift of 0 leave a speed unchanged when angles wrap, and infinite bounds leave an angle
+        # unchanged when speeds are clipped.
         self._torques = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)
         self._period = torch.tensor([2 * math.pi, 2 * math.pi, math.inf, math.inf], dtype=torch.float64)
         self._shift = torch.tensor([2 * math.pi, 2 * math.pi, 0.0, 0.0], dtype=torch.float64)

@@ -124,7 +124,7 @@ class ReplayedEnvironment(Environment):
         seeds, start_steps = state["seeds"], state["began"]
         zeros = torch.zeros(self.members, self.envs, dtype=torch.int64)
         check_like({"seeds": zeros, "began": zeros}, {"seeds": seeds, "began": start_steps}, "environment")
-        no_steps = zeros[:0]
+        no_steps = zeros[:0]  # takes the place of missing entries
         actions, active = state.get("actions", no_steps), state.get("active", no_steps)
         require(int(start_steps.max()) <= len(actions), "environment", "began after its last action", "before it")
         self.reset(seeds)

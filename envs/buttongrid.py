@@ -33,7 +33,7 @@ class ButtonGrid(ChanceDynamics):
         activate_on_reset: bool = ButtonParameters.activate_on_reset,
         max_episode_steps: int | None = None,
     ) -> None:
-        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)  # checks the values
+        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)  # only to check the values
         cells = grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
         self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, activate_on_reset

@@ -181,6 +181,7 @@ def _synthetic_fields(dynamics: SyntheticDynamics) -> dict[str, Any]:
     fields.pop("initial", None)  # torch computes initial states
     if networks.has_target:
         fields["reward"] = fields.pop("target")
+        # In ``flat``, the target's centre and spread follow the parameters of the networks.
         fields |= {"form": FORMS.index(networks.config.reward_form), "fixed": networks.searched}
         if program.bounds is not None:
             middle, half = program.bounds
@@ -195,9 +196,9 @@ def _reward_fields(rewarded: RewardedEnvironment) -> dict[str, Any]:
         "learned_reward": True,
         "is_additive": mode.additive,
         "is_potential": mode.potential,
-        "phi_is_zero": not mode.state,  # without the state, phi has no input: compiled modes use no info
+        "phi_is_zero": not mode.state,  # phi has no input then, since compiled modes use no info
         "zero_at_end": rewarded.zero_at_end,
-        "discounts": rewarded.discounts[:, 0].contiguous().numpy(),
+        "discounts": rewarded.discounts[:, 0].contiguous().numpy(),  # [M, 1] -> [M]
         "reward_weight": np.float32(rewarded.weight),
     }
     if mode.state:
@@ -278,7 +279,7 @@ def _cartpole_step(physics, state, action):
     state[1] += (push - angular_acceleration * cos * moment) * 0.02
     state[2] += angular_speed * 0.02
     state[3] += angular_acceleration * 0.02
-    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360  # m, and 12 degrees
+    return abs(state[0]) > 2.4 or abs(state[2]) > 12 * TAU / 360  # the limits are 2.4 m and 12 degrees
 
 
 @exact
@@ -314,13 +315,14 @@ def _acrobot_step(state, action):
     acc1_k4, acc2_k4 = _acrobot_accelerations(end1, end2, speed1_k4, speed2_k4, torque)
     angle1 += (speed1 + (speed1_k2 + speed1_k3) * 2 + speed1_k4) * (h / 6)
     angle2 += (speed2 + (speed2_k2 + speed2_k3) * 2 + speed2_k4) * (h / 6)
+    # Wrap the angles into [-pi, pi], and limit the speeds.
     angle1 -= np.rint(angle1 / TAU) * TAU
     angle2 -= np.rint(angle2 / TAU) * TAU
     state[0], state[1] = angle1, angle2
     speed1 += (acc1_k1 + (acc1_k2 + acc1_k3) * 2 + acc1_k4) * (h / 6)
     speed2 += (acc2_k1 + (acc2_k2 + acc2_k3) * 2 + acc2_k4) * (h / 6)
     state[2], state[3] = min(max(speed1, -4 * math.pi), 4 * math.pi), min(max(speed2, -9 * math.pi), 9 * math.pi)
-    return math.cos(angle1) + math.cos(angle1 + angle2) < -1.0
+    return math.cos(angle1) + math.cos(angle1 + angle2) < -1.0  # whether the tip is more than 1 m above the joint
 
 
 @exact

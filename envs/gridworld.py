@@ -57,7 +57,7 @@ class OpenGrid(ChanceDynamics):
         teleport_on_termination: bool = GridParameters.teleport_on_termination,
         max_episode_steps: int | None = None,
     ) -> None:
-        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)  # checks the values
+        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)  # only to check the values
         super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
         self.grid_size, self.teleports = grid_size, teleport_on_termination
         self.event_probability = self.event_chance(grid_size) if spontaneous_termination else 0.0

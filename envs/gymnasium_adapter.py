@@ -211,7 +211,7 @@ def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
         import mujoco
 
         def warn(text: str) -> None:
-            if "settotalmass" not in text:
+            if "settotalmass" not in text:  # the deprecated attribute of Gymnasium's models
                 warnings.warn(text, stacklevel=2)
 
         mujoco.set_mju_user_warning(warn)
@@ -245,11 +245,13 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     if limit is None:
         kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
     try:
-        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)  # a missing render mode is an error below
+        # With ``render``, Gymnasium would warn about a missing render mode, which is an error below.
+        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)
         images = wrappers.image_space(env.observation_space)
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
         if not problem and type(raw_env.action_space) is gym.spaces.Discrete:
+            # Most environments check every action by their action space.
             with contextlib.suppress(AttributeError):  # a class may have `action_space` as a property
                 raw_env.action_space = wrappers.FastDiscrete(raw_env.action_space.n, start=raw_env.action_space.start)
     except BaseException as error:
@@ -325,7 +327,7 @@ def _spaces(env: gym.Env, game: Game) -> Spaces:
     if limit is not None and not _environment_repeats_actions(game):
         # A wrapper repeats each action, and the environment's limit counts the repetitions.
         limit = math.ceil(limit / game.kwargs.get("action_repeat", 1))
-    dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32
+    dtype = torch.uint8 if len(obs_space.shape) == 3 else torch.float32  # stacks of frames, or vectors
     one_hot = False
     if isinstance(env, gym.wrappers.FlattenObservation):
         one_hot = isinstance(env.env.observation_space, gym.spaces.Discrete)

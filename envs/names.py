@@ -135,8 +135,8 @@ class Game:
 
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder, with a time limit of 100 steps. The
-    program is also registered with Gymnasium."""
+    """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``procmaze:ProcMaze``, with a time
+    limit of 100 steps and the arguments ``kwargs`` of the class. The program is also registered with Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -145,8 +145,8 @@ def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters],
 
 
 def _map_game(name: str, max_return: float, steps: int) -> Game:
-    """Return the `Game` of a map of `envs.gridmaps.MAPS`, with a time limit of ``steps``. The map is also registered
-    with Gymnasium."""
+    """Return the `Game` of a map with a time limit of ``steps``. ``name`` in lower case is a key of
+    `envs.gridmaps.MAPS`. The map is also registered with Gymnasium."""
     kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
@@ -253,6 +253,7 @@ def resolve(name: str) -> Game:
     full_id = f"{module}:{gym_id}" if module else gym_id
     if env_id.lower() != gym_id.lower():
         print(f"note: gamename {name} is now {full_id}", file=sys.stderr)
+    # If several games of the table have this id, the first one is meant.
     table_games = [entry for entry in _TABLE if entry.gym_id == full_id and not entry.wrappers]
     return table_games[0] if table_games else Game(full_id, full_id)
 
@@ -270,6 +271,7 @@ def import_module(setting: str, value: str) -> None:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # an unknown module may raise anything while it is imported
         line = f"{setting} is {value!r}: module {module} cannot be imported ({first_line(error)})"
+        # Whether the module itself or its package is missing, and not another module that it imports.
         is_missing = isinstance(error, ModuleNotFoundError) and error.name and module.startswith(error.name)
         if is_missing or module.startswith("."):  # "./corridor" would be a relative import
             line += "; allowed: a module in this folder or in a folder of PYTHONPATH, corridor for corridor.py"
@@ -289,7 +291,7 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        is_argument = game.takes_arguments and key.isidentifier()
+        is_argument = game.takes_arguments and key.isidentifier()  # arguments may have any name
         if key not in parameters and not is_argument:
             allowed_names = ", ".join(parameters) or "arguments, name=value"
             hint = nearest(key, parameters) or f"; allowed: {allowed_names}"
@@ -307,38 +309,41 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def _parse_argument(text: str) -> Any:
-    """Return the value of an argument as JSON: a number, true, false, null, or text in quotes. Raises ValueError for
-    other text."""
+    """Return the value of an argument that is written as in JSON (a number, true, false, null, or text in quotes) or as
+    in Python (True, False, None). Raises ValueError for other text."""
     python_words = {"True": True, "False": False, "None": None}
     return python_words[text] if text in python_words else json.loads(text)
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and its name.
-    Values that ``game`` already has are left out. Raises SettingError for a value that is out of range. Arguments of a
-    Gymnasium environment are not checked, and may change its largest return."""
+    """Return ``game`` with the parameters ``values``, ``{name: value}``, in its ``kwargs`` and appended to its name.
+    ``game`` has no parameters in its name yet. Values that it already has are left out. Without ``values`` it is
+    returned as it is. Raises SettingError for a value that is out of range. Arguments of a Gymnasium environment are
+    not checked, and make its largest return unknown."""
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
-        game.parameters(**{**parameters, **values})  # checks the values
+        game.parameters(**{**parameters, **values})  # only to raise the error about a value that is out of range
         changes = {name: value for name, value in changes.items() if value != parameters[name]}
     elif game.takes_arguments and changes:
         game = replace(game, max_return=None)
-    else:
+    else:  # there are no values
         return game
     name = game.name
     for parameter, value in changes.items():
-        name += f",{parameter}={value if isinstance(value, str) else json.dumps(value)}"
+        text = value if isinstance(value, str) else json.dumps(value)  # JSON has true instead of True
+        name += f",{parameter}={text}"
     return replace(game, name=name, kwargs={**game.kwargs, **changes})
 
 
 @functools.cache
 def is_continuous(name: str) -> bool:
-    """Return whether an environment takes continuous actions; False if it cannot be made."""
+    """Return whether the environment of this ``name``, which may contain parameters, takes continuous actions. Return
+    False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
     if base_name in GAMES:
         arguments_may_matter = arguments and GAMES[base_name].takes_arguments
-        if not arguments_may_matter:  # the answer is known, and nothing need be made
+        if not arguments_may_matter:  # the table knows the answer, so no environment is made
             return base_name in _CONTINUOUS or base_name.endswith("-continuous")
     try:
         from gymnasium import make, spaces
@@ -385,8 +390,9 @@ def _gym_ids() -> list[str]:
     register_environments()
     gym_ids = []
     for gym_id, spec in registry.items():
+        # The entry point of a retired id is a function that only raises an error, such as `_raise_mujoco_py_error`.
         name_of_maker = getattr(spec.entry_point, "__name__", "")
-        if not name_of_maker.startswith("_raise_"):  # so are functions called that retired ids are registered with
+        if not name_of_maker.startswith("_raise_"):
             gym_ids.append(gym_id)
     return gym_ids
 
@@ -398,10 +404,11 @@ def _registered_id(env_id: str) -> str | None:
     env_id = match_spelling(env_id, ids)
     if env_id in ids:
         return env_id
-    newest_versions = dict(sorted(_split_version(gym_id) for gym_id in ids))  # by id without version
+    # Id without version -> its newest version: after sorting, a later version replaces an earlier one.
+    newest_versions = dict(sorted(_split_version(gym_id) for gym_id in ids))
     base_id, requested_version = _split_version(env_id)
     base_id = match_spelling(base_id, newest_versions)
-    newest = newest_versions.get(base_id, -1)
+    newest = newest_versions.get(base_id, -1)  # -1 if there is no such id: no requested version is older
     return f"{base_id}-v{newest}" if requested_version < newest else None
 
 

@@ -28,7 +28,7 @@ class PanFlute(ChanceDynamics):
         spontaneous_reward: bool = FluteParameters.spontaneous_reward,
         max_episode_steps: int | None = None,
     ) -> None:
-        FluteParameters(num_pipes, spontaneous_reward)  # checks the values
+        FluteParameters(num_pipes, spontaneous_reward)  # only to check the values
         places = num_pipes * (num_pipes + 1) // 2
         super().__init__(places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)

@@ -35,6 +35,7 @@ def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[
     obs, reward, terminated, truncated, info = result
     check_observation(space, obs)
     check_info(info, info_names)
+    # Numbers may take the place of True and False ("b"): signed and unsigned integers ("i", "u").
     terminated = as_number(terminated, "terminated", "biu", "True or False")
     truncated = as_number(truncated, "truncated", "biu", "True or False")
     numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
@@ -44,7 +45,7 @@ def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[
 def check_observation(space: Box, obs: Any) -> None:
     """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent. Bounds
     are not checked: many environments exceed them a little."""
-    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:
+    if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:  # as usual
         return
     try:
         numbers = np.asarray(obs)
@@ -55,7 +56,7 @@ def check_observation(space: Box, obs: Any) -> None:
         raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
     if space.dtype.kind != "f" and numbers.dtype != space.dtype:
         with np.errstate(invalid="ignore"):
-            is_changed = numbers.astype(space.dtype) != numbers
+            is_changed = numbers.astype(space.dtype) != numbers  # by the conversion, because the dtype cannot hold them
         if is_changed.any():
             first_number = numbers[is_changed].flat[0]
             raise BrokenContract(f"observation holds {first_number}; expected numbers of {space.dtype}")
@@ -65,7 +66,7 @@ def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected
     """Return ``result``, a number or an array of one number, as a plain number. ``kinds`` are NumPy's letters for the
     allowed kinds of dtypes. Raises `BrokenContract` for anything else, such as text, None or complex numbers: the
     message calls the result ``name`` and says what was ``expected``."""
-    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results, without conversion
+    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results; their kind is not checked
         return result
     value = np.asarray(result)
     if value.size != 1 or value.dtype.kind not in kinds:
@@ -119,8 +120,8 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
 
 
 def _unflattened_part(space: Any) -> str:
-    """Return a few words about the part of ``space`` that cannot be flattened to numbers, for an error message, such as
-    " has the part 'graph', and Graph" for a Dict, or the space itself."""
+    """Return the words that follow "its observation space" in the message that it cannot be flattened to numbers. They
+    name the first such part of a Dict (" has the part 'graph', and Graph"), otherwise the space itself."""
     if isinstance(space, gym.spaces.Dict):
         for name, part in space.spaces.items():
             try:
@@ -138,6 +139,7 @@ def _is_supported(space: Any) -> bool:
         return True
     if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
         return False
+    # Agents compute with bounds in float32, in which even the length of the range must be finite.
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
         is_valid = np.isfinite(high - low) & (low < high)

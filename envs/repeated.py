@@ -26,7 +26,7 @@ class RepeatedDynamics(Dynamics):
     def __init__(
         self, action_repeat: int = RepeatParameters.action_repeat, max_episode_steps: int | None = None
     ) -> None:
-        RepeatParameters(action_repeat)  # checks the value
+        RepeatParameters(action_repeat)  # only to check the value
         limit = max_episode_steps
         self.repeat = action_repeat
         # Number of repetitions after which an episode ends in the middle of a step; None if that never happens. Only

@@ -30,6 +30,7 @@ from understudy.rewards import shaped
 _SAMPLES = 4096  # number of random steps, or of states, to which an initial network is fitted
 _SAMPLE_ENVS = 64  # environments that make these steps
 _GOOD_VALUE = 5.0  # value of a termination that is worth reaching
+_GOOD_FACTOR = 20  # a termination is worth reaching if it pays more than this factor times the mean of other steps
 
 
 class RewardedEnvironment:
@@ -76,7 +77,7 @@ class RewardedEnvironment:
         """See `envs.base.Environment.step`. The reward in the result is the learned one: ``mode`` says how it follows
         from the values of the reward network phi before and after the step."""
         step = self.real.step(actions, active)
-        potential = self._potential
+        potential = self._potential  # phi before the step
         if self.mode.potential and self.mode.info:  # phi also reads the info of this step
             assert self._obs is not None
             potential = self.phi(self._obs, step.info)
@@ -104,7 +105,7 @@ class RewardedEnvironment:
 
 def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return next states ``[N, S]``, rewards ``[N]`` and terminations ``[N]`` bool of N transitions of the real
-    environment: all of a deterministic grid world, or 4,096 steps of random play in any other environment."""
+    environment ``game``: all of a deterministic grid world, or 4,096 steps of random play in any other environment."""
     dynamics = make_dynamics(game)
     if isinstance(dynamics, CellTable):
         return torch.eye(dynamics.spaces.obs_shape[0])[dynamics.next_cell], dynamics.reward, dynamics.terminated
@@ -125,10 +126,11 @@ def collect_transitions(game: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
-    """Return values ``[N]`` of transitions: 5 at a good termination, -5 at a bad one, else 0. A termination is good if
-    its reward is above the sum of 20 mean rewards of transitions that do not terminate."""
+    """Return values ``[N]`` of transitions with ``reward [N]`` and ``terminated [N]``: 5 at a good termination, -5 at a
+    bad one, else 0. A termination is good if its reward is above 20 times the mean reward of the transitions that do
+    not terminate."""
     other_rewards = reward[~terminated]
-    threshold = other_rewards.mean() * 20 if len(other_rewards) else torch.tensor(0.0)
+    threshold = other_rewards.mean() * _GOOD_FACTOR if len(other_rewards) else torch.tensor(0.0)
     values = torch.where(reward > threshold, _GOOD_VALUE, -_GOOD_VALUE)
     return torch.where(terminated, values, 0.0)
 
@@ -187,7 +189,7 @@ class Stages(BaseStages):
         test_states, test_returns = episodes.returns(discount, math.ceil(count / 10))
         phi = self.parameters.with_weights(flat)
         errors = test_returns - phi(test_states[None])[0]
-        self.explained_variance = 1 - float(errors.var() / test_returns.var().clamp(min=1e-12))
+        self.explained_variance = 1 - float(errors.var() / test_returns.var().clamp(min=1e-12))  # not divided by 0
         return flat
 
     @torch.no_grad()

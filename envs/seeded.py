@@ -68,6 +68,7 @@ def _draw_unique(draw: Callable[[Tensor], Tensor], seeds: Tensor) -> Tensor:
     num_members, num_groups = len(group_of_member), len(unique_values)
     if num_groups == num_members:
         return draw(seeds)
+    # One member of each group, whichever is written last.
     member_of_group = torch.empty_like(unique_values).scatter_(0, group_of_member, torch.arange(num_members))
     unique_seeds = seeds.index_select(-2, member_of_group)
     if not torch.equal(unique_seeds.index_select(-2, group_of_member), seeds):
@@ -80,6 +81,7 @@ def _unit_numbers(seeds: Tensor, columns: Tensor, use: int) -> Tensor:
     `AT`, give unrelated numbers."""
     seeds = seeds.to(torch.int64)
     is_plain = type(seeds) is Tensor and seeds.device.type == "cpu"
+    # Without an axis, NumPy would return a number instead of an array.
     if is_plain and seeds.dim() and seeds.numel() < _NUMPY_BELOW:
         return torch.from_numpy(bits(seeds.numpy(), columns.numpy(), use) * UNIT)
     return bits(seeds, columns, use).to(torch.float64).mul_(UNIT)

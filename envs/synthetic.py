@@ -225,8 +225,10 @@ class Stages(BaseStages):
         for _ in range(config.dagger_rounds if networks.has_target else 0):
             flat = self._fit_to_policy(flat, policy, states, _DAGGER_UPDATES)
             act = self._target_policy(flat)
-            states = torch.cat([states, episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)])
-            random_order = streams.uniform(len(states))[0].argsort()  # the first states fill the table
+            # Half as many as from the policy itself. The first states fill the table, so the order is random.
+            new_states = episodes.states(self.num_scaling_obs // 2, config.table_episodes, act)
+            states = torch.cat([states, new_states])
+            random_order = streams.uniform(len(states))[0].argsort()
             states = states[random_order]
         return self._fit_to_policy(flat, policy, states)
 
@@ -255,18 +257,18 @@ class Stages(BaseStages):
             inputs = torch.cat([repeated_actions, repeated_states], 1)
             outputs = outputs.flatten()[:, None]
         # With pairs, the outputs of the target become actions of pairs, so they should be near 0 or 1, not logits.
-        outputs_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
+        has_logits = networks.has_target and isinstance(self.spaces.actions, Discrete) and config.pairs is None
         weights = networks.split(flat)[name]  # a view, so that ``flat`` changes with it
         fitted_weights = fit(
-            networks.parts[name], weights, inputs[None], outputs[None], cross_entropy=outputs_logits, updates=updates
+            networks.parts[name], weights, inputs[None], outputs[None], cross_entropy=has_logits, updates=updates
         )
         weights.copy_(fitted_weights)
         return flat
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
         """Return the outputs ``[N, A]`` to which a clone is fitted, from the ``results`` of a policy in N states:
-        standardised action values, one-hot actions, or continuous actions relative to the middle of their range, in
-        units of half the range."""
+        action values ``[N, A]`` (then return them standardised), discrete actions ``[N]`` (one-hot) or continuous
+        actions ``[N, A]`` (relative to the middle of their range, in units of half the range)."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -278,7 +280,7 @@ class Stages(BaseStages):
     def starts(self, seeds: Tensor) -> Tensor:
         """Return initial observations of the real environment (`Starts`). The first call collects them."""
         if self._starts is None:
-            real = make_environment(self.game, 1, 8)
+            real = make_environment(self.game, members=1, envs=8)
             self._starts = starts_of(real)
             real.close()
         return self._starts(seeds)
@@ -300,6 +302,7 @@ class Stages(BaseStages):
     def stage(self, flat: Tensor, agent: Trainee) -> TensorEnvironment:
         """Return an environment in which member m of ``agent`` trains in the synthetic environment ``flat[m]``."""
         scale = None
+        # With scaled observations, ``scale`` adapts the policies that train here to real observations.
         if self.parameters.scales_obs:
             scale, flat = self.parameters.fixed(flat), self.parameters.scaled(flat)
         dynamics = SyntheticDynamics(self.parameters.with_weights(flat), self.spaces, self.starts, scale)

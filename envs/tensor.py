@@ -87,7 +87,7 @@ class ChanceDynamics(Dynamics):
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         seed, time = state[..., SEED : SEED + 1], state[..., TIME : TIME + 1]
-        chance = self.chance_at(seed, time) if self.chances else state[..., :0]
+        chance = self.chance_at(seed, time) if self.chances else state[..., :0]  # [..., 0]: no numbers
         return self.advance(state, actions, chance)
 
 

@@ -50,7 +50,7 @@ class ParallelEnvironment(ReplayedEnvironment):
                 self.close()
                 line = f"worker {number} of {num_processes} cannot start: the process that starts it died"
                 raise ProcessDied(f"environment {game.name}: {line}") from error
-            worker_pipe.close()
+            worker_pipe.close()  # the copy of this process, so that the pipe ends with the worker
             self._workers.append((process, parent_pipe))
 
     def reset(self, seeds: Tensor, where: Tensor | None = None) -> Tensor:
@@ -62,13 +62,14 @@ class ParallelEnvironment(ReplayedEnvironment):
         return Step(**self._command_workers("step", actions.detach(), active))
 
     def close(self) -> None:
-        """Close the pipes, which ends the workers. Kill workers that have not ended after five seconds."""
+        """Close the pipes, which ends the workers. After five seconds, kill workers that have not ended or have
+        crashed."""
         for _, pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for process, _ in self._workers:
             process.join(max(0.0, deadline - time.monotonic()))
-            if process.exitcode != 0:
+            if process.exitcode != 0:  # None if it still runs
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)  # also programs that its environments have started
                 process.join()
@@ -91,7 +92,7 @@ class ParallelEnvironment(ReplayedEnvironment):
                 pipe.send((order, worker_values, mask))
         answers = [self._receive(i) for i in range(num_workers)]
         for answer in answers:
-            if isinstance(answer, str):
+            if isinstance(answer, str):  # an error message
                 raise EnvironmentFault(answer)
         fields = {}
         for name in answers[0]:
@@ -100,13 +101,14 @@ class ParallelEnvironment(ReplayedEnvironment):
         return fields
 
     def _receive(self, index: int) -> Any:
-        """Wait for the answer of a worker: an error message, or the fields of its result. If the worker has died, close
-        all workers and raise EnvironmentFault."""
+        """Wait for the answer of the worker with this ``index`` and return it: an error message, or the fields of its
+        result. If the worker has died, close all workers and raise EnvironmentFault."""
         process, pipe = self._workers[index]
         try:
-            # The pipe alone is not enough: a program started by an environment may hold its other end open.
+            # `wait` returns what is ready: the pipe if there is an answer, the sentinel if the process has ended. The
+            # pipe alone may never be ready, because a program that an environment has started may hold it open.
             if pipe not in multiprocessing.connection.wait([pipe, process.sentinel]):
-                raise EOFError
+                raise EOFError  # the process has ended without an answer
             return pipe.recv()
         except (EOFError, OSError) as error:
             process.join(_JOIN_SECONDS)
@@ -120,7 +122,7 @@ def _serve(pipe: Connection, game: Game, rows: int) -> None:
     The answer to an order is an error message, or the fields of the result as arrays ``[rows, ...]``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     os.setsid()  # so that the parent can also kill programs that an environment has started
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # unblock the signals that `_context` has blocked
     torch.set_num_threads(1)
     environment = None
     with contextlib.suppress(EOFError, OSError):
@@ -150,8 +152,9 @@ def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["envs.workers"])
     # When a terminal is closed, for example, all of its processes get a signal. Then this process writes a checkpoint,
-    # and the two servers must survive until the end of that. They inherit the mask of blocked signals.
-    for start_server in (resource_tracker.ensure_running, forkserver.ensure_running):  # the first one unblocks signals
+    # and the two servers must survive until the end of that. They inherit the mask of blocked signals. It is set anew
+    # for the second server, because starting the first one unblocks signals.
+    for start_server in (resource_tracker.ensure_running, forkserver.ensure_running):
         previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
         start_server()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)

@@ -120,8 +120,9 @@ class GreyFrame(gym.ObservationWrapper):
         luma = [1.0]
         if channels and channels[0] > 1:
             luma = [*_LUMA, 0.0][: channels[0]]  # a fourth channel is ignored
-        # Averaging n pixels to ``size`` is a product with a matrix [n, size], so a grey frame [size, size] is rows
-        # [size, H] @ image [H, W C] @ columns [W C, size]. The columns also weight the channels by luma.
+        # Averaging n pixels to ``size`` is a product with a matrix [n, size]: the average of the identity matrix. So a
+        # grey frame [size, size] is rows [size, H] @ image [H, W C] @ columns [W C, size]. The columns also weight the
+        # channels by luma.
         self._rows = adaptive_avg_pool1d(torch.eye(height)[None], size)[0].T
         width_matrix = adaptive_avg_pool1d(torch.eye(width)[None], size)[0]  # [W, size]
         self._columns = torch.kron(width_matrix, torch.tensor(luma).unsqueeze(1))

@@ -95,7 +95,7 @@ class Agent(EpisodeAgent):
         ``num_val_batches`` is 0. It is also empty for RCP-A: its commands are advantages, and `learn` computes the
         advantages of the new episodes later."""
         returns_to_go = self._returns_to_go(trajectory)
-        # [M, E], discounted if commanded returns are.
+        # [M, E], the returns-to-go of the first steps. They are discounted if commanded returns are.
         episode_returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
         members = range(self.members)
         episodes = [self._to_episodes(trajectory, returns_to_go, episode_returns, member) for member in members]
@@ -190,26 +190,30 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
-        """Return the return-to-go of every step, ``[T, M, E]``: the discounted sum of the rewards from this step on. If
-        ranks are commanded and the quantile network has been trained, it is the TD(lambda) return, whose state values
-        are the means of the predicted quantiles."""
+        """Return the return-to-go of every step, ``[T, M, E]``: the discounted sum of the rewards from this step on.
+        There is one exception: if ranks are commanded and the quantile network has been trained, it is the TD(lambda)
+        return, which also uses the values of later states. The value of a state is the mean of its predicted
+        quantiles."""
         config, reward, valid = self.config, trajectory.reward, trajectory.valid
+        # The second optimiser trains the quantile network.
         is_trained = self.quantile_net is not None and self.optimizers[1].param_groups[0]["step_count"] > 0
         if not is_trained:
             return discounted_returns(reward, valid, config.discount)
         values = self._values([obs.flatten(0, 1) for obs in trajectory.obs.unbind(1)])  # [T * E] for each member
         final_values = self._values(list(trajectory.final_obs))  # [E] for each member
         scale = self._value_scale()
-        # Clamp values to the range of the returns-to-go in memory, for the reason in `_clamped_values`.
+        # Clamp values to the range of the returns-to-go in memory (`_clamped_values` says why).
         for m, returns in enumerate(self.memory.column("rtg")):
             low, high = _range_with_zero(returns)
             values[m] = (values[m] * scale[m]).clamp(low, high).view(len(reward), -1)  # [T, E]
             final_values[m] = (final_values[m] * scale[m]).clamp(low, high)
-        final_value = torch.zeros_like(trajectory.returns)  # [M, E]
+        final_value = torch.zeros_like(trajectory.returns)  # [M, E], value after the last step; 0 after termination
         if config.bootstrap_truncation:
             terminated = (trajectory.terminated & valid).any(0)
             final_value = torch.stack(final_values).masked_fill(terminated, 0.0)
         is_last = trajectory.terminated | trajectory.truncated
+        # The value after a step is the value of the next step. The first row, which ``roll`` moves to the end, is not
+        # used: steps there are the last ones, or not valid.
         next_value = torch.where(is_last, final_value, torch.stack(values, 1).roll(-1, 0))
         return lambda_returns(reward, next_value, valid, config.discount, config.td_lambda)
 
@@ -257,8 +261,8 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the rank of each of the ``returns [M, B]``: the probability that the return-to-go from ``obs [M, B,
-        *O]`` is smaller, ``[M, B]``, as the quantile network estimates it."""
+        """Return the rank ``[M, B]`` of each of ``returns [M, B]``: the probability that the return-to-go from ``obs
+        [M, B, *O]`` is smaller than this return, as the quantile network estimates it."""
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
@@ -305,7 +309,7 @@ class Agent(EpisodeAgent):
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
         """Return the mean loss ``[M]`` of the policy on steps that are sampled from the new ``episodes`` of each
-        member. Sample them by random streams that are forked from the streams of the training."""
+        member. They are sampled by a fork of the random streams, so that validation does not change the training."""
         num_samples = self.config.num_val_batches * self.config.batch_size
         num_steps = [sum(map(len, member_episodes)) for member_episodes in episodes]
         rows = self.streams.fork().integers(num_steps, num_samples)  # [M, samples]
@@ -332,7 +336,8 @@ class Agent(EpisodeAgent):
         remaining_steps = torch.tensor(lengths) - torch.arange(len(reward)).unsqueeze(1)  # [T, N], including this one
         valid = remaining_steps > 0
         is_last = remaining_steps == 1
-        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))  # of the state after each step
+        # The value of the state after each step. The row that ``roll`` moves to the end is not used (`_returns_to_go`).
+        next_value = torch.where(is_last, torch.cat(final_values), value.roll(-1, 0))
         # With a lambda of 1, lambda returns are discounted returns.
         target_lambda = config.td_lambda if config.use_lambda_td else 1.0
         advantage_lambda = config.td_lambda if config.advantage_target == "lambda" else 1.0
@@ -349,8 +354,9 @@ class Agent(EpisodeAgent):
 
     def _clamped_values(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
-        ``[episodes]``, in units of reward. Values are clamped to the range of the returns-to-go in memory. Final values
-        are 0 after termination, and all of them are 0 without ``bootstrap_truncation``.
+        ``[episodes]``, in units of reward. Values are clamped to the range of the returns-to-go in memory, which for
+        final values is extended to 0. Final values are 0 after termination, and all of them are 0 without
+        ``bootstrap_truncation``.
 
         At a time limit the network may extrapolate: a lander that climbs for ever reaches states that were never seen.
         Bootstrapping from an extrapolated value amplifies its error, so values are clamped.
@@ -428,7 +434,8 @@ class Agent(EpisodeAgent):
         action = torch.zeros(1, 1, 1, *spaces.action_shape, dtype=spaces.action_dtype)
         number = torch.zeros(1, 1, 1)
         flag = torch.ones(1, 1, 1, dtype=torch.bool)
-        # An example of an episode, of one step. The saved episodes must have the same fields, shapes and dtypes.
+        # An example of an episode: one step, in which numbers are 0 and flags True. The saved episodes must have the
+        # same fields, shapes and dtypes.
         trajectory = Trajectory(obs, action, number, flag, flag, flag, final_obs=obs[0], returns=number[0])
         (example,) = self._to_episodes(trajectory, number, number[0], 0)
         self.memory.load_state_dict(state["memory"], example)
@@ -480,7 +487,8 @@ class CommandedPolicy(Policy):
         return self._discrete(outputs, noise) if self.agent.is_discrete else self._continuous(outputs, noise)
 
     def _discrete(self, logits: Tensor, noise: dict[str, Tensor]) -> Tensor:
-        """Return discrete actions ``[M, E]`` for ``logits [M, E, A]``, sampled by ``noise`` or the most likely ones."""
+        """Return discrete actions ``[M, E]`` for ``logits [M, E, A]``: the most likely ones or, with ``sample``,
+        samples by ``noise``. With a probability of ``floor``, an action is uniformly random instead."""
         if self.sample:
             logits = logits * self.agent.config.action_noise + noise["action"]
         action = logits.argmax(-1)
@@ -491,8 +499,8 @@ class CommandedPolicy(Policy):
         return action
 
     def _continuous(self, means: Tensor, noise: dict[str, Tensor]) -> Tensor:
-        """Return continuous actions ``[M, E, A]`` for ``means [M, E, A]`` in units of half the range of actions,
-        sampled by ``noise`` or the means themselves."""
+        """Return continuous actions ``[M, E, A]`` in the environment's units, for ``means [M, E, A]`` in units of half
+        the range of actions: the means themselves or, with ``sample``, samples by ``noise``."""
         if self.sample:
             means = means + _CONTINUOUS_NOISE * self.agent.config.action_noise * noise["action"]
         # A diverged member must not end the run of all members by an action that is not a number.
@@ -504,4 +512,5 @@ class CommandedPolicy(Policy):
     def advance(self, reward: Tensor) -> None:
         self.commands.count_down(self.command, reward)
         if self.commanded_returns is not None:
+            # The return-to-go G follows from G = reward + discount * next G.
             self.commanded_returns = (self.commanded_returns - reward) / self.agent.config.discount

@@ -95,7 +95,7 @@ class Commands(nn.Module):
         if is_uniform and self.max_return is not None:
             samples = samples.clamp(max=self.max_return)
         horizon = self.matching_horizon(overrides["return"]) if "return" in overrides else self.horizon
-        values = dict.fromkeys(COMMANDS, samples)
+        values = dict.fromkeys(COMMANDS, samples)  # for returns and advantages; horizon and rank are replaced
         values["horizon"] = horizon.unsqueeze(1).expand(-1, envs)
         if "rank" in self.column:
             ranks = self._sample_ranks(envs, streams)
@@ -107,11 +107,12 @@ class Commands(nn.Module):
         return torch.stack([values[name] for name in self.names], dim=-1)
 
     def _sample_ranks(self, envs: int, streams: Streams) -> Tensor:
-        """Sample commanded ranks ``[M, envs]``, below ``rank_min`` with probability ``rank_low_share``."""
+        """Sample commanded ranks ``[M, envs]``, below ``rank_min`` with probability ``rank_low_share``. One uniform
+        number chooses both whether a rank is low and the rank."""
         rank_min, rank_max, low_share = self.config.rank_min, self.config.rank_max, self.config.rank_low_share
         uniform = streams.uniform(envs)
         usual_ranks = rank_min + (rank_max - rank_min) * (uniform - low_share) / (1 - low_share)
-        low_ranks = rank_min * uniform / max(low_share, 1e-6)
+        low_ranks = rank_min * uniform / max(low_share, 1e-6)  # without a division by 0
         return torch.where(uniform < low_share, low_ranks, usual_ranks)
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:

@@ -59,6 +59,7 @@ class HyperNetwork(Network):
         layers = [Dense("state_fc.0", inputs, hidden[0], gain=1.0)]
         # The following layers generate the weight and bias of each later layer from the command.
         for i, (fan_in, fan_out) in enumerate(pairwise(self.widths)):
+            # The slopes start with a tenth of a default layer's weights: at first, commands change the network little.
             weight_scale = 0.1 * (num_commands / fan_in) ** 0.5
             layers.append(Dense(f"weight_fc.{i}", num_commands, fan_in * fan_out, scale=weight_scale))
             layers.append(Dense(f"bias_fc.{i}", num_commands, fan_out, scale=0.1))

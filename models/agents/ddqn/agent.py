@@ -50,7 +50,7 @@ class DuelingQNetwork:
         feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
         features, first_activations = self.features.of_member(feature_weights, member)
         advantages, last_activations = self.advantage.of_member(advantage_weights, member)
-        identity = 1.0  # slope below 0: the layer of features has no activation
+        identity = 1.0  # slope of a ReLU below 0; the layer of features has no activation
         return [*features, *advantages], [*first_activations, identity, *last_activations]
 
     def __call__(self, flat: Tensor, obs: Tensor) -> Tensor:

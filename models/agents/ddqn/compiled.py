@@ -89,6 +89,7 @@ def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor)
     """Return ``network`` with the parameters ``flat_parameters [M, D]``, whose memory it shares, for compiled code."""
     dueling, over_batch = isinstance(network, DuelingQNetwork), False
     value = advantage = nets.NO_NET
+    # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
     if isinstance(network, DuelingQNetwork):
         over_batch, value_begin = network.over_batch, network.features.size
         trunk, value = nets.make_net(network.features), nets.make_net(network.value, value_begin)
@@ -255,6 +256,7 @@ def _write_td_targets(agent, work, m):
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         # Values of the best action so far: ``max_q`` of the online network, ``next_q`` of the target network.
+        # ``where_better(x, y, a, b)`` is a if an argmax prefers x to y, else b.
         max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
         for action in range(1, agent.network.num_actions):
             online_q = load(work.online_q, action, column)

@@ -22,13 +22,14 @@ class Batch:
 
 
 class Transitions(ReplayBuffer):
-    """A replay buffer of transitions. Bits are stored as bytes, so a transition with bits takes 2 O + 7 bytes."""
+    """A replay buffer of transitions. Bits are stored as bytes, so a transition with bits takes 2 O + 7 bytes: two
+    observations, 4 for the reward, 2 for the action, 1 for ``continues``."""
 
     @staticmethod
     def layout(obs_size: int, num_actions: int, bits: bool) -> Columns:
         """Return shape and dtype of each column, for observations of ``obs_size`` numbers, or bits if ``bits``."""
         obs = ((obs_size,), torch.bool if bits else torch.float32)
-        action = ((), torch.int16 if num_actions <= 32_768 else torch.int64)
+        action = ((), torch.int16 if num_actions <= 32_768 else torch.int64)  # int16 reaches up to 32,767
         return {
             "obs": obs,
             "next_obs": obs,

@@ -155,6 +155,7 @@ class _LearnedModel(Imagination):
         """Take one gradient step on the weighted sum of ``losses [M, B]``. Return their means ``[M]``."""
         means = {name: loss.mean(1) for name, loss in losses.items()}
         weighted_means = [self.loss_weights[name] * mean for name, mean in means.items() if self.loss_weights[name]]
+        # If all weights are 0, the sum is 0 with gradients of 0.
         total: Any = sum(weighted_means) if weighted_means else 0 * means["reward"]
         # A loss of weight 0 gives its network zero gradients. Adam's moments and weight decay still act on it.
         grads = torch.autograd.grad(total.sum(), self.optimizer.params, allow_unused=True, materialize_grads=True)
@@ -253,7 +254,9 @@ class LatentModel(_LearnedModel):
         return next_latent, next_latent, None
 
     def _obs_loss(self, outputs: Tensor, obs: Tensor) -> Tensor:
-        """Return the negative log-likelihood ``[M, B]`` of observations for ``outputs`` of the decoder."""
+        """Return the negative log-likelihood ``[M, B]`` of ``obs [M, B, O]`` for ``outputs`` of the decoder: logits of
+        bits, or means of numbers. With ``learn_obs_variance``, numbers from which standard deviations are computed
+        follow the means."""
         if self.spec.has_bits:
             return bit_nll(outputs, obs).sum(2)
         if not self.config.learn_obs_variance:
@@ -291,7 +294,7 @@ def imagined_update(values: ActionValues, model: Imagination, start: Any, random
     # because the network changes only after the rollout.
     rollout_features = torch.cat(features_by_step[:-1], 1)
     next_features = torch.cat(features_by_step[1:], 1)
-    rollout_activations = [torch.cat(layer, 1) for layer in zip(*activations_by_step, strict=True)]
+    rollout_activations = [torch.cat(layer, 1) for layer in zip(*activations_by_step, strict=True)]  # for each layer
     rollout_action = torch.cat(action_by_step, 1)
     reward, continues = model.outcomes(rollout_features, rollout_action, records)
     next_q = values.bootstrap_value(next_features)

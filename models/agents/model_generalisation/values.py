@@ -107,6 +107,7 @@ def explore(config: Config, q: Tensor, random_numbers: Tensor) -> Tensor:
         return torch.add(q, random_numbers, alpha=config.softmax_temp).argmax(2)
     explore_uniform, action_uniform = random_numbers.unbind(-1)
     num_actions = q.shape[2]
+    # The largest action is a bound in case the product is rounded up.
     random_action = (action_uniform * num_actions).to(torch.int64).clamp_(max=num_actions - 1)
     return torch.where(explore_uniform < config.epsilon, random_action, q.argmax(2))
 
@@ -121,8 +122,9 @@ def replay_update(values: ActionValues, batch: Batch) -> Update:
 
 
 def compile_function(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Return ``function``, which is compiled for fixed shapes at its first call, in half a minute, and on a GPU
-    captured as a graph. Results are rounded differently. Raises SettingError on a CPU without a C++ compiler."""
+    """Return a compiled version of ``function``, for arguments of fixed shapes. Its first call takes half a minute. On
+    a GPU, it is captured as a graph. Results are rounded differently than without compilation. Raises SettingError on a
+    CPU without a C++ compiler."""
     has_compiler = os.environ.get("CXX") or any(map(shutil.which, ("g++", "clang++", "c++")))
     if device.type == "cpu" and not has_compiler:
         line = "compile is True, but no C++ compiler is on the PATH; allowed here: false"

@@ -108,6 +108,8 @@ class Agent(EpisodeAgent):
             return discounted_returns(reward, valid, config.discount, final_value)
         is_last = trajectory.terminated | trajectory.truncated
         step_value = unpack(values, valid)  # [T, M, E]
+        # The value after a step is the value of the next step. The first row, which ``roll`` moves to the end, is not
+        # used: steps there are the last ones, or not valid.
         next_value = torch.where(is_last, final_value, step_value.roll(-1, 0))
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
@@ -146,7 +148,9 @@ class Agent(EpisodeAgent):
         if self.config.epochs:
             done_epochs = self.optimizers[0].param_groups[0]["step_count"]
             remaining_by_epochs = 1 - done_epochs / self.config.epochs
-        lr_factor = None  # [M], by which the optimizer multiplies its learning rate, which is for the epochs
+        # [M], factors by which the optimizer multiplies its learning rate; None without a limit on steps. The learning
+        # rate already falls with ``remaining_by_epochs``, so that the product falls with ``remaining_by_steps``.
+        lr_factor = None
         if self.budget is not None:
             remaining_by_steps = (1 - self.member_steps.double() / self.budget).clamp(0, remaining_by_epochs)
             lr_factor = (remaining_by_steps / remaining_by_epochs).float()

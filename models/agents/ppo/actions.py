@@ -87,7 +87,8 @@ class Gaussian:
         return -(gaussian_nll(z, torch.zeros_like(z)) + log_std.unsqueeze(1)).sum(2)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """Return the entropy in nats, ``[M]``, equal for all means."""
+        """Return the entropy in nats, ``[M]``, equal for all means. Each number of an action has ``(1 + log(2 pi)) / 2
+        + log_std``."""
         return (0.5 + HALF_LOG_TWO_PI + log_std).sum(1)
 
 

@@ -104,6 +104,7 @@ class Agent(InnerAgent):
         parts = self.network.parts(self.flat_parameters)
         if self.obs_moments is not None:
             self.obs_moments.add(obs)
+            # The parts are views, so this writes the moments into ``flat_parameters``.
             parts.mean.copy_(self.obs_moments.mean)
             parts.scale.copy_(self.obs_moments.scale())
         noise = self.noise.next()["action"]
@@ -181,7 +182,8 @@ class Agent(InnerAgent):
     @torch.enable_grad()
     def update(self, minibatch: Batch, active: Tensor) -> dict[str, Tensor]:
         """Make a gradient step on a minibatch, in the members ``active [M]`` bool. Return statistics, ``{name: [M]}``.
-        With ``target_kl``, members whose KL divergence is above it first become False in ``active``, in place."""
+        With ``target_kl``, members whose KL divergence is above 1.5 ``target_kl`` make no step, and become False in
+        ``active``, in place."""
         config = self.config
         self.optimizer.zero_grad()
         loss, statistics = self.ppo_loss(minibatch)
@@ -211,7 +213,8 @@ class Agent(InnerAgent):
         return loss, {name: value.detach() for name, value in statistics}
 
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
-        """Yield the minibatches of one pass over the rollout, shuffled for each member separately."""
+        """Yield the minibatches of one pass over the rollout, shuffled for each member separately. A single minibatch
+        is not shuffled."""
         if self._batch_size() == self.rollout_size:
             yield batch
             return

@@ -94,7 +94,8 @@ def can_compile(agent: Agent) -> bool:
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
     """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples its permutations."""
+    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples the permutations for the rollouts that
+    end in the block."""
     network, config = agent.network, agent.config
     (table,) = agent.rollout.reserve(steps * agent.envs)  # a single table, because all columns are float32
     first_rollout = agent.steps // agent.rollout_steps
@@ -134,7 +135,8 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
-    """Sample the field ``orders`` of `Members`: permutations of the rows of ``num_rollouts`` rollouts."""
+    """Sample the field ``orders`` of `Members`: permutations of the rows of ``num_rollouts`` rollouts. They are empty
+    if a minibatch is a whole rollout."""
     is_shuffled = agent._batch_size() < agent.rollout_size
     num_rows, passes = agent.rollout_size if is_shuffled else 0, agent.config.ppo_epochs
     orders = np.empty((agent.members, num_rollouts, passes, num_rows), np.int64)
@@ -153,12 +155,13 @@ def make_work(agent: Members) -> Work:
     minibatch, advantage = np.empty(agent.batch_size, np.int64), np.empty(agent.batch_size, np.float32)
     grad = np.zeros_like(agent.flat_parameters[0])
     statistics = np.zeros_like(agent.statistics[0])
+    # In the order of the fields.
     return Work._make((scratch, action, *layers, *rollout_arrays, minibatch, advantage, grad, statistics))
 
 
 def make_player(policy: Play) -> nets.Player | None:
-    """Return a greedy policy for compiled code, or None if the policy samples or scales actions or normalises
-    observations."""
+    """Return a greedy policy for compiled code. Return None if the policy samples actions, scales actions or normalises
+    observations, which compiled code does not support."""
     network, actions = policy.network, policy.network.actions
     is_scaled = isinstance(actions, Gaussian) and actions.scaled
     if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
@@ -167,8 +170,9 @@ def make_player(policy: Play) -> nets.Player | None:
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action for ``obs [O]`` (`Agent.act`). Return a discrete action. For a continuous action return 0, and
-    write it to ``work.continuous_action [A]``, and before clipping to ``agent.raw_action[m, e]``."""
+    """Sample the action for ``obs [O]`` (`Agent.act`) and return its number if actions are discrete. A continuous
+    action is written to ``work.continuous_action [A]``, and its numbers before clipping to ``agent.raw_action[m, e]``.
+    In its place return 0."""
     params = agent.flat_parameters[m]
     row = nets.outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
@@ -291,8 +295,8 @@ def _explained_variance(work):
 
 @compiled
 def _write_minibatch_advantages(agent, work, count):
-    """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``. If the settings say
-    so, normalise them over the minibatch (`models.losses.standardized`)."""
+    """Write the advantages of the rows ``work.minibatch[:count]`` to ``work.minibatch_advantage``. With
+    ``normalize_advantage``, they are normalised over the minibatch (`models.losses.standardized`)."""
     mean, square_sum = np.float32(0), np.float32(0)
     for column in range(count):
         work.minibatch_advantage[column] = work.advantage[work.minibatch[column]]
@@ -316,6 +320,7 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
     entropy = np.float32(0)
     for action in range(agent.num_actions):
         entropy -= np.exp(log_probs[action, column]) * log_probs[action, column]
+    # d log p(taken) / d logit(a) is -p(a), plus 1 if a is taken. d entropy / d logit(a) is -p(a) (log p(a) + entropy).
     for action in range(agent.num_actions):
         log_p = log_probs[action, column]
         gradient[action, column] = -np.exp(log_p) * (log_prob_grad + entropy_grad * (log_p + entropy))
@@ -348,7 +353,7 @@ def _policy_loss(agent, work, m, count, row_weight):
         num_clipped += np.float32(abs(ratio - _ONE) > agent.clip_range)
         surrogate = ratio * work.minibatch_advantage[column]
         clipped_surrogate = nets.clip(ratio, low, high) * work.minibatch_advantage[column]
-        is_unclipped = surrogate <= clipped_surrogate
+        is_unclipped = surrogate <= clipped_surrogate  # the smaller one counts; a clipped ratio has no gradient
         log_prob_grad = -surrogate * row_weight if is_unclipped else np.float32(0)  # d loss / d log-probability
         loss -= surrogate if is_unclipped else clipped_surrogate
         for i in range(agent.action_size):  # the gradient of `Gaussian.log_prob`
@@ -379,7 +384,7 @@ def _value_loss(agent, work, count, row_weight):
         row, value = work.minibatch[column], work.critic.acts[last, 0, column]
         error, is_unclipped = value - work.returns[row], True
         squared_error = error * error
-        if agent.clip_range_vf >= 0:
+        if agent.clip_range_vf >= 0:  # -1: no limit
             change, limit = value - work.value[row], agent.clip_range_vf
             clipped_change = nets.clip(change, -limit, limit)
             clipped_error = work.value[row] + clipped_change - work.returns[row]
@@ -397,17 +402,18 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
     """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_gradients`). Then make step ``update_number``
     (from 1) of `LockstepAdam` on weights and moments of member ``m``, with the learning rate times ``lr_factor``."""
     grad = work.grad
-    if agent.max_grad_norm >= 0:
+    if agent.max_grad_norm >= 0:  # -1: no limit
         square_sum = np.float32(0)
         for i in range(len(grad)):
             square_sum += grad[i] * grad[i]
         norm = np.sqrt(square_sum)
         work.statistics[GRAD_NORM] += norm
-        scale = agent.max_grad_norm / (norm + np.float32(1e-6))
+        scale = agent.max_grad_norm / (norm + np.float32(1e-6))  # 1e-6 as in torch's `clip_grad_norm_`
         scale = _ONE if scale > _ONE else scale
         for i in range(len(grad)):
             grad[i] *= scale
     params, mean, square = agent.flat_parameters[m], agent.mean[m], agent.square[m]
+    # Adam's decay rates are 0.9 and 0.999. Step size and root include the corrections of the bias.
     size = np.float32(lr_factor * agent.lr[m] / (1 - 0.9**update_number))
     root, eps = np.float32((1 - 0.999**update_number) ** 0.5), agent.adam_eps
     mean_weight, square_weight = np.float32(1 - 0.9), np.float32(1 - 0.999)  # of the new gradient

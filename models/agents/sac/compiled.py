@@ -74,14 +74,14 @@ def _sample_actions(ac, work, noise):
 
 @compiled
 def _min_q_gradient(ac, work, m):
-    """Compute the mean over the batch of the smaller of both critics' values, and its gradient with respect to the
-    critics' inputs, pairs of observation and action that are the same for both. The gradient is the sum of
-    ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
+    """Compute the gradient of the mean over the batch of the smaller value of both critics, with respect to the inputs
+    of the critics. The inputs are pairs of observation and action, the same for both. The gradient is the sum of two
+    arrays that this function writes, ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     forward(ac.critic1, params, work.critic1)
     forward(ac.critic2, params, work.critic2)
-    share = np.float32(1 / batch_size)
+    share = np.float32(1 / batch_size)  # d mean / d the smaller value
     for column in range(batch_size):
         is_first = work.critic1.acts[depth, 0, column] <= work.critic2.acts[depth, 0, column]
         work.critic1.grads[depth, 0, column] = share if is_first else np.float32(0)
@@ -97,7 +97,7 @@ def _write_actor_gradient(agent, work, m, noise):
     actions a are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, action_size, batch_size = ac.obs_size, ac.action_size, len(work.log_prob)
-    critics.run_actor(ac, work, m)
+    critics.run_actor(ac, work, m)  # writes the outputs from which actions are sampled
     _sample_actions(ac, work, noise)
     _min_q_gradient(ac, work, m)
     log_alpha_at = len(params) - 1  # after the network's weights
@@ -106,7 +106,8 @@ def _write_actor_gradient(agent, work, m, noise):
         for column in range(batch_size):
             action = work.critic1.acts[0, obs_size + i, column]
             q_grad = work.critic1.grads[0, obs_size + i, column] + work.critic2.grads[0, obs_size + i, column]
-            # d log-probability / d mean = 2 action, because d log(1 - tanh(x)^2) / dx = -2 tanh(x).
+            # d action / d mean = 1 - action^2, because the action is a tanh. d log-probability / d mean = 2 action,
+            # because d log(1 - tanh(x)^2) / dx = -2 tanh(x).
             mean_grad = -q_grad * (ONE - action * action) + _TWO * log_prob_grad * action
             # d pre_tanh / d log_std = std * noise, and the log-probability contains -log_std.
             log_std_grad = mean_grad * work.std[i, column] * noise[i, column] - log_prob_grad
@@ -119,13 +120,15 @@ def _write_actor_gradient(agent, work, m, noise):
     for column in range(batch_size):
         log_prob_sum += work.log_prob[column]
     entropy = -log_prob_sum / np.float32(batch_size)
+    # d loss of the temperature / d log alpha (`temperature_loss`).
     work.actor_grad[log_alpha_at] = entropy - agent.target_entropy if agent.learn_temperature else np.float32(0)
 
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, which include their entropy, to ``work.td_target`` (`Agent.next_q`). The
-    next observations are in ``work.actor.acts[0]``."""
+    """Write the values of the next states, which include their entropy, to ``work.td_target [B]`` (`Agent.next_q`). The
+    next observations must already be in the actor's inputs, ``work.actor.acts[0]``. The sampled actions are written to
+    the inputs of both critics."""
     ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
     forward(ac.actor, params, work.actor)
     _sample_actions(ac, work, ac.next[m, t, update])

@@ -46,7 +46,7 @@ def best_actions(values: Tensor, tie_breakers: Tensor | None = None) -> Tensor:
     if tie_breakers is None:
         return values.argmax(-1)
     is_best = values == values.amax(-1, keepdim=True)
-    return torch.where(is_best, tie_breakers, -1.0).argmax(-1)
+    return torch.where(is_best, tie_breakers, -1.0).argmax(-1)  # -1 is below all tie breakers
 
 
 class Agent(EpsilonGreedy, InnerAgent):
@@ -84,8 +84,8 @@ class Agent(EpsilonGreedy, InnerAgent):
         self._transition: tuple[Tensor, ...] = ()
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of a step, for `NoiseBlocks`: for epsilon-greedy actions and, in SARSA, also for
-        the next actions (with "next " before their names)."""
+        """Return what is sampled for a step, for `NoiseBlocks`: the random numbers of epsilon-greedy actions. SARSA
+        also samples them for the next actions, by names that begin with "next "."""
         prefixes = ("",) if self.config.backup == "max" else ("", "next ")
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
         action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}

@@ -65,12 +65,14 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
     ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``."""
     unused_array, unused_ties = np.empty((0, 0), np.int64), torch.empty(0, 0, 0, 0)
     by_episode, by_step = agent.upcoming_epsilon(steps)
-    # Q-learning samples no next action, so its fields are placeholders of the same type.
+    # Q-learning samples no next action, and maybe no ties. Their fields are then placeholders of the same type, which
+    # ``random_numbers`` replaces if it has these names.
     numbers = {"next explore": random_numbers["explore"], "next action": random_numbers["action"]}
     numbers |= {"ties": unused_ties, "next ties": unused_ties} | random_numbers
     return make_record(  # type: ignore[no-any-return]
         Members,
         agent,
+        # The name of a field has no space: ``next_explore`` for "next explore".
         {name.replace(" ", "_"): values for name, values in numbers.items()},
         visits=unused_array if agent.visits is None else agent.visits.numpy(),
         planned=unused_array if agent.planned is None else agent.planned.numpy(),
@@ -119,7 +121,8 @@ def _one_hot_cell(obs, cell_indices):
 
 @exact
 def _cell(state, obs, cell_indices):
-    """Return the number of the cell. In a grid world it is ``state [1]``; otherwise compute it from ``obs [S]``."""
+    """Return the number of the cell. A state of one number is the cell itself, as in a grid world. Otherwise the cell
+    is computed from the one-hot ``obs [S]``."""
     return int(state[0]) if len(state) == 1 else _one_hot_cell(obs, cell_indices)
 
 

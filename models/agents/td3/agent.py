@@ -38,7 +38,8 @@ class Agent(TwinCriticAgent):
         return self.critics.target_values(next_obs, self._target_action(outputs, random_numbers))
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target actor's actions with clipped noise, from its network's ``outputs``, ``[M, B, A]`` both."""
+        """Return the target actor's actions with clipped noise, ``[M, B, A]``, for the ``outputs [M, B, A]`` of its
+        network."""
         return (outputs.tanh() + self._target_noise(random_numbers)).clamp(-1, 1)
 
     def _target_noise(self, random_numbers: dict[str, Tensor]) -> Tensor:

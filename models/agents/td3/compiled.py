@@ -45,9 +45,12 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target`` (`Agent.next_q`): the smaller value of both target
-    critics for the target actor's actions with clipped noise. The next observations are in ``work.actor.acts[0]``."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The value of a state is the
+    smaller one of both target critics, for the action of the target actor plus clipped noise. The next observations
+    must already be in the actor's inputs, ``work.actor.acts[0]``. The actions are written to the inputs of both
+    critics."""
     ac = agent.ac
+    # The outputs of the target actor are then in the last layer of ``work.actor.acts``.
     forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)
     outputs, max_noise = work.actor.acts[len(ac.actor.sizes) - 1], agent.policy_std_clip
     for i in range(ac.action_size):
@@ -63,7 +66,8 @@ def _write_next_values(agent, work, m, t, update):
 def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss
     is minus the mean value of the actor's actions according to the first critic. These actions overwrite the actions in
-    ``work.critic1.acts[0]``, the inputs of this critic. ``t`` and ``update`` are for discrete actions."""
+    ``work.critic1.acts[0]``, the inputs of this critic. ``t`` and ``update`` are not used: TD3 for discrete actions,
+    which shares the caller, needs them."""
     ac, batch_size, depth = agent.ac, len(work.td_target), len(agent.ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):
@@ -79,7 +83,8 @@ def _write_actor_gradient(agent, work, m, t, update):
 
 
 def make_update_actor(write_actor_gradient):  # type: ignore[no-untyped-def]
-    """Return the update of actor and target weights, with a function of the kind of agent for the actor's gradient."""
+    """Return the function that updates actor and target weights. ``write_actor_gradient(agent, work, m, t, update)``
+    writes the gradient of the actor's loss to ``work.actor_grad``; each kind of agent has a different one."""
 
     @compiled
     def update_actor(agent, work, m, t, update):
@@ -89,8 +94,8 @@ def make_update_actor(write_actor_gradient):  # type: ignore[no-untyped-def]
         if ac.learner.counts[m] % agent.policy_delay == 0:
             write_actor_gradient(agent, work, m, t, update)
             adam(ac.actor_learner, m, work.actor_grad)
-            follow(ac.actor_learner, m, ac.tau)
-            follow(ac.learner, m, ac.tau)
+            follow(ac.actor_learner, m, ac.tau)  # moves the weights of the target actor
+            follow(ac.learner, m, ac.tau)  # moves the weights of the target critics
 
     return update_actor
 

@@ -72,6 +72,7 @@ class Config(Intrinsic):
 
 def validate(config: Any) -> str | None:
     """Return the error in the settings of TD3, TD3Discrete or SAC as one line, or None if there is none."""
+    # None of these settings may be above ``buffer_size``.
     limits = dict.fromkeys(("batch_size", "fill", "num_envs"), "buffer_size")
     if error := limit_error(config, limits):
         return error

@@ -39,8 +39,9 @@ class Agent(td3.Agent):
         return weights
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the random numbers of TD3 and Gumbel noise for logits: ``act_gumbel`` for the action and, for each
-        update, ``next_gumbel`` for the target actions and ``gumbel`` for the actions of the actor."""
+        """Return what is sampled for a step, for `NoiseBlocks`: the random numbers of TD3, then Gumbel noise, which is
+        added to logits. ``act_gumbel`` is for the action in the environment. The other two are for each update:
+        ``next_gumbel`` for the actions of the target actor, and ``gumbel`` for the actions of the actor."""
         act_shape = (self.action_size, self.envs)
         update_shape = (self.updates_per_step, self.action_size, self.batch)
         gumbel_shapes = {"act_gumbel": act_shape, "next_gumbel": update_shape, "gumbel": update_shape}
@@ -55,7 +56,7 @@ class Agent(td3.Agent):
         if self.config.gumbel_temperature == "fixed":
             return initial
         progress = (self.critics.optimizer.count.float() / ANNEALING_UPDATES).clamp(max=1).view(-1, 1, 1)
-        return initial * (1 - (1 - FINAL_SHARE) * progress)
+        return initial * (1 - (1 - FINAL_SHARE) * progress)  # falls linearly to this share of ``initial``
 
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
         """Return sampled action vectors with normal noise ``[M, E, A]``, from logits ``outputs [M, E, A]``."""
@@ -72,7 +73,7 @@ class Agent(td3.Agent):
         return one_hot_argmax(probs.detach()) + (probs - probs.detach())  # adds 0, with the gradient of ``probs``
 
     def _random_vectors(self) -> Tensor:
-        """Return uniformly random one-hot vectors ``[M, E, A]``."""
+        """Return uniformly random one-hot vectors ``[M, E, A]``. The 1 is at the largest of A uniform numbers."""
         return one_hot_argmax(self.random_numbers["random"])
 
     def clip(self, vectors: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ class Agent(td3.Agent):
         A]``: the logits themselves (greedy) or, with the random generators ``streams``, samples as in training."""
         if streams is None:
             return outputs
-        gumbel = streams.gumbel(self.action_size, outputs.shape[1])
+        gumbel = streams.gumbel(self.action_size, outputs.shape[1])  # [M, A, E]
         normal = streams.normal(*outputs.shape[1:])
         return self._explore(outputs, {"act_gumbel": gumbel, "explore": normal})
 

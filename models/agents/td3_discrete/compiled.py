@@ -50,8 +50,9 @@ make_members = partial(critics.make_members, Members)
 
 @compiled
 def _temperature(agent, m, params):
-    """Return the temperature for parameters ``params [D]`` of actor or target actor of member ``m``."""
-    if agent.gumbel_temperature == _LEARNED:  # as in `Agent.temperature`
+    """Return the temperature of member ``m`` for ``params [D]``, the parameters of its actor or of its target actor
+    (`Agent.temperature`)."""
+    if agent.gumbel_temperature == _LEARNED:  # the last parameter is its logarithm
         return np.exp(params[len(params) - 1])
     if agent.gumbel_temperature == _FIXED:
         return agent.gumbel_softmax_temp
@@ -61,8 +62,8 @@ def _temperature(agent, m, params):
 
 @compiled
 def _gumbel_softmax(logits, gumbel, column, temperature, probs):
-    """Write ``softmax((logits + gumbel) / temperature)`` to a column of ``probs [A, columns]`` (`gumbel_softmax`), for
-    ``logits [A]`` and the same column of ``gumbel``. Return the index of the (first) largest probability."""
+    """Compute ``softmax((logits + gumbel[:, column]) / temperature)`` for ``logits [A]`` (`gumbel_softmax`), and write
+    it to ``probs[:, column]``. Return the index of the largest probability, the first one if several are equal."""
     num_actions = len(probs)
     max_z = (logits[0] + gumbel[0, column]) / temperature
     for i in range(num_actions):
@@ -81,14 +82,15 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`). It is the index of the largest number in a
-    vector, which is a sample of the Gumbel-softmax plus normal noise or, until the member learns, a random one-hot
-    vector. Write the vector to ``ac.action_vector[m, e]``."""
+    """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
+    vector. The vector is a sample of the Gumbel-softmax plus normal noise or, until the member learns, a random one-hot
+    vector. It is written to ``ac.action_vector[m, e]``."""
     ac = agent.ac
     num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
     vector, best = ac.action_vector[m, e], 0
     if nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t)):
         row = outputs_row(ac.actor, params, obs, work.scratch)
+        # The noise is ``[A, 1]``, so the sample is written to column 0 of ``work.action_probs``.
         gumbel, temperature = agent.act_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
         largest = _gumbel_softmax(work.scratch[row], gumbel, 0, temperature, work.action_probs)
         for i in range(num_actions):
@@ -105,13 +107,16 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target`` (`Agent.next_q`): the smaller value of both target
-    critics for the target actor's vectors with clipped noise. The next observations are in ``work.actor.acts[0]``."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The value of a state is the
+    smaller one of both target critics, for the action vector of the target actor plus clipped noise. The next
+    observations must already be in the actor's inputs, ``work.actor.acts[0]``. The action vectors are written to the
+    inputs of both critics."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
-    forward(ac.actor, params, work.actor)
+    forward(ac.actor, params, work.actor)  # the logits are then in the last layer of ``work.actor.acts``
     logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.next_gumbel[m, t, update]
     temperature, max_noise = _temperature(agent, m, params), agent.policy_std_clip
     for column in range(len(work.td_target)):
+        # This also writes the sampled vector to ``work.probs[:, column]``.
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(ac.action_size):
             sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
@@ -124,19 +129,21 @@ def _write_next_values(agent, work, m, t, update):
 @compiled
 def _write_actor_gradient(agent, work, m, t, update):
     """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]``, for its weights and the
-    logarithm of the temperature (`Agent.actor_loss`). The loss is minus the mean value of sampled vectors according to
-    the first critic. They overwrite the actions in the critic's inputs."""
+    logarithm of the temperature (`Agent.actor_loss`). The loss is minus the mean value of sampled action vectors
+    according to the first critic. These vectors overwrite the actions in the inputs of this critic."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
     gumbel = agent.gumbel[m, t, update]
-    critics.run_actor(ac, work, m)
+    critics.run_actor(ac, work, m)  # writes ``logits``
     for column in range(batch_size):
+        # This also writes the sampled vector to ``work.probs[:, column]``.
         largest = _gumbel_softmax(logits[:, column], gumbel, column, temperature, work.probs)
         for i in range(num_actions):
             sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
             work.critic1.acts[0, obs_size + i, column] = sampled
-    critics.q1_gradient(ac, work, m)
+    critics.q1_gradient(ac, work, m)  # writes d mean value / d inputs to ``work.critic1.grads[0]``
+    # Then backpropagation through the softmax. A one-hot vector has the same gradient (straight-through).
     log_temperature_grad = np.float32(0)
     for column in range(batch_size):
         mean_q_grad = np.float32(0)  # weighted by the probabilities
