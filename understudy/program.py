@@ -80,9 +80,10 @@ class Program:
         return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_target_reward`
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """Return initial states ``[..., S]`` for ``seeds [...]``: learned ones, rows of a table, or the real
-        environment's. Raises ProxyError if they do not fit the proxy."""
-        with np.errstate(all="ignore"):
+        """Return the initial states ``[..., S]`` of episodes with ``seeds [...]`` int64. They are outputs of the
+        initial-state network, rows of the table, one-hot cells, or initial observations of the real environment, as the
+        proxy says. Raises ProxyError if the real environment cannot be reset, or has observations of another size."""
+        with np.errstate(all="ignore"):  # the network's numbers may overflow, which `_finite` corrects
             states = _finite(self._starts(seeds))
         if states.shape[-1] != self._size:
             raise ProxyError(f"first states have {states.shape[-1]} numbers, the synthetic environment {self._size}")
