@@ -45,15 +45,15 @@ class Proxy:
 
 
 def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
-    """Return the ``Networks`` of the kind of proxy that has the settings ``config``. Their class is in the folder of the
-    settings' class, in ``networks.py``."""
+    """Return the ``Networks`` of the kind of proxy that has the settings ``config``. Their class is in the folder of
+    the settings' class, in ``networks.py``."""
     package = type(config).__module__.rpartition(".")[0]
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters ``[D]`` of one proxy, all zero, and name in a file -> weight or bias. Weights and biases are
-    views, so writing to them changes the parameters."""
+    """Return the parameters ``[D]`` of one proxy, all zero, and name in a file -> weight or bias. Weights and biases
+    are views, so writing to them changes the parameters."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)

@@ -261,8 +261,8 @@ class Program:
 
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
-        """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``. They are
-        the outputs of the target network, or the index of the largest output if actions are discrete."""
+        """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``. They
+        are the outputs of the target network, or the index of the largest output if actions are discrete."""
         outputs = self.target_outputs(state)
         if self.bounds is None:
             return outputs.argmax(1)
