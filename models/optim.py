@@ -137,7 +137,8 @@ class FlatOptimizer(Stateful):
         return gradient
 
     def step(self, *arguments: Any) -> None:
-        """Make one step with the gradient since `zero_grad`. ``arguments`` are the further ones of `update`."""
+        """Make one step with the gradient since `zero_grad`. ``arguments`` are passed to `update` after the
+        gradient."""
         self.update(self.take_gradient(), *arguments)
 
 
@@ -180,8 +181,9 @@ def _fused_adamw(
     eps: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """Make one step of AdamW on all ``params``, by torch's fused kernel. ``means`` and ``squares`` are the moments,
-    ``counts`` the numbers of earlier steps, one of each for every parameter."""
+    """Make one step of AdamW on all ``params``, by torch's fused kernel. Each list has one tensor per parameter:
+    ``means`` and ``squares`` are the moments, ``counts []`` the numbers of earlier steps. Parameters, moments and
+    counts are updated in place."""
     no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
     rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
@@ -208,7 +210,8 @@ class AdamW:
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
         """Make one step with ``grads``, one for each parameter, of its shape."""
-        settings = (self.lr, self.betas, self.eps, self.decay / self.lr)
+        torch_decay = self.decay / self.lr  # torch multiplies it by the learning rate
+        settings = (self.lr, self.betas, self.eps, torch_decay)
         _fused_adamw(self.params, list(grads), self.means, self.squares, self.counts, *settings)
 
     def state_dict(self) -> dict[str, list[Tensor]]:

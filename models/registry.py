@@ -20,8 +20,9 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return implementation name -> its family, for the ``config.py`` of all families. A family is a folder of related
-    algorithms, and each algorithm is an implementation. Implementations that learn a proxy are last."""
+    """Return a dictionary, implementation name -> its family, for the ``config.py`` of all families. A family is a
+    folder of related algorithms, and each algorithm is an implementation. Implementations that learn a proxy are
+    last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):

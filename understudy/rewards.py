@@ -44,6 +44,7 @@ class Phi:
         self.uses_symexp = config["rn_output"] == "symexp"
         self.names = list(proxy.spaces["info"]) if self.mode.info else []
         size = proxy.spaces["obs_shape"][0]
+        # An empty list in the file means no scaling.
         self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
         self._spread = np.array(config["rn_input_spread"] or [1.0] * size, np.float32)
         self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
@@ -103,7 +104,7 @@ def _load_reward(
     rewards do not depend on them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
-    if discount is None:
+    if discount is None:  # only a potential uses it
         discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
     is_number = isinstance(discount, Real) and not isinstance(discount, bool)
     if not is_number or not 0 <= float(discount) <= 1:

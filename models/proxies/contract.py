@@ -30,12 +30,12 @@ class Parameters(Protocol):
         """Return initial parameters ``[M, D]`` float32, one row per stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return network name -> the parameters of this network, ``[M, n]``, as views of ``flat [M, D]``, the
+        """Return a dictionary, network name -> parameters of this network, ``[M, n]``, as views of ``flat [M, D]``, the
         parameters of M proxies. TensorBoard shows their histograms."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of ``flat [D]``, the parameters of
-        one proxy. A name is such as ``reward.0.weight``, for layer 0 of the network ``reward``."""
+        """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of ``flat [D]``, the
+        parameters of one proxy. A name is such as ``reward.0.weight``, for layer 0 of the network ``reward``."""
 
     def target(self, flat: Tensor) -> Policy:
         """Return the policy of M members in which member m always takes the action with the highest reward of proxy m.

@@ -52,8 +52,8 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters ``[D]`` of one proxy, all zero, and name in a file -> weight or bias. Weights and biases
-    are views, so writing to them changes the parameters."""
+    """Return the parameters ``[D]`` of one proxy, all zero, and a dictionary, name in a file -> weight or bias. Weights
+    and biases are views, so writing to them changes the parameters."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)

@@ -25,8 +25,8 @@ def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
 
 
 def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
-    """Return name in a file -> weight ``[out, in]`` or bias ``[out]`` of the network ``name``, as views of its
-    ``parameters [1, P]``. For layer 0, the names are ``<name>.0.weight`` and ``<name>.0.bias``."""
+    """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]`` of the network ``name``, as views
+    of its ``parameters [1, P]``. For layer 0, the names are ``<name>.0.weight`` and ``<name>.0.bias``."""
     tensors = {}
     for i, (weight, bias) in enumerate(mlp.layers(parameters)):  # [1, out, in], [1, out, 1]
         tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"] = weight[0], bias[0, :, 0]

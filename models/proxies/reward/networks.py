@@ -64,8 +64,8 @@ class Networks:
         return scale * flat[:, -1].exp() if self.config.rn_evolve_scale else scale
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of the parameters ``flat [size]``
-        of one member."""
+        """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of the parameters
+        ``flat [size]`` of one member."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
         return fitting.named_layers("reward", self.parts["reward"], flat[None, : self.network_size])

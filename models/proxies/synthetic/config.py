@@ -350,7 +350,8 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for the preset
-    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Raises
+    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Defaults
+    of the agents on a bandit override the preset's defaults, and defaults of the game override both. Raises
     SettingError for a combination that does not exist."""
     game = game.partition(",")[0]  # without parameters
     proxy, preset = _proxy_and_preset(values, game)
@@ -384,16 +385,15 @@ def _prepared() -> frozenset[str]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset in the user's ``values``, or else the defaults of ``game``. If the game's default
-    proxy does not fit the user's preset, or its default preset the user's proxy, use the default of all games."""
-    proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
-    chosen_preset = values.get("preset", preset)
-    if (chosen_preset, proxy) not in _PRESETS:
-        proxy = Config.proxy
-    proxy = values.get("proxy", proxy)
-    if (preset, proxy) not in _PRESETS:
-        preset = Config.preset
-    return proxy, values.get("preset", preset)
+    """Return the proxy and the preset in the user's ``values``. One that the user has not chosen is the default of
+    ``game`` or, if this does not fit the user's choice of the other one, the default of all games."""
+    default_proxy, default_preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
+    if (values.get("preset", default_preset), default_proxy) not in _PRESETS:
+        default_proxy = Config.proxy
+    proxy = values.get("proxy", default_proxy)
+    if (default_preset, proxy) not in _PRESETS:
+        default_preset = Config.preset
+    return proxy, values.get("preset", default_preset)
 
 
 def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
@@ -485,8 +485,8 @@ def advice(config: Config) -> str:
     flags = "--proxy bandit --preset two_stage"
     if config.start_from is not None:
         flags += " with the same --start_from"
-    usual_generations = Config.generations or 0
-    is_short = config.generations is not None and config.generations < usual_generations
+    default_generations = Config.generations or 0
+    is_short = config.generations is not None and config.generations < default_generations
     return f"more --generations or {flags}" if is_short else flags
 
 

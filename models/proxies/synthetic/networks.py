@@ -139,21 +139,23 @@ class Networks:
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return name -> parameters that a search does not change, as views of all parameters ``flat [M, size]``. They
-        are the center and spread of the target's inputs and the table of initial states, if the bandit has them."""
+        """Return a dictionary, name -> parameters that a search does not change, as views of all parameters ``flat [M,
+        size]``. They are the center and spread of the target's inputs and the table of initial states, if the bandit
+        has them."""
         shapes = self._fixed_shapes
         counts = [math.prod(shape) for shape in shapes.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return network name -> the parameters of this network, as views of all parameters ``flat [M, size]``."""
+        """Return a dictionary, network name -> parameters of this network, as views of all parameters ``flat [M,
+        size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return name in a file -> weight ``[out, in]``, bias ``[out]`` or other parameters (`fixed`), as views of the
-        parameters ``flat [size]`` of one member."""
+        """Return a dictionary, name in a file -> weight ``[out, in]``, bias ``[out]`` or other parameters (`fixed`), as
+        views of the parameters ``flat [size]`` of one member."""
         tensors: dict[str, Tensor] = {}
         for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
             tensors |= named_layers(name, self.parts[name], parameters)
@@ -262,7 +264,8 @@ class Program:
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
         """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``. They
-        are the outputs of the target network, or the index of the largest output if actions are discrete."""
+        are the outputs of the target network, scaled to the bounds of actions, or the index of the largest output if
+        actions are discrete."""
         outputs = self.target_outputs(state)
         if self.bounds is None:
             return outputs.argmax(1)
