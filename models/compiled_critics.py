@@ -64,9 +64,9 @@ class Work(NamedTuple):
 def make_members(
     record: Any, agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor
 ) -> Any:
-    """Return a ``record``, `Members` of a kind of agent, for compiled code that makes the next T = ``steps`` steps.
-    ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Compiled code writes into ``loss [M]``. Reserves
-    rows for the steps in the replay buffer."""
+    """Return a named tuple of the class ``record`` (`Members` of a kind of agent) for compiled code that makes the next
+    T = ``steps`` steps. ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Compiled code writes into
+    ``loss [M]``. Reserves rows for the steps in the replay buffer."""
     critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
     actor_critic = nets.make_record(
@@ -139,8 +139,8 @@ def make_player(policy: ActorPolicy) -> nets.Player | None:
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer (`TwinCriticAgent.observe`). Its row is ``obs``, the action in
-    ``ac.action_vector[m, e]``, ``next_obs, reward, discount``."""
+    """Write the step into the replay buffer (`TwinCriticAgent.observe`). The row consists of ``obs``, the action vector
+    in ``ac.action_vector[m, e]``, ``next_obs``, ``reward`` and ``discount``. Other arguments are not used."""
     ac, table, row = agent.ac, agent.ac.replay.table, nets.new_row(agent.ac.replay, t, e)
     obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
     for i in range(obs_size):
@@ -209,9 +209,8 @@ def write_next_values(ac, work, m):
 def update_critics(ac, work, m):
     """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the sum of the
     critics' mean squared errors before the step. ``work.td_target [B]`` must hold the values of the next states, and is
-    replaced by the targets ``reward + discount * value``. The discount is the agent's, and 0 after a
-    termination.
-    The observations of the minibatch remain in both critics' inputs."""
+    replaced by the targets ``reward + discount * value``. The discount is the agent's, and 0 after a termination. The
+    observations of the minibatch remain in both critics' inputs."""
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target, table = next_obs_at + ac.obs_size, work.td_target, ac.replay.table
     for column in range(len(td_target)):
