@@ -92,7 +92,8 @@ def families_of(name: str, agent: str) -> list[str]:
     learns a proxy, they include the families of the inner agents, which train on the proxy. The inner agents are named
     in ``agent`` ("PPO,DDQN"). No family is repeated."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
-    folders = [family(implementation).package.rpartition(".")[2] for implementation in (name, *inner_names)]
+    packages = [family(implementation).package for implementation in (name, *inner_names)]
+    folders = [package.rpartition(".")[2] for package in packages]  # models.agents.ddqn -> ddqn
     return list(dict.fromkeys(folders))
 
 

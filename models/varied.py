@@ -85,8 +85,8 @@ def with_all_sampled(config: Any) -> Any:
 def sample_member_configs(
     config: Any, seeds: Sequence[int], sample_config: Callable[[Any, int], Any] = sample_config
 ) -> list[Any]:
-    """Return the settings of M members, sampled by the seed of each with ``sample_config(config, seed)``. Seeds may
-    repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
+    """Return the settings of M members, ``sample_config(config, seed)`` for each of ``seeds``, which may repeat.
+    Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
     together, in shared tensors."""
     member_configs = [sample_config(config, seed) for seed in seeds]
     shapes = set(map(shape_of, member_configs))

@@ -50,7 +50,7 @@ class Phi:
         self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
         tensors = proxy.tensors
         depth = sum(name.endswith("weight") for name in tensors)
-        no_bias = np.zeros(1, np.float32)
+        no_bias = np.zeros(1, np.float32)  # for a network of info alone, whose file has only a weight
         self._layers = [
             (tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", no_bias)) for i in range(depth)
         ]

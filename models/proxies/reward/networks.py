@@ -89,11 +89,11 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit the reward network phi like `fit`, with the same arguments and result. But during the fit, inputs and
-        targets are scaled to mean 0 and variance 1. Then the first and the last layer are changed to undo this
-        scaling."""
+        """Fit the reward network phi to ``targets [N]`` on ``states [N, S]``. The fit starts from the parameters ``flat
+        [M, size]``. Return new parameters ``[M, size]``. Unlike in `fit`, inputs and targets are scaled to mean 0 and
+        variance 1 during the fit. Then the first and the last layer are changed to undo this scaling."""
         center, spread = states.mean(0), states.std(0)
-        spread = spread.where(spread > 1e-6, 1.0)
+        spread = spread.where(spread > 1e-6, 1.0)  # numbers that do not vary are only centred
         mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
         flat = self.fit(flat, (states - center) / spread, (targets - mean) / scale)
         layers = self.parts["reward"].layers(flat[:, : self.network_size])  # views of ``flat``

@@ -340,9 +340,9 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the names of the agents that a search trains by default, as the setting ``agent``: for continuous or
-    discrete actions, and for the preset in ``values``. In preset "published" several agents take turns, as in Liesen et
-    al. 2024."""
+    """Return the default of the setting ``agent``, the agents that a search trains, such as "PPO,DDQN". It depends on
+    whether actions are continuous, and on the preset in ``values``, the settings that the user has chosen. In preset
+    "published" several agents take turns, as in Liesen et al. 2024."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
@@ -430,7 +430,8 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in ``config``, each with the reason."""
+    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
+    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
     supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
     preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
@@ -479,7 +480,8 @@ def validate(config: Config) -> str | None:
 
 
 def advice(config: Config) -> str:
-    """Return the settings to try after a search with these settings that failed."""
+    """Return the flags that may help after a search with the settings ``config`` has failed, as text for a message.
+    More generations are suggested only for preset two_stage, and if there were fewer than by default."""
     if config.preset == "two_stage":
         return "another --seed or more --generations"
     flags = "--proxy bandit --preset two_stage"
