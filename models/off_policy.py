@@ -274,7 +274,7 @@ class TwinCriticAgent(OffPolicyAgent):
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the sum of the losses of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, the critics' values
-        ``[M, K, B]`` and the TD targets ``[M, B]``. ``random_numbers`` are the noise on next actions."""
+        ``[M, K, B]`` and the TD targets ``[M, B]``. ``random_numbers`` contain the noise on next actions."""
         with torch.no_grad():
             # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)

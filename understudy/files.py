@@ -236,7 +236,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
             counts.append(limit)
         if max_return is not None:
             numbers.append(max_return)
-        if not all(type(count) is int and 1 <= count < 2**63 for count in counts):
+        if not all(type(count) is int and 1 <= count < 2**63 for count in counts):  # they fit into int64
             return False
         if not all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers):
             return False

@@ -118,7 +118,7 @@ def _read_synthetic_gymnax(content: Any) -> Original:
     for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
         for i in range(len(layers)):
             layer = layers[f"Dense_{i}"]
-            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T
+            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T  # Flax stores [in, out]
             tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
     width, latent_size = tensors["initial.0.weight"].shape
     depth = len(parameters["reward"]) - 1
