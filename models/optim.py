@@ -266,14 +266,14 @@ class LockstepAdam(FlatOptimizer):
 
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float | None) -> Tensor:
-    """Scale the gradient of each member, over all ``params [M, ...]`` that have one, in place to a norm of at most
-    ``max_norm`` (None: no limit). Return the norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would
-    compute one norm over all members.)"""
+    """Scale the gradients of ``params [M, ...]`` in place, so that each member has a gradient norm of at most
+    ``max_norm`` (None: no limit). The norm is over all parameters that have a gradient. Return the norms ``[M]`` before
+    scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
     grads = [param.grad.flatten(1) for param in params if param.grad is not None]
     member_norms = norms(grads)
     if max_norm is None:
         return member_norms
-    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
+    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)  # 1e-6 as in torch
     for grad in grads:
         grad.mul_(scale)
     return member_norms

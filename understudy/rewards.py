@@ -99,9 +99,9 @@ class _LearnedReward:
 def _load_reward(
     proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
 ) -> _LearnedReward:
-    """Load the reward for a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
-    observations of another size than in ``space``, or if a potential has no discount. Actions may differ, because
-    rewards do not depend on them."""
+    """Load the reward for a wrapper. ``discount`` None means the discount of the agents in the search. Raises
+    ProxyError if the reward was learned for another environment than ``spec`` or for observations of another size than
+    in ``space``, or if a potential has no discount. Actions may differ, because rewards do not depend on them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
     if discount is None:  # only a potential uses it
