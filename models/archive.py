@@ -50,12 +50,13 @@ def read_archive(file: Path) -> Any:
             raise zipfile.BadZipFile("its parts share their bytes")
         if broken := archive.testzip():
             raise zipfile.BadZipFile(f"its part {broken} is not what was written")
-        root = archive.namelist()[0].partition("/")[0]
+        root = archive.namelist()[0].partition("/")[0]  # the folder of all parts, named by the writer
         pickle_size = archive.getinfo(f"{root}/data.pkl").file_size
         if pickle_size > limit:
             raise pickle.UnpicklingError(f"its part data.pkl has {pickle_size} bytes; allowed: at most {limit}")
 
         def read_storage(name: str, dtype: torch.dtype, count: int) -> Tensor:
+            """Return all numbers of a storage. The caller compares their number with ``count``."""
             part = archive.getinfo(f"{root}/data/{name}")
             storage = torch.empty(part.file_size // dtype.itemsize, dtype=dtype)
             data = storage.view(torch.uint8).numpy()
@@ -98,7 +99,7 @@ def read_legacy(file: Path) -> Any:
     content = unpickler.load()
     storage_names = Unpickler(stream).load()
     for name in storage_names:
-        length = int.from_bytes(stream.read(8), "little")
+        length = int.from_bytes(stream.read(8), "little")  # the file has it before the numbers
         storage = unpickler.storages.pop(name)
         data = stream.read(storage.nbytes)
         if length != len(storage) or len(data) != storage.nbytes:
@@ -120,10 +121,11 @@ class _LimitedFile(io.FileIO):
 
 
 class Opcodes(dict[int, Any]):
-    """Dispatch table of an `Unpickler`, opcode -> handler: Python's handlers for the opcodes of `pickle` in ``names``,
-    separated by spaces, plus ``handlers``. Any other opcode raises UnpicklingError."""
+    """Dispatch table of an `Unpickler`, opcode -> handler. ``names`` are opcodes that Python's handlers execute: names
+    of constants in `pickle`, separated by spaces. ``handlers`` are added. Any other opcode raises UnpicklingError."""
 
     def __init__(self, names: str, handlers: Mapping[int, Any]):
+        # A constant in `pickle` is a byte string with one byte; [0] is its value.
         codes = [getattr(pickle, name)[0] for name in names.split()]
         super().__init__({code: _Base.dispatch[code] for code in codes} | dict(handlers))
 
@@ -180,8 +182,8 @@ class _TensorUnpickler(Unpickler):
         self.storages: dict[str, Tensor] = {}
 
     def persistent_load(self, pid: Any) -> Tensor:
-        """Return a storage. ``pid`` is ("storage", dtype, name, device, count), and None in the older format. Raises
-        UnpicklingError if the storage has another dtype or count."""
+        """Return a storage. ``pid`` is ("storage", dtype, name, device, count); in the older format, a None follows.
+        Raises UnpicklingError if the storage has another dtype or count."""
         _, dtype, name, _, count, *_ = pid
         if not isinstance(name, str):
             raise pickle.UnpicklingError(f"it holds a storage named by a {type(name).__name__}")
@@ -195,7 +197,7 @@ class _TensorUnpickler(Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return the constructor of an OrderedDict or a tensor, or the dtype of a storage; refuse anything else."""
         if (module, name) == ("collections", "OrderedDict"):
-            return lambda: OrderedDict()  # accepts no arguments, which it would copy
+            return lambda: OrderedDict()  # without arguments: a small file could have it copy one list many times
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return self._rebuild_tensor
         if module == "torch" and name in _DTYPES:
@@ -223,6 +225,7 @@ class _TensorUnpickler(Unpickler):
             raise pickle.UnpicklingError("it holds a tensor whose size or stride is no number")
         last_offset = 0  # offset of the last element along the axes so far
         for step, count in sorted(zip(stride, size, strict=True)):  # axes by ascending stride
+            # A step along this axis must lead past all elements of the axes before.
             if count > 1 and step <= last_offset:
                 raise pickle.UnpicklingError("it holds a tensor of elements that overlap")
             last_offset += step * (count - 1)

@@ -3,7 +3,8 @@
 A step of a tiny agent is about a hundred operations on a few thousand numbers. On tensors of all members, each
 operation costs a call of torch. Compiled code runs one member after another and costs only the arithmetic. Every
 function mirrors a method that its docstring names; tests/test_compiled.py compares the two. Arguments of compiled
-functions are NumPy arrays and named tuples of them. Importing this module requires Numba.
+functions are NumPy arrays and named tuples of them. ``m`` is the index of a member, ``t`` of a step in the current
+block of steps, ``e`` of an environment. Importing this module requires Numba.
 """
 
 import dataclasses
@@ -77,7 +78,8 @@ def make_layers(net: Net, batch_size: int) -> Layers:
     columns = -(-batch_size // LANES) * LANES
     shape = 3, len(net.sizes), net.widest, columns
     memory = np.zeros(math.prod(shape) + LANES, np.float32)
-    # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time.
+    # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time. This
+    # is the index of the first such number; a float32 has 4 bytes.
     first = -memory.ctypes.data % 64 // 4
     return Layers._make(memory[first : first + math.prod(shape)].reshape(shape))
 
@@ -276,8 +278,8 @@ def follow(learner, m, tau):
 @exact
 def epsilon(agent, m, t):
     """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the current block (the steps
-    of one call). ``agent`` (`Members`) has the arrays of `Epsilon.upcoming`: epsilon by step or, if ``by_step`` is
-    empty, by the number of the member's finished episodes."""
+    of one call). ``agent`` (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`: ``by_step`` has epsilon
+    for each step of the block. If it is empty, ``by_episode`` has epsilon by number of finished episodes."""
     return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
 
 
@@ -406,7 +408,7 @@ def make_actor_player(mlp: MLP, flat_parameters: Tensor, actions: Discrete | Con
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. For a continuous action return
     0, and write it to ``continuous_action [A]``, in the environment's units. Overwrites ``scratch [2, widest]``.
-    ``state`` is for other agents."""
+    ``state``, the environment's state, is not used. It is an argument because other agents choose by it."""
     row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     if player.action_size == 0:
         return argmax(scratch[row], player.num_actions)

@@ -64,9 +64,9 @@ class Work(NamedTuple):
 def make_members(
     record: Any, agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor
 ) -> Any:
-    """Return a ``record``, `Members` of a kind of agent, for compiled code that makes the next T = ``steps`` steps.
-    ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Compiled code writes into ``loss [M]``. Reserves
-    rows for the steps in the replay buffer."""
+    """Return a named tuple of the class ``record`` (`Members` of a kind of agent) for compiled code that makes the next
+    T = ``steps`` steps. ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Compiled code writes into
+    ``loss [M]``. Reserves rows for the steps in the replay buffer."""
     critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
     actor_critic = nets.make_record(
@@ -139,8 +139,8 @@ def make_player(policy: ActorPolicy) -> nets.Player | None:
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer (`TwinCriticAgent.observe`). Its row is ``obs``, the action in
-    ``ac.action_vector[m, e]``, ``next_obs, reward, discount``."""
+    """Write the step into the replay buffer (`TwinCriticAgent.observe`). The row consists of ``obs``, the action vector
+    in ``ac.action_vector[m, e]``, ``next_obs``, ``reward`` and ``discount``. Other arguments are not used."""
     ac, table, row = agent.ac, agent.ac.replay.table, nets.new_row(agent.ac.replay, t, e)
     obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
     for i in range(obs_size):
@@ -158,13 +158,13 @@ def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-de
     actor and all target weights after an update of the critics."""
 
     def improve(agent, work, m, t):
-        """Make the updates after step ``t``, if the member has enough experience (`TwinCriticAgent.learn`). Update
-        critics and Adam's state in ``ac.learner``, and the actor in ``ac.actor_learner``. Write the critics' loss to
-        ``agent.loss[m]``."""
+        """Make the updates of member ``m`` after step ``t``, if it has enough experience (`TwinCriticAgent.learn`).
+        Update critics and Adam's state in ``ac.learner``, and the actor in ``ac.actor_learner``. Write the critics'
+        loss to ``agent.loss[m]``."""
         ac, num_rows = agent.ac, nets.count_rows(agent.ac.replay, t + 1)
         if not nets.is_learning(ac.replay, agent.episodes[m], num_rows):
             return
-        for update in range(ac.replay.uniform.shape[2]):
+        for update in range(ac.replay.uniform.shape[2]):  # U updates per step
             sample_next_obs(ac, work, m, t, update, num_rows)
             write_next_values(agent, work, m, t, update)
             agent.loss[m] = update_critics(ac, work, m)
@@ -175,9 +175,9 @@ def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-de
 
 @compiled
 def sample_next_obs(ac, work, m, t, update, num_rows):
-    """Choose the minibatch of update number ``update`` after step ``t``: write B of the first ``num_rows`` row numbers
-    of the replay buffer to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the next observations in these rows to
-    the actor's inputs."""
+    """Choose the minibatch of member ``m`` for update number ``update`` after step ``t`` of the block. Write B row
+    numbers of the replay buffer, each below ``num_rows``, to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the
+    next observations in these rows to the actor's inputs."""
     for column in range(len(work.minibatch)):
         work.minibatch[column] = nets.sample_row(ac.replay.uniform[m, t, update, column], num_rows)
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
@@ -189,9 +189,10 @@ def sample_next_obs(ac, work, m, t, update, num_rows):
 
 @compiled
 def write_next_values(ac, work, m):
-    """Write the values of the next states to ``work.td_target [B]``: the smaller value of both target critics, or the
-    value of the first one without twins (`TwinCritics.target_values`). The next observations are read from the actor's
-    inputs. The next actions must already be in both critics' inputs, after the rows for observations."""
+    """Write the values of the next states of member ``m`` to ``work.td_target [B]``: the smaller value of both target
+    critics, or the value of the first one without twins (`TwinCritics.target_values`). The next observations are read
+    from the actor's inputs. The next actions must already be in both critics' inputs, after the rows for
+    observations."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
     copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
     copy(work.actor.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size)
@@ -207,17 +208,17 @@ def write_next_values(ac, work, m):
 
 @compiled
 def update_critics(ac, work, m):
-    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the sum of the
-    critics' mean squared errors before the step. ``work.td_target [B]`` must hold the values of the next states, and is
-    replaced by the targets ``reward + discount * value``. The discount is the agent's, and 0 after a
-    termination.
-    The observations of the minibatch remain in both critics' inputs."""
+    """Make a step of both critics of member ``m`` towards the TD targets (`TwinCriticAgent.critic_loss`), with Adam's
+    state and weights in ``ac.learner``. Return the sum of the critics' mean squared errors before the step.
+    ``work.td_target [B]`` must hold the values of the next states, and is replaced by the targets ``reward + discount *
+    value``. The discount is the agent's, and 0 after a termination. The observations of the minibatch remain in both
+    critics' inputs."""
     next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
     reward_at, td_target, table = next_obs_at + ac.obs_size, work.td_target, ac.replay.table
     for column in range(len(td_target)):
         # Read the next value before the table. In another order, the compiler rounds the target differently.
         row, next_value = work.minibatch[column], td_target[column]
-        reward, continues = table[row, m, reward_at], table[row, m, reward_at + 1]  # 0 after a termination, or 1
+        reward, continues = table[row, m, reward_at], table[row, m, reward_at + 1]  # continues: 0 after a termination
         td_target[column] = reward + ac.discount * continues * next_value
         for i in range(next_obs_at):  # obs and action
             work.critic1.acts[0, i, column] = table[row, m, i]
@@ -246,25 +247,25 @@ def _critic_gradient(net, params, layers, grad, td_target):
 
 @compiled
 def run_actor(ac, work, m):
-    """Run the actor on the observations of the minibatch, which `update_critics` has written to the inputs of the first
-    critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
+    """Run the actor of member ``m`` on the observations of the minibatch, which `update_critics` has written to the
+    inputs of the first critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
     copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, ac.obs_size)
     nets.forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
 
 
 @compiled
 def actor_backward(ac, work, m):
-    """Backpropagate d loss / d outputs in the last layer of ``work.actor.grads`` through the actor, and write the
-    gradient of its weights to ``work.actor_grad [D]``."""
+    """Backpropagate d loss / d outputs, which the caller has written to the last layer of ``work.actor.grads``, through
+    the actor of member ``m``. Write the gradient of its weights to ``work.actor_grad [D]``."""
     params = ac.actor_learner.flat_parameters[m]
     nets.backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
 def q1_gradient(ac, work, m):
-    """Compute the mean over the batch of the first critic's values (`TwinCritics.first_values`), and write its gradient
-    to ``work.critic1.grads[0]``. The gradient is with respect to the critic's inputs, pairs of observation and
-    action."""
+    """Compute the gradient of the mean, over the batch, of the first critic's values of member ``m``
+    (`TwinCritics.first_values`). Write it to ``work.critic1.grads[0]``. It is the gradient with respect to the critic's
+    inputs, pairs of observation and action, which must be in ``work.critic1.acts[0]``."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     nets.forward(ac.critic1, params, work.critic1)

@@ -43,8 +43,8 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Return the actions in all S cells of a grid world, ``[M, S]``. Return None if the policy's action does not
-        depend on the cell alone, or in other environments."""
+        """Return the actions in all S cells of a grid world, ``[M, S]``. Return None if actions depend on more than the
+        cell, and in environments that are no grid world."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
@@ -124,8 +124,9 @@ class Agent(nn.Module, Stateful, ABC):
         return list(self.commands_now())
 
     def status(self) -> dict[str, Tensor]:
-        """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate of the network that
-        acts, and the number of steps in the replay buffer, if there is one."""
+        """Return numbers about the training for TensorBoard, ``{tag: [M]}``: the learning rate of the network that acts
+        and, if there is a replay buffer, the number of steps in it. The base class returns the learning rate of the
+        first of ``optimizers``, if there is one."""
         if not self.optimizers:
             return {}
         rate = float(self.optimizers[0].param_groups[0]["lr"])
@@ -213,7 +214,8 @@ class StepAgent(Agent):
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
         """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64. ``learned [M]`` is the
-        number of these steps in which each member had enough experience to learn (`learning`)."""
+        number of these steps in which each member had enough experience to learn (`learning`). Only some subclasses use
+        ``steps``."""
         return learned * self.updates_per_step
 
     def metrics(self) -> dict[str, Tensor]:

@@ -45,7 +45,8 @@ class EpsilonGreedy:
     def _table(self, max_episodes: int) -> Tensor:
         """Return epsilon by number of finished episodes, for at least 0 to ``max_episodes``."""
         config = self.config
-        size = 1 << (2 * max_episodes + 63).bit_length()  # a power of two, at least 64 and over max_episodes
+        # A power of two, at least 64 and above ``max_episodes``. So there are few sizes, and `_decay_table` is cached.
+        size = 1 << (2 * max_episodes + 63).bit_length()
         return _decay_table(config.eps_init, config.eps_decay, config.eps_min, size)
 
     def _linear(self, steps: int) -> float:

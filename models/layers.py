@@ -193,7 +193,9 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     for images, kernel, member_bias in zip(x, kernels, bias, strict=True):
         images = images.contiguous(memory_format=torch.channels_last)
         outputs.append(F.conv2d(images, kernel, member_bias, stride=2, padding=1))
-    return torch.stack(outputs) if len(outputs) > 1 else outputs[0].unsqueeze(0)  # for one member without a copy
+    if len(outputs) == 1:
+        return outputs[0].unsqueeze(0)  # `stack` would copy it
+    return torch.stack(outputs)
 
 
 def trunk(spaces: Spaces, channels: tuple[int, ...], streams: Streams) -> tuple[nn.Module, int]:

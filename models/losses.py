@@ -130,9 +130,9 @@ def td_loss(q: Tensor, target: Tensor) -> Tensor:
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
     """Return SAC's loss of the temperature, ``-log alpha * mean(log pi(a|s) + target entropy)``: ``log_alpha [M]``,
-    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities. It raises alpha if the entropy is
-    below its target. Source: Haarnoja et al. 2018, arXiv 1812.05905, eq. 18, with log alpha instead of alpha as in the
-    authors' code."""
+    ``log_prob [M, B]`` -> ``[M]``. No gradient flows into the log-probabilities. Minimising it raises alpha if the
+    entropy is below its target. Source: Haarnoja et al. 2018, arXiv 1812.05905, eq. 18, with log alpha instead of alpha
+    as in the authors' code."""
     return -log_alpha * (log_prob.detach() + target_entropy).mean(-1)
 
 

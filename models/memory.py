@@ -26,6 +26,7 @@ class Episode:
 
     def __post_init__(self) -> None:
         first_field, *_ = self.steps.values()
+        # Not yet positions: until an `EpisodeMemory` stores the episode, only their number L has a meaning.
         self.slots = torch.empty(len(first_field), dtype=torch.int64)
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class EpisodeMemory:
     def add(self, member: int, batch: Sequence[Episode]) -> None:
         """Insert the episodes ``batch`` of one member, oldest first. Then keep the first episodes in ``order`` that fit
         into ``capacity``, and remove all others, new or old."""
-        merged = [*reversed(batch), *self.episodes[member]]
+        merged = [*reversed(batch), *self.episodes[member]]  # latest first; a sort keeps this order for equal scores
         if self.order == "sorted":
             merged.sort(key=lambda episode: -episode.score)
         kept_episodes: list[Episode] = []
@@ -94,7 +95,7 @@ class EpisodeMemory:
             new_size = max(_FIRST_SLOTS, 2 * old_size)
             self.fields[name] = values.new_zeros(self.members, new_size, *values.shape[2:])
             self.fields[name][:, :old_size] = values
-        new_slots = torch.arange(old_size, new_size)
+        new_slots = torch.arange(old_size, new_size)  # all fields have the same size
         self._free_slots = [torch.cat([slots, new_slots]) for slots in self._free_slots]
 
     def index(self, member: int) -> Tensor:
@@ -132,7 +133,7 @@ class EpisodeMemory:
         """Sample episodes with equal probability, and one step of each. Return the positions of these steps in `index`,
         ``[M, updates, batch]``."""
         chosen = streams.integers([len(episodes) for episodes in self.episodes], updates, batch)
-        fractions = streams.uniform(updates, batch)  # of the length of the episode, before the step
+        fractions = streams.uniform(updates, batch)  # position of the step as a fraction of the episode's length
         positions = []
         for m, episodes in enumerate(self.episodes):
             lengths = torch.tensor([len(episode) for episode in episodes])
@@ -145,9 +146,10 @@ class EpisodeMemory:
     def gather(self, slots: Tensor, names: Sequence[str]) -> list[Tensor]:
         """Return the fields ``names``, ``[M, B, ...]`` each, of the steps at ``slots [M, B]`` (from `sample`)."""
         num_slots = self.fields[names[0]].shape[1]
-        first_slots = torch.arange(self.members).unsqueeze(1) * num_slots  # of each member in [M * N, ...]
+        # `flatten` joins members and slots to one axis [M * N]. There, the slots of member m begin at m * N.
+        first_slots = torch.arange(self.members).unsqueeze(1) * num_slots
         flat_slots = (slots + first_slots).flatten()
-        fields = [self.fields[name].flatten(0, 1) for name in names]  # [M * N, ...]
+        fields = [self.fields[name].flatten(0, 1) for name in names]
         return [field.index_select(0, flat_slots).unflatten(0, slots.shape) for field in fields]
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,6 +176,7 @@ class EpisodeMemory:
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
             total = sum(lengths)
+            # What this member's state looks like if its fields have the shapes and dtypes of ``example``.
             template = {
                 "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
                 "lengths": lengths,
@@ -186,5 +189,5 @@ class EpisodeMemory:
             for i in range(len(lengths)):
                 steps = {field: values[i] for field, values in values_by_episode.items()}
                 batch.append(Episode(steps, saved["scores"][i], saved["extras"][i]))
-            batch.reverse()  # `add` expects the oldest first; equal scores keep their order
+            batch.reverse()  # `add` reverses it again, so that episodes of equal score keep their order
             self.add(member, batch)

@@ -110,4 +110,4 @@ def expand_shared(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         field_names = shared_names.get(name, (name,))
         expanded |= dict.fromkeys(field_names, value)
     specific = {name: value for name, value in values.items() if name not in shared_names}
-    return expanded | specific
+    return expanded | specific  # specific values replace shared ones, in whatever order the user gave them

@@ -110,9 +110,9 @@ class MLP:
         return layers
 
     def of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return the network of one member, from the parameters ``flat [M, size]``, without autograd: weights ``[out,
-        in]`` and biases ``[out]``, and the activation of each hidden layer, by its name or as the slope of a leaky ReLU
-        below 0."""
+        """Return two lists that describe the network of ``member``, from the parameters ``flat [M, size]`` and without
+        autograd: weight ``[out, in]`` and bias ``[out]`` of each layer, and the activation of each hidden layer. An
+        activation is a number if it is a leaky ReLU (the slope below 0), otherwise a name."""
         layers = self.layers(flat.detach()[member : member + 1])
         activation = slope_of(self.activation, self.leak)
         if self._is_prelu:
@@ -197,7 +197,7 @@ class MLP:
         """Apply prelu or silu, the activations that `Rows.affine` and `Columns.affine` do not apply."""
         if self._is_prelu:
             slope, _ = layers[-1]
-            return x.clamp(min=0).addcmul_(x.clamp(max=0), slope)
+            return x.clamp(min=0).addcmul_(x.clamp(max=0), slope)  # max(x, 0) + slope * min(x, 0)
         return x * sigmoid(x)
 
 

@@ -82,7 +82,8 @@ class OffPolicyAgent(InnerAgent):
         if not self.random_numbers or not self.learning().any():
             return None
         no_member = torch.zeros(self.members, dtype=torch.bool)
-        return self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member)
+        last_uniform = self.random_numbers["replay"][:, -1]  # of the last of the U updates
+        return self.minibatch(last_uniform, learning=no_member)
 
     def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
@@ -244,9 +245,10 @@ class TwinCriticAgent(OffPolicyAgent):
         return self.network.initial(streams)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the names, distributions and shapes of the random numbers of a step, for `NoiseBlocks`. An action
-        takes uniform numbers ``random`` and normal numbers ``explore``. In each update, uniform numbers ``replay``
-        choose the minibatch, and normal numbers ``next`` are the noise on actions in the next states."""
+        """Return the distributions, names and shapes of the random numbers of a step, for `NoiseBlocks`. To act, a
+        member that does not learn yet takes uniform numbers ``random``, any other normal numbers ``explore``. In each
+        update, uniform numbers ``replay`` choose the minibatch, and normal numbers ``next`` are the noise on actions in
+        the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -271,9 +273,10 @@ class TwinCriticAgent(OffPolicyAgent):
         return critic_loss.detach()
 
     def critic_loss(self, batch: dict[str, Tensor], random_numbers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sum of the losses of K critics (1 or 2) on a minibatch, ``[M]``, their values ``[M, K, B]`` and
-        the TD targets ``[M, B]``."""
+        """Return the sum of the losses of K critics (1 or 2) on the minibatch ``batch``, ``[M]``, the critics' values
+        ``[M, K, B]`` and the TD targets ``[M, B]``. ``random_numbers`` contain the noise on next actions."""
         with torch.no_grad():
+            # The column "discount" is 0 after a termination, otherwise 1.
             next_q = self.next_q(batch["next_obs"], random_numbers)
             target = td_target(batch["reward"], self.config.discount * batch["discount"], next_q)
         q = self.critics(batch["obs"], batch["action"])
@@ -378,7 +381,7 @@ class TwinCriticAgent(OffPolicyAgent):
         critic_metrics = {
             "q_mean": q.flatten(1).mean(1),
             "explained_variance": explained_variance(q[:, 0], target),
-            "grad_norm": norms([self.critics.optimizer.take_gradient()]),
+            "grad_norm": norms([self.critics.optimizer.take_gradient()]),  # takes no step
         }
         with torch.no_grad():
             metrics = critic_metrics | self.actor_metrics(batch["obs"], random_numbers)

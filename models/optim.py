@@ -137,7 +137,8 @@ class FlatOptimizer(Stateful):
         return gradient
 
     def step(self, *arguments: Any) -> None:
-        """Make one step with the gradient since `zero_grad`. ``arguments`` are the further ones of `update`."""
+        """Make one step with the gradient since `zero_grad`. ``arguments`` are passed to `update` after the
+        gradient."""
         self.update(self.take_gradient(), *arguments)
 
 
@@ -180,8 +181,9 @@ def _fused_adamw(
     eps: float,
     weight_decay: float = 0.0,
 ) -> None:
-    """Make one step of AdamW on all ``params``, by torch's fused kernel. ``means`` and ``squares`` are the moments,
-    ``counts`` the numbers of earlier steps, one of each for every parameter."""
+    """Make one step of AdamW on all ``params``, by torch's fused kernel. Each list has one tensor per parameter:
+    ``means`` and ``squares`` are the moments, ``counts []`` the numbers of earlier steps. Parameters, moments and
+    counts are updated in place."""
     no_maxima: list[Tensor] = []  # of the squares, only used by AMSGrad
     rates = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
     options = {"fused": True, "amsgrad": False, "maximize": False, "capturable": params[0].is_cuda}
@@ -208,7 +210,8 @@ class AdamW:
     @torch.no_grad()
     def update(self, grads: Sequence[Tensor]) -> None:
         """Make one step with ``grads``, one for each parameter, of its shape."""
-        settings = (self.lr, self.betas, self.eps, self.decay / self.lr)
+        torch_decay = self.decay / self.lr  # torch multiplies it by the learning rate
+        settings = (self.lr, self.betas, self.eps, torch_decay)
         _fused_adamw(self.params, list(grads), self.means, self.squares, self.counts, *settings)
 
     def state_dict(self) -> dict[str, list[Tensor]]:
@@ -263,14 +266,14 @@ class LockstepAdam(FlatOptimizer):
 
 @torch.no_grad()
 def clip_gradients(params: Sequence[Tensor], max_norm: float | None) -> Tensor:
-    """Scale the gradient of each member, over all ``params [M, ...]`` that have one, in place to a norm of at most
-    ``max_norm`` (None: no limit). Return the norms ``[M]`` before scaling. (`torch.nn.utils.clip_grad_norm_` would
-    compute one norm over all members.)"""
+    """Scale the gradients of ``params [M, ...]`` in place, so that each member has a gradient norm of at most
+    ``max_norm`` (None: no limit). The norm is over all parameters that have a gradient. Return the norms ``[M]`` before
+    scaling. (`torch.nn.utils.clip_grad_norm_` would compute one norm over all members.)"""
     grads = [param.grad.flatten(1) for param in params if param.grad is not None]
     member_norms = norms(grads)
     if max_norm is None:
         return member_norms
-    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)
+    scale = (max_norm / (member_norms + 1e-6)).clamp(max=1.0).unsqueeze(1)  # 1e-6 as in torch
     for grad in grads:
         grad.mul_(scale)
     return member_norms

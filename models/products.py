@@ -34,7 +34,8 @@ class Columns:
             return Columns.affine(weight, bias, x.repeat(1, 1, 2), activation, slope)[:, :, :1]
         # ``out`` is a view of ``memory`` without its padding.
         memory, out = allocate_blocks((weight.shape[0], weight.shape[1], x.shape[2]), x)
-        # 2 sigmoid(2 x) - 1 equals tanh within 2e-7, in a quarter of the time of torch.tanh.
+        # tanh(x) is computed as 2 sigmoid(2 x) - 1, which equals it within 2e-7, in a quarter of the time of
+        # torch.tanh. So the products are multiplied by 2 here.
         factor = 2 if activation == "tanh" else 1
         if one_column and weight.stride(2) > 1:  # stored [in, out]
             torch.add((weight.transpose(1, 2) * x).sum(1).unsqueeze(2), bias, out=out).mul_(factor)

@@ -20,8 +20,9 @@ from models.settings import SettingError, choice_error, kinds, match_spelling
 
 @functools.cache
 def implementations() -> dict[str, Family]:
-    """Return name of an implementation -> its family, from the ``config.py`` of all families. A family is a folder of
-    related algorithms, and each of them is an implementation. Those that learn a proxy are last."""
+    """Return a dictionary, implementation name -> its family, for the ``config.py`` of all families. A family is a
+    folder of related algorithms, and each algorithm is an implementation. Implementations that learn a proxy are
+    last."""
     families: dict[str, Family] = {}
     for kind in ("agents", "proxies"):
         for path in sorted((Path(__file__).parent / kind).glob("*/config.py")):
@@ -47,7 +48,7 @@ _ALIASES = {
 def _resolve_alias(name: str) -> str:
     """Return the implementation nearest to ``name``, a name from another library, or ``name`` if it is unknown."""
     for implementation, aliases in _ALIASES.items():
-        if match_spelling(name, aliases) in aliases:
+        if match_spelling(name, aliases) in aliases:  # without a match, `match_spelling` returns ``name`` itself
             return implementation
     return name
 
@@ -72,7 +73,8 @@ def inner_agents() -> list[str]:
 
 def parse_agents(names: str) -> list[str]:
     """Split the value of the setting ``agent``, such as "PPO,DDQN", into names of inner agents, which train on a proxy
-    (a learned environment or reward). Raises SettingError if an agent cannot, and for an empty or repeated name."""
+    (a learned environment or reward). Raises SettingError for an agent that cannot train on a proxy, and for an empty
+    or repeated name."""
     agents = [name.strip() for name in names.split(",")]
     duplicates = [name for name in agents if agents.count(name) > 1]
     if duplicates or "" in agents:
@@ -86,10 +88,12 @@ def parse_agents(names: str) -> list[str]:
 
 
 def families_of(name: str, agent: str) -> list[str]:
-    """Return the folder names of the families whose settings a run of implementation ``name`` has, without repetition.
-    If it learns a proxy, they include the families of the inner agents ``agent`` ("PPO,DDQN"), which train on it."""
+    """Return the folder names of all families whose settings belong to a run of implementation ``name``. If ``name``
+    learns a proxy, they include the families of the inner agents, which train on the proxy. The inner agents are named
+    in ``agent`` ("PPO,DDQN"). No family is repeated."""
     inner_names = parse_agents(agent) if family(name).learns_from == "evolution" else []
-    folders = [family(implementation).package.rpartition(".")[2] for implementation in (name, *inner_names)]
+    packages = [family(implementation).package for implementation in (name, *inner_names)]
+    folders = [package.rpartition(".")[2] for package in packages]  # models.agents.ddqn -> ddqn
     return list(dict.fromkeys(folders))
 
 
@@ -142,20 +146,29 @@ def agent_class(name: str) -> type[Any]:
 
 
 def default_config(name: str, game: str, choices: Mapping[str, Any] | None = None) -> Any:
-    """Return the default settings of implementation ``name`` on ``game``. The defaults of the family are overridden
-    first by the implementation's, then by the game's, then by the preset's, if ``choices`` contain a ``preset``. The
-    parameters in a name of a game, after a comma, change no defaults. Raises SettingError for a preset that ``name``
-    does not have."""
+    """Return the default settings of implementation ``name`` on ``game``. A later source in this list overrides the
+    earlier ones:
+
+    - the family's defaults,
+    - ``implementations[name]`` of the family,
+    - its ``game_defaults`` of the game,
+    - its ``environment_presets`` of this implementation and game,
+    - its ``presets``, if ``choices``, the settings that the user has chosen, contain a ``preset``.
+
+    ``game`` may have parameters after a comma ("procmaze,grid_size=5"), which change no defaults. Raises SettingError
+    for a preset that ``name`` does not have.
+    """
     family_spec = family(name)
     game_name = game.partition(",")[0]
     values = {**family_spec.implementations[name], **family_spec.game_defaults.get(game_name, {})}
     values |= family_spec.environment_presets.get((name, game_name), {})
     preset = (choices or {}).get("preset")
     if family_spec.presets and preset is not None:
-        default_preset = family_spec.config.preset  # changes nothing
-        presets = [default_preset, *(key for key, overrides in family_spec.presets.items() if name in overrides)]
-        if preset not in presets:
-            raise choice_error("preset", preset, presets, f" for {name}")
+        default_preset = family_spec.config.preset  # changes nothing, so ``presets`` of the family does not contain it
+        allowed_presets = [default_preset]
+        allowed_presets += [key for key, overrides in family_spec.presets.items() if name in overrides]
+        if preset not in allowed_presets:
+            raise choice_error("preset", preset, allowed_presets, f" for {name}")
         values["preset"] = preset
         if preset in family_spec.presets:
             values |= family_spec.presets[preset][name]
@@ -179,7 +192,7 @@ def agent_and_proxy_defaults(name: str, game: str, choices: Mapping[str, Any], a
     classes = config_classes(agents)
     proxy_defaults = family_spec.proxy_defaults({**choices, "agent": agent}, game)
     values: dict[str, Any] = {**family_spec.implementations[name], **proxy_defaults}
-    choices_and_defaults = {**values, **choices}
+    choices_and_defaults = {**values, **choices}  # the user's choices replace defaults
     if choices_and_defaults.get("agents_take_turns") != "generations":
         # Each implementation trains the same number of agents on a proxy, so their sum is a multiple of len(agents).
         if (values.get("agents_per_proxy") or 1) % len(agents):
@@ -202,6 +215,7 @@ def _family_config(first_agent: str, game: str, values: Mapping[str, Any]) -> An
     game_name = game.partition(",")[0]
     config_values = {**family_spec.implementations[first_agent], **family_spec.game_defaults.get(game_name, {})}
     for field in kinds(family_spec.config):
+        # First ``lr``, then ``PPO_lr``, which replaces its value.
         for name in (field, *(f"{implementation}_{field}" for implementation in family_spec.implementations)):
             if name in values:
                 config_values[field] = values[name]

@@ -29,7 +29,7 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        # Names of the columns of each dtype, of those that hold vectors and of those that hold single numbers.
+        # For each dtype, the names of its columns with vectors, and of its columns with single numbers.
         self._vectors: dict[torch.dtype, list[str]] = {dtype: [] for _, dtype in columns.values()}
         self._numbers: dict[torch.dtype, list[str]] = {dtype: [] for _, dtype in columns.values()}
         for name, (shape, dtype) in columns.items():

@@ -258,6 +258,7 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     items = value if isinstance(value, tuple) else (value,)
     comparable = [item for item in items if kind.item is str or type(item) in (int, float)]
     default_bounds = bounds(kind, {})
+    # The message states the default bounds only if the value exceeds them.
     if not all(_is_within(item, default_bounds) for item in comparable):
         meta = {**meta, **bounds(kind, meta)}
     max_items = meta.get("max_items", MAX_ITEMS)
@@ -272,7 +273,7 @@ def _integer_hint(value: str | float, kind: Kind, meta: Mapping[str, Any]) -> st
         number = float(value)
     except ValueError:
         return ""
-    is_integer = number % 1 == 0
+    is_integer = number % 1 == 0  # False for NaN and infinities
     return f"; did you mean {int(number)}?" if is_integer and _fits(int(number), kind, meta) else ""
 
 
@@ -293,6 +294,7 @@ def parse_value(item: type, text: str) -> Any:
             return int(float(text))
         return int(text, 10 if text.isdecimal() else 0)  # base 0 reads prefixes such as 0x, but rejects 007
     value = _SWITCH.get(text.strip().lower()) if item is bool else item(text)
+    # None: not in `_SWITCH`.
     if value is None or (item is float and not math.isfinite(value)):
         raise ValueError(text)
     return value
@@ -307,7 +309,8 @@ def format_value(value: Any) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return ``text``, with its middle replaced by three dots if it has more than ``limit`` characters."""
+    """Return ``text`` if it has at most ``limit`` characters. Otherwise return its first ``limit // 2`` and its last
+    ``limit // 3`` characters, with three dots between them."""
     return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 3 :]}"
 
 
@@ -336,7 +339,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def allowed_clause(hint: str, allowed_text: str, scope: str = "") -> str:
     """Return the end of an error message: the suggestion ``hint`` (from `nearest`, may be ""), then the word "allowed",
     the text ``scope``, such as " for PPO", and the allowed values. After a suggestion, a list of more than `MAX_ITEMS`
-    values is left out."""
+    values is replaced by a reference to ``--help``."""
     if not hint:
         return f"; allowed{scope}: {allowed_text}"
     if allowed_text.count(",") >= MAX_ITEMS:

@@ -28,7 +28,7 @@ def derive_seed(seed: int, name: str) -> int:
 
 def numbered_seed(seed: int, number: int) -> int:
     """Return a 63-bit seed for item ``number`` in a sequence, such as the evaluations of one run."""
-    return (seed * 1_000_003 + number) % 2**63
+    return (seed * 1_000_003 + number) % 2**63  # seeds share no result for numbers below a million
 
 
 class Streams:
@@ -161,7 +161,7 @@ def integers_below(n: int) -> Callable[[Streams, int, int], Tensor]:
     """Return a function for `Draw` that samples integers in [0, n), each from one uniform number."""
 
     def sample(streams: Streams, steps: int, count: int) -> Tensor:
-        return (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)
+        return (streams.uniform(steps, count) * n).to(torch.int64).clamp_(max=n - 1)  # rounding may give n
 
     return sample
 

@@ -229,7 +229,7 @@ def slope_gradient(grads, preacts, first, end, leak):
     for row in range(first, end):
         for column in range(0, grads.shape[1], LANES):
             gradient, preact = load(grads, row, column), load(preacts, row, column)
-            slope_grad += gradient * where_less(preact, ZERO, preact, ZERO)
+            slope_grad += gradient * where_less(preact, ZERO, preact, ZERO)  # the slope multiplies numbers below 0
             store(gradient * where_less(ZERO, preact, ONE, leak), grads, row, column)
     return total(slope_grad)
 

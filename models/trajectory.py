@@ -48,6 +48,7 @@ def discounted_returns(
     [T, ...]`` bool is True for the steps of the episode, which starts at t = 0. The result is 0 for later steps.
     ``bootstrap [...]`` is the value of the state after the last valid step, 0 by default."""
     next_return = torch.zeros_like(reward[0]) if bootstrap is None else bootstrap
+    # With lambda = 1, `lambda_returns` uses these values only at the last valid step.
     return lambda_returns(reward, next_return.expand_as(reward), valid, discount, gae_lambda=1.0)
 
 
@@ -62,6 +63,7 @@ def lambda_returns(
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value
     for t in reversed(range(len(reward))):
+        # With lambda = 1 the bootstrap part is 0.
         mixture = next_return if gae_lambda == 1 else bootstrap_part[t] + gae_lambda * next_return
         next_target = torch.where(next_valid, mixture, next_value[t])  # at the last valid step: `next_value`
         next_valid = valid[t]

@@ -74,7 +74,7 @@ def uniform_numbers(seed: int) -> list[float]:
 def _log_uniform(base: int, u: float) -> int:
     """Return a log-uniform integer in [int(base/3), 3 base], at least 1, from ``u``, uniform in [0, 1)."""
     low, high = max(1, int(base / 3)), 3 * base
-    return min(high, int(low * ((high + 1) / low) ** u))
+    return min(high, int(low * ((high + 1) / low) ** u))  # rounding may give ``high + 1``
 
 
 def with_all_sampled(config: Any) -> Any:
@@ -85,8 +85,8 @@ def with_all_sampled(config: Any) -> Any:
 def sample_member_configs(
     config: Any, seeds: Sequence[int], sample_config: Callable[[Any, int], Any] = sample_config
 ) -> list[Any]:
-    """Return the settings of M members, sampled by the seed of each with ``sample_config(config, seed)``. Seeds may
-    repeat. Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
+    """Return the settings of M members, ``sample_config(config, seed)`` for each of ``seeds``, which may repeat.
+    Raises ValueError if members differ in hidden layers or batch size (`shape_of`), because they are trained
     together, in shared tensors."""
     member_configs = [sample_config(config, seed) for seed in seeds]
     shapes = set(map(shape_of, member_configs))

@@ -5,8 +5,8 @@ small agents, both take longer than the work. Compiled functions treat a `Vector
 
 Each `intrinsic` is called in compiled code without its first argument. Its body runs when Numba compiles the call: it
 returns the types of result and arguments, and ``emit_llvm``, which emits LLVM instructions for ``arguments`` and
-returns the result. Arrays are float32 and contiguous along their last axis; bounds are not checked. Importing
-this requires Numba.
+returns the result. Arrays are float32 and contiguous along their last axis; bounds are not checked. A vector may begin
+at any number of an array, so its address is only a multiple of 4 bytes (``align=4``). Importing this requires Numba.
 """
 
 import operator

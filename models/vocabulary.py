@@ -91,13 +91,15 @@ def _parse_mode(text: str) -> int | str:
     """Return the number of the mode named ``text``, or ``text`` unchanged if it is a number. Raises SettingError for an
     unknown name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
+    # Text that begins with a digit is taken for a number, which is checked later.
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
         raise choice_error("mode", text, MODE_NAMES, guess=name)
     return MODE_NAMES.get(name, text)
 
 
 def _parse_vary(text: str) -> str:
-    """Return names of hyperparameters, separated by commas, in the words of this package instead of those in [F]."""
+    """Return ``text``, names of hyperparameters that are separated by commas, with the names in [F] replaced by the
+    names of this package."""
     old_names = {"hidden_size": "width", "hidden_layer": "depth"}
     return ",".join(old_names.get(name, name) for name in text.split(","))
 
@@ -151,12 +153,12 @@ def translate(
     """
     renamed: dict[str, str] = {}  # alias -> setting name
     has_shape = not values.keys().isdisjoint((*WIDTHS, *DEPTHS))
-    # A search space may have the setting "width".
+    # In a search space "width" and "depth" are settings themselves. Then they do not stand for ``hidden_sizes``.
     if has_shape and "hidden_sizes" in setting_names and "width" not in setting_names:
         values, renamed = _with_hidden_sizes(values, setting_names, default_of)
     names_by_alias = vocabulary(families, setting_names)
     for names in (WIDTHS, DEPTHS):
-        if names[0] in setting_names:
+        if names[0] in setting_names:  # "width" is a setting, so "hidden_size" and the other names are its aliases
             names_by_alias |= dict.fromkeys(names, names[0])
     translated: dict[str, Any] = {}
     for name, value in values.items():
@@ -202,6 +204,7 @@ def _with_hidden_sizes(
     if sizes is None and not (widths and depths):
         line = f"{names[0]} does not say all of hidden_sizes; give that, such as hidden_sizes 64,64"
         raise SettingError(line, names[0])
+    # 65,536 is the largest number of units of a layer (`models.settings.width`).
     width = _parse_count(widths[0], values[widths[0]], 65_536) if widths else sizes[0]
     depth = _parse_count(depths[0], values[depths[0]], MAX_ITEMS) if depths else len(sizes)
     new_sizes: Any = (width,) * depth
@@ -216,7 +219,7 @@ def _parse_count(name: str, value: Any, limit: int) -> int:
     """Return ``value`` (an integer, text, or a list of one of them) as an integer from 1 to ``limit``. Raises
     SettingError about setting ``name``."""
     count = value[0] if isinstance(value, list) and len(value) == 1 else value
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError):  # `check_value` raises the error about other text
         count = parse_value(int, str(count))
     check_value(name, count, INTEGER, {"minimum": 1, "maximum": limit})
     return int(count)

@@ -180,7 +180,7 @@ def _check_actions(actions: Any, space: gym.Space, batch_shape: tuple[int, ...])
     Raises ValueError if an action is not in ``space``. Continuous actions may be out of bounds, but must be finite."""
     action_array = np.asarray(actions, np.float32 if isinstance(space, gym.spaces.Box) else None)
     valid = action_array.shape == (*batch_shape, *(space.shape or ()))
-    if isinstance(space, gym.spaces.Discrete):  # converted to uint64, negative numbers are too large
+    if isinstance(space, gym.spaces.Discrete):  # as uint64, a negative number is huge, so it is not below ``n``
         valid = valid and action_array.dtype.kind in "iu" and bool((action_array.astype(np.uint64) < space.n).all())
     else:  # a NaN action would pay 0, which may be the highest reward
         valid = valid and bool(np.isfinite(action_array).all())

@@ -68,6 +68,7 @@ def load(name_or_path: str | Path) -> Proxy:
     shipped_files = pretrained()
     try:
         path = Path(name_or_path).expanduser()
+        # In order of precedence. If there is no shipped file of this name, the last one repeats the first.
         candidates = (path, path / PROXY_FILE, shipped_files.get(str(name_or_path), path))
         files = [candidate for candidate in candidates if candidate.is_file()]
         sibling_files = [] if files else [str(other) for other in path.parent.glob(f"*{SUFFIX}") if other.is_file()]
@@ -140,7 +141,7 @@ def _read(file: Path, label: Path) -> Proxy:
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
             if problem := next(_problems(header, tensor_specs), None):
-                raise refused(label, *problem)
+                raise refused(label, *problem)  # its fault, and what is allowed
             kind = KINDS[header["config"]["proxy"]]
             config = kind.defaults | header["config"]
             tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
@@ -235,7 +236,7 @@ def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:
             counts.append(limit)
         if max_return is not None:
             numbers.append(max_return)
-        if not all(type(count) is int and 1 <= count < 2**63 for count in counts):
+        if not all(type(count) is int and 1 <= count < 2**63 for count in counts):  # they fit into int64
             return False
         if not all(type(number) in (int, float) and abs(number) <= _MAX_BOUND for number in numbers):
             return False

@@ -86,7 +86,8 @@ MODES: dict[int, Mode] = {
 
 
 def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
-    """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``."""
+    """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``. ``allowed`` says
+    the same in words."""
 
     def is_valid(value: Any) -> bool:
         if value is None:

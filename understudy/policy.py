@@ -70,7 +70,7 @@ class Policy:
         self._layers: list[list[np.ndarray]] = []  # weight and bias of each layer, then of its gate if it has one
         for i in range(len(self._activations) + 1):
             names = [part.format(i) for part in PARTS]
-            self._layers.append([tensors[name].T for name in names if name in tensors])
+            self._layers.append([tensors[name].T for name in names if name in tensors])  # weights become [in, out]
         self._mean, self._scale = tensors.get("mean"), tensors.get("scale")
         self.obs_size = self._layers[0][0].shape[0]
         self.command_names = tuple(header.get("command", ()))
@@ -87,7 +87,7 @@ class Policy:
     def advance(self, command: Any, reward: Any) -> np.ndarray:
         """Return the command after a step with this ``reward``, a number or ``[N]``. ``command``, ``[C]`` or ``[N,
         C]``, is the one before the step; None means the one at the start of an episode."""
-        _, per_step, per_reward, low, high, *_ = self._command
+        _, per_step, per_reward, low, high, *_ = self._command  # the rows `COMMAND_ROWS`
         fall = per_step + per_reward * np.asarray(reward, np.float32)[..., None]
         return (self._commands(command) - fall).clip(low, high)
 
@@ -96,7 +96,7 @@ class Policy:
     ) -> tuple[Any, Any]:
         """Return the greedy actions and None, as `predict` of stable-baselines3 does. Other arguments are ignored.
         Raises PolicyError for an agent with a command that changes in an episode."""
-        if self._command[1:3].any():
+        if self._command[1:3].any():  # fall per step, fall per reward
             allowed = "policy(observation, command), and policy.advance(command, reward) after each step"
             raise PolicyError(f"predict knows no rewards, by which the command of {self} falls; allowed: {allowed}")
         return self(observation), None
@@ -143,7 +143,7 @@ class Policy:
         """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""
         if self._mean is not None:
             x = ((x - self._mean) * self._scale).clip(-CLIP_LIMIT, CLIP_LIMIT)
-        *_, center, scale = self._command
+        *_, center, scale = self._command  # the last two of `COMMAND_ROWS`
         command = (command - center) * scale
         activations = [*self._activations, 1]  # the last layer has none: the slope 1 is the identity
         for (weight, bias, *gate), activation in zip(self._layers, activations, strict=True):
@@ -159,7 +159,7 @@ class Policy:
         if self._head == "tanh":
             x = np.tanh(x)
         if self._head != "clip":
-            x = (low + high) / 2 + (high - low) / 2 * x
+            x = (low + high) / 2 + (high - low) / 2 * x  # from [-1, 1] to [low, high]
         return x.clip(low, high)
 
     def __repr__(self) -> str:

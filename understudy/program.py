@@ -65,6 +65,7 @@ class Program:
         if self._target_reward is None:
             names = ["reward"] if self._one_step else ["state", "reward", "done"]
             (first_weight, self._bias), *self._layers = join_networks(proxy.tensors, names)
+            # Inputs are [action, state], so the last S rows are the weights of the state.
             self._action_weight, self._state_weight = np.split(first_weight, [-self._size])
             if self._discrete:  # a one-hot action selects a row of the weights, so the bias is added to each row
                 self._action_weight = self._action_weight + self._bias
@@ -80,9 +81,10 @@ class Program:
         return Program, (self._proxy,)  # pickle cannot store the functions in `_starts` and `_target_reward`
 
     def first_states(self, seeds: np.ndarray) -> np.ndarray:
-        """Return initial states ``[..., S]`` for ``seeds [...]``: learned ones, rows of a table, or the real
-        environment's. Raises ProxyError if they do not fit the proxy."""
-        with np.errstate(all="ignore"):
+        """Return the initial states ``[..., S]`` of episodes with ``seeds [...]`` int64. They are outputs of the
+        initial-state network, rows of the table, one-hot cells, or initial observations of the real environment, as the
+        proxy says. Raises ProxyError if the real environment cannot be reset, or has observations of another size."""
+        with np.errstate(all="ignore"):  # the network's numbers may overflow, which `_finite` corrects
             states = _finite(self._starts(seeds))
         if states.shape[-1] != self._size:
             raise ProxyError(f"first states have {states.shape[-1]} numbers, the synthetic environment {self._size}")
@@ -175,11 +177,14 @@ class Episodes:
 
 
 def real_starts(game: str) -> Starts:
-    """Return a function from seeds to initial observations of a real environment. They equal those in training
-    (`envs.synthetic.starts_of`). For tensor programs there are formulas here. For other environments, a reset with one
-    of 4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
-    game = re.sub(r",action_repeat=\d+$", "", game)  # this parameter does not change initial states
-    gym_id = IDS.get(game.partition(",")[0], game)  # nor do parameters of the environments in `IDS`
+    """Return a function from seeds to initial observations of the real environment ``game``, a trainer's name (`IDS`)
+    or an id of Gymnasium. A name may have parameters after a comma. The observations equal the observations in training
+    (`envs.synthetic.starts_of`). Some environments have a formula here (`_FORMULAS`). For others, a reset with one of
+    4,096 seeds gives the observation. Raises ProxyError if the environment cannot be made."""
+    # No parameter of an environment in `IDS` changes initial states. In other environments, only action_repeat is
+    # known not to, so the other parameters remain part of the name.
+    game = re.sub(r",action_repeat=\d+$", "", game)
+    gym_id = IDS.get(game.partition(",")[0], game)
     return _FORMULAS[gym_id] if gym_id in _FORMULAS else _reset_starts(gym_id)
 
 
@@ -228,10 +233,11 @@ _FORMULAS = {
 
 @functools.cache
 def _reset_starts(gym_id: str) -> Starts:
-    """Return a function from seeds to observations after resets of an environment with one of 4,096 seeds. Raises
-    ProxyError if the environment cannot be made. The function raises ProxyError if a reset fails."""
-    module = gym_id.rpartition(":")[0]
-    if module and module not in sys.modules:  # Gymnasium would import a module named by a file
+    """Return a function from seeds to observations of the environment ``gym_id``. A seed is mapped to one of 4,096
+    seeds, with which the environment is reset. Raises ProxyError if the environment cannot be made. The function raises
+    ProxyError if a reset fails."""
+    module = gym_id.rpartition(":")[0]  # of an id "module:name"
+    if module and module not in sys.modules:  # Gymnasium would import it, and so run code that a file names
         line = f"first states are those of {gym_id!r}, but no file has a module imported"
         raise ProxyError(f"{line}; import {module} yourself first")
     try:

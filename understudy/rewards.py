@@ -44,12 +44,13 @@ class Phi:
         self.uses_symexp = config["rn_output"] == "symexp"
         self.names = list(proxy.spaces["info"]) if self.mode.info else []
         size = proxy.spaces["obs_shape"][0]
+        # An empty list in the file means no scaling.
         self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
         self._spread = np.array(config["rn_input_spread"] or [1.0] * size, np.float32)
         self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
         tensors = proxy.tensors
         depth = sum(name.endswith("weight") for name in tensors)
-        no_bias = np.zeros(1, np.float32)
+        no_bias = np.zeros(1, np.float32)  # for a network of info alone, whose file has only a weight
         self._layers = [
             (tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", no_bias)) for i in range(depth)
         ]
@@ -98,12 +99,12 @@ class _LearnedReward:
 def _load_reward(
     proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
 ) -> _LearnedReward:
-    """Load the reward for a wrapper. Raises ProxyError if it was learned for another environment than ``spec`` or for
-    observations of another size than in ``space``, or if a potential has no discount. Actions may differ, because
-    rewards do not depend on them."""
+    """Load the reward for a wrapper. ``discount`` None means the discount of the agents in the search. Raises
+    ProxyError if the reward was learned for another environment than ``spec`` or for observations of another size than
+    in ``space``, or if a potential has no discount. Actions may differ, because rewards do not depend on them."""
     loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
     phi = Phi(loaded)
-    if discount is None:
+    if discount is None:  # only a potential uses it
         discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
     is_number = isinstance(discount, Real) and not isinstance(discount, bool)
     if not is_number or not 0 <= float(discount) <= 1:

@@ -30,16 +30,16 @@ class Parameters(Protocol):
         """Return initial parameters ``[M, D]`` float32, one row per stream."""
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views ``[M, n]`` of the parameters ``flat [M, D]`` of M proxies by name, with the n parameters of one
-        network each. TensorBoard shows their histograms."""
+        """Return a dictionary, network name -> parameters of this network, ``[M, n]``, as views of ``flat [M, D]``, the
+        parameters of M proxies. TensorBoard shows their histograms."""
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of the parameters ``flat [D]`` of one proxy by their names in a file, such as
-        ``reward.0.weight`` for layer 0 of a network: weights ``[out, in]`` and biases ``[out]``."""
+        """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of ``flat [D]``, the
+        parameters of one proxy. A name is such as ``reward.0.weight``, for layer 0 of the network ``reward``."""
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies that maximise the rewards of M proxies with the parameters ``flat [M, D]``. Raises
-        SettingError if these rewards define no policy."""
+        """Return the policy of M members in which member m always takes the action with the highest reward of proxy m.
+        ``flat [M, D]`` are the parameters of the proxies. Raises SettingError if their rewards define no policy."""
         ...
 
 

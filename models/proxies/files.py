@@ -45,13 +45,15 @@ class Proxy:
 
 
 def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
-    """Return ``Networks(config, spaces)`` from ``networks.py`` beside the module of the settings' class."""
+    """Return the ``Networks`` of the kind of proxy that has the settings ``config``. Their class is in the folder of
+    the settings' class, in ``networks.py``."""
     package = type(config).__module__.rpartition(".")[0]
     return importlib.import_module(f"{package}.networks").Networks(config, spaces)
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return parameters ``[D]`` of zeros, and views of them, which may be written to, by their names in a file."""
+    """Return the parameters ``[D]`` of one proxy, all zero, and a dictionary, name in a file -> weight or bias. Weights
+    and biases are views, so writing to them changes the parameters."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)
@@ -117,8 +119,8 @@ def _settings_in_file(config: SearchConfig) -> dict[str, Any]:
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """Load a proxy: a file, the winner in the run folder of a search, or the name of a shipped proxy. Raises
-    ProxyError, one line with the path, if there is no usable proxy or if its settings are invalid."""
+    """Load a proxy: a file, the winner in the run folder of a search, or the name of a shipped proxy. Raises a
+    ProxyError with the path if there is no usable proxy or if its settings are invalid."""
     file = understudy.load(name_or_path)
     config, spaces = _config_of(file), _spaces_of(file)
     try:
@@ -129,7 +131,7 @@ def load(name_or_path: str | Path) -> Proxy:
         parameters, views = zero_parameters(config, spaces)
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: its setting {error}") from error
-    for name, view in views.items():
+    for name, view in views.items():  # fills ``parameters``
         view.copy_(torch.from_numpy(file.tensors[name]))
     return Proxy(file.path, config, spaces, file.game, parameters, file.description)
 
@@ -165,9 +167,9 @@ def _spaces_of(file: understudy.Proxy) -> Spaces:
 
 
 def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, game: str) -> Tensor:
-    """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` starts. Raises
-    SettingError if the search has another kind of proxy, other shapes or another environment. With ``rn_evolve_scale``
-    the last parameter is log(s / s'): s is ``rn_output_scale`` of the proxy, s' of the search."""
+    """Load the parameters ``[D]`` of a proxy, from which a search with the settings ``config`` on ``game`` starts. If
+    the search has ``rn_evolve_scale``, add the parameter log(s / s'), with s the ``rn_output_scale`` of the proxy and
+    s' of the search. Raises SettingError if the proxy is of another kind, has other shapes or another environment."""
     try:
         proxy = load(name_or_path)
     except ProxyError as error:
@@ -188,7 +190,7 @@ def first_parameters(name_or_path: str, config: SearchConfig, spaces: Spaces, ga
         return proxy.parameters
     # With ``rn_evolve_scale`` the search has one more parameter than the proxy.
     proxy_scale, scale = proxy.config.rn_output_scale, config.rn_output_scale  # type: ignore[attr-defined]
-    if proxy_scale * scale <= 0:
+    if proxy_scale * scale <= 0:  # the logarithm needs two factors of one sign
         line = f"{line}, whose rn_output_scale is {proxy_scale:g}; allowed with rn_evolve_scale"
         raise SettingError(f"{line}: one of the sign of {scale:g}", "start_from")
     return torch.cat([proxy.parameters, torch.tensor([proxy_scale / scale]).log()])

@@ -25,10 +25,10 @@ def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
 
 
 def named_layers(name: str, mlp: MLP, parameters: Tensor) -> dict[str, Tensor]:
-    """Return views of ``parameters [1, P]`` of the network ``name``, by their names in a file: weights ``[out, in]``
-    and biases ``[out]``."""
+    """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]`` of the network ``name``, as views
+    of its ``parameters [1, P]``. For layer 0, the names are ``<name>.0.weight`` and ``<name>.0.bias``."""
     tensors = {}
-    for i, (weight, bias) in enumerate(mlp.layers(parameters)):
+    for i, (weight, bias) in enumerate(mlp.layers(parameters)):  # [1, out, in], [1, out, 1]
         tensors[f"{name}.{i}.weight"], tensors[f"{name}.{i}.bias"] = weight[0], bias[0, :, 0]
     return tensors
 
@@ -66,7 +66,10 @@ def fit(
     rows, and the initial learning rate. Without it, there are ``updates`` (by default 4000) on random batches of 512
     rows, and the initial learning rate is 3e-3.
     """
-    num_updates, initial_lr = schedule if schedule is not None else (updates or _UPDATES, _LR)
+    if schedule is not None:
+        num_updates, initial_lr = schedule
+    else:
+        num_updates, initial_lr = updates or _UPDATES, _LR
     parameters = parameters.clone()
     members = len(parameters)
     adam = MemberAdam(parameters, torch.full((members,), initial_lr))
@@ -81,6 +84,7 @@ def fit(
             rows = torch.randint(inputs.shape[2], (_BATCH,), generator=generator)
             batch_inputs, batch_targets = inputs[:, :, rows], targets[:, :, rows]
         trace = mlp.forward(layers, batch_inputs)
+        # The gradient of the loss, a mean over the rows, with respect to the outputs ``trace[-1]``.
         if cross_entropy:
             output_gradient = (trace[-1].softmax(1) - batch_targets) / batch_inputs.shape[2]
         else:

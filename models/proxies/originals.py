@@ -43,12 +43,13 @@ class Original(NamedTuple):
 
 
 def read(path: Path) -> Original:
-    """Return the content of another project's file. Raises ProxyError, one line with the path, if that fails."""
+    """Return the content of another project's file, which is recognised by its first bytes. Raises a ProxyError with
+    the path for any other file, and for a damaged one."""
     if not path.is_file() or path.stat().st_size > LARGEST:
         raise refused(path, f"no file of at most {LARGEST // 10**6} MB", _ALLOWED)
     content = path.read_bytes()
     try:
-        if content[:2] == b"PK":
+        if content[:2] == b"PK":  # a zip archive
             return _read_learning_environments(read_archive(path))
         if _LEGACY in content[:32]:
             return _read_learning_environments(read_legacy(path))
@@ -79,7 +80,7 @@ def _read_learning_environments(content: Any) -> Original:
     agents: dict[str, Any] = {"agent": _AGENTS[agent]} if agent in _AGENTS else {}
     if agent in config["agents"]:
         agents["discount"] = float(config["agents"][agent]["gamma"])
-    if search["synthetic_env_type"] == 0:
+    if search["synthetic_env_type"] == 0:  # an environment, otherwise a reward
         limits = {"max_steps": int(environment["max_steps"]), "raw_done": True}
         return Original("mdp", game, settings | limits, agents, tensors)
     return Original("reward", game, settings | {"mode": int(environment["reward_env_type"])}, agents, tensors)
@@ -105,7 +106,7 @@ def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
             tensors[f"{name}.{last_layers[name]}.bias"] = value
         else:
             last_layers[name] += 1
-            tensors[f"{name}.{last_layers[name]}.weight"] = np.atleast_2d(value)
+            tensors[f"{name}.{last_layers[name]}.weight"] = np.atleast_2d(value)  # a vector is a single row
     return tensors, last_layers
 
 
@@ -117,7 +118,7 @@ def _read_synthetic_gymnax(content: Any) -> Original:
     for name, layers in (("initial", parameters["initial_state"]), ("reward", parameters["reward"])):
         for i in range(len(layers)):
             layer = layers[f"Dense_{i}"]
-            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T
+            tensors[f"{name}.{i}.weight"] = layer["kernel"].numbers.T  # Flax stores [in, out]
             tensors[f"{name}.{i}.bias"] = layer["bias"].numbers
     width, latent_size = tensors["initial.0.weight"].shape
     depth = len(parameters["reward"]) - 1

@@ -244,7 +244,8 @@ class SearchConfig:
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Return the settings that have no effect in ``config``, each with the reason (`models.family.Family`)."""
+    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
+    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
     plateau = ("early_out_virtual_diff", "plateau_floor")
     kinds_by_name = kinds(type(config))
     second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")
@@ -274,7 +275,7 @@ def validate(config: SearchConfig) -> str | None:
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
     _, needed_by_objective = OBJECTIVES[config.objective]
-    needs = [("objective", need) for need in needed_by_objective]
+    needs = [("objective", need) for need in needed_by_objective]  # pairs of a setting and one that it needs
     if config.choose_by == "stays":
         needs += [("choose_by", "solved_reward"), ("choose_by", "test_every")]
     for name, need in needs:
@@ -307,7 +308,8 @@ def validate(config: SearchConfig) -> str | None:
 
 
 def _test_limit_problem(config: SearchConfig) -> str | None:
-    """Return the error in the settings of a growing test limit, None if there is none."""
+    """Return the error in the settings of a test limit that grows, None if there is none. It grows from
+    ``test_limit_first`` to ``test_limit`` between the two generations in ``test_limit_grows``."""
     first, last, grows = config.test_limit_first, config.test_limit, config.test_limit_grows
     if first is None:
         return None
@@ -317,13 +319,14 @@ def _test_limit_problem(config: SearchConfig) -> str | None:
         return f"test_limit_first is {first}, but test_limit is {limit_text}; allowed: {bound}"
     if len(grows) != 2 or grows[0] >= grows[1]:
         return f"test_limit_grows is {' '.join(map(str, grows))}; allowed: two generations, the first before the second"
-    needs_whole_episodes = {  # settings that compare returns with solved_reward
+    # These settings compare returns with solved_reward, so a shorter limit must not cut episodes.
+    needs_whole_episodes = {
         "inner_rule": config.inner_rule == "tests",
         "objective": config.objective == "threshold",
         "solved_bonus": config.objective == "average" and config.solved_bonus > 0,
     }
     for name, needed in needs_whole_episodes.items():
-        if needed:  # whole episodes, which a shorter limit cuts
+        if needed:
             line = f"{name} is {getattr(config, name)!r}, but test_limit_first is {first}"
             return f"{line}, and solved_reward is one of whole episodes; allowed: test_limit_first null"
     generations, end = config.generations, grows[1]

@@ -55,9 +55,10 @@ class Transitions(NamedTuple):
         episodes (`piece_starts`), at least one, whose transitions are held out."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
-        held_out_pieces = streams.uniform(len(starts))[0].argsort()[:count]  # of a random permutation
+        permutation = streams.uniform(len(starts))[0].argsort()  # from the stream of the only member
+        held_out_pieces = permutation[:count]
         rows = torch.arange(len(self.obs))
-        piece_of_row = torch.bucketize(rows, starts, right=True) - 1
+        piece_of_row = torch.bucketize(rows, starts, right=True) - 1  # [N], the last piece that starts at or before it
         held_out = torch.isin(piece_of_row, held_out_pieces)
         return self.at(~held_out), self.at(held_out)
 
@@ -105,7 +106,7 @@ class Fit:
         # Autograd computes only the gradients of the outputs, and `MLP.backward` the gradients of the parameters.
         output_gradients = torch.autograd.grad(losses.sum(), outputs)
         gradient = torch.zeros_like(flat)
-        gradients = self.networks.split(gradient)  # views
+        gradients = self.networks.split(gradient)  # views, so writing to them fills ``gradient``
         for name, output_gradient in zip(PARTS, output_gradients, strict=True):
             part_gradient, _ = mlps[name].backward(layers[name], inputs, traces[name], output_gradient)
             gradients[name].copy_(part_gradient)
@@ -128,7 +129,7 @@ class Fit:
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``
-            undo_scaling(layers, (self.input_center, self.input_spread), output_scale)
+            undo_scaling(layers, (self.input_center, self.input_spread), output_scale)  # changes ``flat``
         return flat
 
     def fit_initial_states(self, flat: Tensor, streams: Streams) -> None:
@@ -152,7 +153,8 @@ class Fit:
         """
         out = self.networks.with_weights(flat).step(rows.obs[None], rows.action[None])
         state, reward = self.standardise("state", out.next_state[0]), self.standardise("reward", out.reward.T)
-        losses = transition_losses(state, reward, out.done.T - ENDS_ABOVE, *self.fit_targets(rows))
+        logit = out.done.T - ENDS_ABOVE  # `in_raw_units` has added `ENDS_ABOVE`
+        losses = transition_losses(state, reward, logit, *self.fit_targets(rows))
         obs_loss, reward_loss, termination_loss = map(float, losses)
         predicted, terminated = out.done[0] > ENDS_ABOVE, rows.terminated > 0
         errors = {"obs_loss": obs_loss, "reward_loss": reward_loss, "termination_loss": termination_loss}

@@ -179,9 +179,9 @@ _BY_MODE["recipe", "cartpole-200", 2] |= {  # long trainings, so that agents rem
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the learned reward, of the search and of the agents that train with the reward,
-    for the preset and the mode in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. If
-    preset "cheap" has no defaults for a game, it has the defaults of "recipe". Raises SettingError for a preset that
-    does not exist."""
+    for the preset and the mode in ``values`` and for ``game``. ``values`` are the settings that the user has chosen.
+    Defaults of the game override the preset's, and defaults of the mode override both. If preset "cheap" has no
+    defaults for a game, it has the defaults of "recipe". Raises SettingError for a preset that does not exist."""
     preset, mode = values.get("preset", Config.preset), values.get("mode", Config.mode)
     if preset not in PRESETS:
         raise choice_error("preset", preset, PRESETS)
@@ -190,7 +190,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     game_defaults = _BY_GAME.get((preset, tuned_game), {})
     if preset == "cheap" and not game_defaults:
         game_defaults = _BY_GAME.get(("recipe", tuned_game), {})
-    mode_number = int(mode) if str(mode).isdecimal() else 0  # the mode may be a name
+    # A mode may also be a name, which has no defaults. Nor has mode 0.
+    mode_number = int(mode) if str(mode).isdecimal() else 0
     mode_defaults = _BY_MODE.get((preset, tuned_game, mode_number), {})
     presets = {"paper": _PAPER, "teacher": _TEACHER}
     defaults = presets.get(preset, _RECIPE) | game_defaults | mode_defaults
@@ -211,7 +212,8 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in this combination, each with the reason."""
+    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
+    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
     info_weights = "its network is a weight for each number in info"
     proxy_scale = "rn_evolve_scale goes on from the factor of start_from"
     starts_from_proxy = config.start_from is not None

@@ -58,14 +58,14 @@ class Networks:
         return {"reward": flat[:, : self.network_size]}
 
     def output_scale(self, flat: Tensor) -> Tensor:
-        """Return the factor ``[M]`` on the network's output, by the parameters ``flat [M, size]``. With
-        ``rn_evolve_scale``, the last parameter is the logarithm of the factor relative to ``rn_output_scale``."""
+        """Return the factor ``[M]`` on the output of each member's network. It is ``rn_output_scale``. With
+        ``rn_evolve_scale``, it is multiplied by e^x, with x the last of the member's parameters ``flat [M, size]``."""
         scale = torch.full((len(flat),), self.config.rn_output_scale, device=flat.device)
         return scale * flat[:, -1].exp() if self.config.rn_evolve_scale else scale
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of the parameters ``flat [D]`` of one member by their names in a file: weights ``[out, in]`` and
-        biases ``[out]``."""
+        """Return a dictionary, name in a file -> weight ``[out, in]`` or bias ``[out]``, as views of the parameters
+        ``flat [size]`` of one member."""
         if self.linear:
             return {"reward.0.weight": flat[None, : self.network_size]}
         return fitting.named_layers("reward", self.parts["reward"], flat[None, : self.network_size])
@@ -75,8 +75,9 @@ class Networks:
         raise SettingError("scored_by is 'target', but a learned reward has none; allowed: agents", "scored_by")
 
     def fit(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit the reward network phi, without its output scale, to ``targets [N]`` on ``states [N, S]``
-        (`models.proxies.fitting.fit`), from the parameters ``flat [M, size]``. Return new parameters ``[M, size]``."""
+        """Fit the reward network phi, without its output scale, to ``targets [N]`` on ``states [N, S]``. The fit
+        (`models.proxies.fitting.fit`) starts from the parameters ``flat [M, size]``. Return new parameters ``[M,
+        size]``."""
         if self.config.rn_output == "symexp":  # the inverse function, because symexp follows the network
             targets = targets.sign() * targets.abs().log1p()
         if self.config.rn_input_center:
@@ -88,15 +89,15 @@ class Networks:
         return torch.cat([fitted, scale], 1)
 
     def fit_scaled(self, flat: Tensor, states: Tensor, targets: Tensor) -> Tensor:
-        """Fit the reward network phi to ``targets [N]`` on ``states [N, S]``, from the parameters ``flat [M, size]``.
-        Return new parameters. Unlike in `fit`, inputs and targets are scaled to mean 0 and variance 1 during the fit.
-        Then the first and the last layer are changed to undo this scaling."""
+        """Fit the reward network phi to ``targets [N]`` on ``states [N, S]``. The fit starts from the parameters ``flat
+        [M, size]``. Return new parameters ``[M, size]``. Unlike in `fit`, inputs and targets are scaled to mean 0 and
+        variance 1 during the fit. Then the first and the last layer are changed to undo this scaling."""
         center, spread = states.mean(0), states.std(0)
-        spread = spread.where(spread > 1e-6, 1.0)
+        spread = spread.where(spread > 1e-6, 1.0)  # numbers that do not vary are only centred
         mean, scale = targets.mean()[None], targets.std()[None].clamp(min=1e-6)
         flat = self.fit(flat, (states - center) / spread, (targets - mean) / scale)
         layers = self.parts["reward"].layers(flat[:, : self.network_size])  # views of ``flat``
-        fitting.undo_scaling(layers, (center, spread), (mean, scale))
+        fitting.undo_scaling(layers, (center, spread), (mean, scale))  # changes ``flat``
         return flat
 
     def with_weights(self, flat: Tensor) -> "Phi":

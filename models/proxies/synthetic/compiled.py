@@ -18,7 +18,7 @@ _ABSOLUTE, _EXPONENTIAL = FORMS.index("absolute"), FORMS.index("exponential")  #
 @exact_inlined
 def target_reward(world, m, state, action, continuous_action, scratch):
     """Return the reward of a bandit for an action in ``state`` (`Program._target_reward`). A target network computes
-    the best action in this state, and the reward falls with the distance from it.
+    the best action in this state, and the reward falls with the distance from it (`understudy.kinds.FORMS`).
 
     The distance is the mean of absolute or squared differences. Continuous actions are compared in shares of half their
     range, discrete ones as one-hot vectors, whose differences sum up to 2 if the actions differ. In ``world.flat``, the

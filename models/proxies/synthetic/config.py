@@ -340,9 +340,9 @@ SOLVED = {"cartpole": 475.0, "cartpole-200": 195.0, "acrobot": -100.0}  # Gymnas
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the names of the agents that a search trains by default, as the setting ``agent``: for continuous or
-    discrete actions, and for the preset in ``values``. In preset "published" several agents take turns, as in Liesen et
-    al. 2024."""
+    """Return the default of the setting ``agent``, the agents that a search trains, such as "PPO,DDQN". It depends on
+    whether actions are continuous, and on the preset in ``values``, the settings that the user has chosen. In preset
+    "published" several agents take turns, as in Liesen et al. 2024."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
@@ -350,7 +350,8 @@ def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
 
 def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
     """Return the default settings of the proxy, of the search and of the agents that train on the proxy, for the preset
-    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Raises
+    and the kind of proxy in ``values`` and for ``game``. ``values`` are the settings that the user has chosen. Defaults
+    of the agents on a bandit override the preset's defaults, and defaults of the game override both. Raises
     SettingError for a combination that does not exist."""
     game = game.partition(",")[0]  # without parameters
     proxy, preset = _proxy_and_preset(values, game)
@@ -384,16 +385,15 @@ def _prepared() -> frozenset[str]:
 
 
 def _proxy_and_preset(values: Mapping[str, Any], game: str) -> tuple[Any, Any]:
-    """Return the proxy and the preset in the user's ``values``, or else the defaults of ``game``. If the game's default
-    proxy does not fit the user's preset, or its default preset the user's proxy, use the default of all games."""
-    proxy, preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
-    chosen_preset = values.get("preset", preset)
-    if (chosen_preset, proxy) not in _PRESETS:
-        proxy = Config.proxy
-    proxy = values.get("proxy", proxy)
-    if (preset, proxy) not in _PRESETS:
-        preset = Config.preset
-    return proxy, values.get("preset", preset)
+    """Return the proxy and the preset in the user's ``values``. One that the user has not chosen is the default of
+    ``game`` or, if this does not fit the user's choice of the other one, the default of all games."""
+    default_proxy, default_preset = _BY_DEFAULT.get(game, (Config.proxy, Config.preset))
+    if (values.get("preset", default_preset), default_proxy) not in _PRESETS:
+        default_proxy = Config.proxy
+    proxy = values.get("proxy", default_proxy)
+    if (default_preset, proxy) not in _PRESETS:
+        default_preset = Config.preset
+    return proxy, values.get("preset", default_preset)
 
 
 def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
@@ -430,7 +430,8 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return the settings that have no effect in ``config``, each with the reason."""
+    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
+    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
     supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
     preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
@@ -479,14 +480,15 @@ def validate(config: Config) -> str | None:
 
 
 def advice(config: Config) -> str:
-    """Return the settings to try after a search with these settings that failed."""
+    """Return the flags that may help after a search with the settings ``config`` has failed, as text for a message.
+    More generations are suggested only for preset two_stage, and if there were fewer than by default."""
     if config.preset == "two_stage":
         return "another --seed or more --generations"
     flags = "--proxy bandit --preset two_stage"
     if config.start_from is not None:
         flags += " with the same --start_from"
-    usual_generations = Config.generations or 0
-    is_short = config.generations is not None and config.generations < usual_generations
+    default_generations = Config.generations or 0
+    is_short = config.generations is not None and config.generations < default_generations
     return f"more --generations or {flags}" if is_short else flags
 
 

@@ -81,9 +81,10 @@ class Networks:
                     parts.append(streams.normal(layer.outputs * layer.inputs) / layer.inputs**0.5)
                     parts.append(torch.zeros(len(streams), layer.outputs))
         flat = torch.cat(parts, 1)
+        # `split`, `layers` and `fixed` return views, so writing to their results changes ``flat``.
         if "done" in self.parts:
             *_, (_, last_bias) = self.parts["done"].layers(self.split(flat)["done"])
-            last_bias += self.config.done_bias  # a view of `flat`, like all parts below
+            last_bias += self.config.done_bias
         if self.has_target:
             self._sample_target(self.split(flat)["target"], streams)
         if self._fixed_shapes:
@@ -98,7 +99,7 @@ class Networks:
     def _sample_target(self, parameters: Tensor, streams: Streams) -> None:
         """Sample initial parameters of the target network, and write them to ``parameters [M, P]``: weights N(0,
         1/inputs), zero biases, and a last layer of zeros."""
-        *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)
+        *hidden_layers, (last_weight, last_bias) = self.parts["target"].layers(parameters)  # views of ``parameters``
         for weight, bias in hidden_layers:
             _, outputs, inputs = weight.shape
             weight.copy_(streams.normal(outputs, inputs) / inputs**0.5)
@@ -107,18 +108,21 @@ class Networks:
         last_bias.zero_()
 
     def fill_table(self, flat: Tensor, states: Tensor, scaled: bool = True) -> Tensor:
-        """Return a copy of the parameters ``flat [M, size]`` that has the first of ``states [M, N, S]`` as the rows of
-        the table of initial states. If ``scaled``, also set the scale of the target's inputs, so that they have mean 0
-        and variance 1 on all N states. Otherwise, with the setting ``target_scale`` "widest", only increase the spread
-        of inputs that vary more on these states."""
+        """Return a copy of the parameters ``flat [M, size]``, adapted to ``states [M, N, S]`` of the real environment.
+        If there is a table of initial states, its rows are the first of these states.
+
+        If there is a target network, the center and spread of its inputs may change too. With ``scaled`` they become
+        the mean and standard deviation of all N states. Without it, the center remains. The spread remains too, unless
+        the setting ``target_scale`` is "widest": then it increases to the standard deviation, if that is larger.
+        """
         flat = flat.clone()
-        fixed = self.fixed(flat)
+        fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
         if self.num_table_rows:
             fixed["states.table"].copy_(states[:, : self.num_table_rows])
         if self.has_target and scaled:
             spread = states.std(1)
             fixed["target.center"].copy_(states.mean(1))
-            fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))
+            fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))  # a divisor, so not 0
         elif self.has_target and self.config.target_scale == "widest":
             fixed["target.spread"].copy_(fixed["target.spread"].maximum(states.std(1)))
         return flat
@@ -128,43 +132,45 @@ class Networks:
         The table of initial states is scaled too, and the target network no longer scales its inputs, so that rewards
         are the same."""
         flat = flat.clone()
-        fixed = self.fixed(flat)
+        fixed = self.fixed(flat)  # views, so writing to them changes ``flat``
         fixed["states.table"].copy_(scale_states(fixed["states.table"], fixed))
         fixed["target.center"].zero_()
         fixed["target.spread"].fill_(1.0)
         return flat
 
     def fixed(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters that a search does not change, as views of all parameters ``flat [M, size]`` by
-        name: center and spread of the target's inputs, and the table of initial states."""
+        """Return a dictionary, name -> parameters that a search does not change, as views of all parameters ``flat [M,
+        size]``. They are the center and spread of the target's inputs and the table of initial states, if the bandit
+        has them."""
         shapes = self._fixed_shapes
         counts = [math.prod(shape) for shape in shapes.values()]
         views = flat[:, self.searched :].split(counts, 1) if counts else ()
         return {name: view.unflatten(1, shapes[name]) for name, view in zip(shapes, views, strict=True)}
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of each network by name, as views of all parameters ``flat [M, size]``."""
+        """Return a dictionary, network name -> parameters of this network, as views of all parameters ``flat [M,
+        size]``."""
         sizes = [part.size for part in self.parts.values()]
         return dict(zip(self.parts, flat[:, : self.searched].split(sizes, 1), strict=True))
 
     def named_tensors(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return views of the parameters ``flat [D]`` of one member by their names in a file: weights ``[out, in]`` and
-        biases ``[out]``."""
+        """Return a dictionary, name in a file -> weight ``[out, in]``, bias ``[out]`` or other parameters (`fixed`), as
+        views of the parameters ``flat [size]`` of one member."""
         tensors: dict[str, Tensor] = {}
-        for name, parameters in self.split(flat[None]).items():
+        for name, parameters in self.split(flat[None]).items():  # of a single member, [1, size]
             tensors |= named_layers(name, self.parts[name], parameters)
         return tensors | {name: view[0] for name, view in self.fixed(flat[None]).items()}
 
     def target(self, flat: Tensor) -> Policy:
-        """Return the policies that take the actions of the target networks, by the parameters ``flat [M, size]``.
-        Raises SettingError if there is no target network."""
+        """Return the policy of M members in which member m takes the actions of its target network. ``flat [M, size]``
+        are the parameters of all networks. Raises SettingError if the bandit has no target network."""
         if not self.has_target:
             line = f"scored_by is 'target', but reward_form is {self.config.reward_form!r}, which has none"
             raise SettingError(f"{line}; allowed: agents", "scored_by")
         return Target(self.with_weights(flat))
 
     def with_weights(self, flat: Tensor) -> "Program":
-        """Return a `Program`, the networks with the parameters ``flat [M, size]``, which computes steps."""
+        """Return the `Program` that computes steps with the parameters ``flat [M, size]``."""
         return Program(self, flat)
 
 
@@ -221,7 +227,8 @@ class Program:
             action = (action.unsqueeze(-1) == self._action_indices).float()
         inputs = torch.cat([action, state], 2).transpose(1, 2)  # [M, in, E]
         if self.folded:  # all networks as one
-            outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]  # [M, out, E]
+            # `MLP.forward` returns the outputs of all layers; the last ones are the network's, [M, out, E].
+            outputs = self._folded_mlp.forward(self._folded_layers, inputs)[-1]
         else:
             parts, layers = self.networks.parts, self.layers
             outputs = torch.cat([parts[name].forward(layers[name], inputs)[-1] for name in self.names], 1)
@@ -256,8 +263,9 @@ class Program:
 
     @torch.no_grad()
     def target_actions(self, state: Tensor) -> Tensor:
-        """Return the actions of the target, which have the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or
-        ``[M, E, A]``."""
+        """Return the actions with the highest reward in ``state [M, E, S]``: ``[M, E]`` int64 or ``[M, E, A]``. They
+        are the outputs of the target network, scaled to the bounds of actions, or the index of the largest output if
+        actions are discrete."""
         outputs = self.target_outputs(state)
         if self.bounds is None:
             return outputs.argmax(1)
@@ -266,15 +274,18 @@ class Program:
         return middle + half * scaled_action.transpose(1, 2)
 
     def table_rows(self, rows: Tensor) -> Tensor:
-        """Return the initial states ``[..., M, E, S]`` in these ``rows [..., M, E]`` of each member's table."""
+        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the table of each
+        member."""
         table = self.fixed["states.table"]  # [M, rows, S]
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
 
     @torch.no_grad()
     def first_states(self, noise: Tensor) -> Tensor:
-        """Return learned initial states ``[M, N, S]`` for normal ``noise [M, N, latent]``."""
-        outputs = self.networks.parts["initial"].forward(self.layers["initial"], noise.transpose(1, 2))[-1]
+        """Run the initial-state network on N samples of normal ``noise [M, N, latent]``. Return initial states ``[M, N,
+        S]``. There must be such a network (``latent`` is not 0)."""
+        network, layers = self.networks.parts["initial"], self.layers["initial"]
+        outputs = network.forward(layers, noise.transpose(1, 2))[-1]  # [M, S, N]
         return outputs.transpose(1, 2)
 
 
