@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
+from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_missing_features
 from control.loops.loop import Loop, as_observations, first_member_actions
@@ -224,6 +225,11 @@ class AgentModule(RunModule):
             return True
         has_enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
         return self.is_evaluated() and (has_enough_regular or self._ends_part or bool(self.stop_reason()))
+
+    def seconds_after(self) -> float:
+        """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
+        limit = self.loop.agents[0].spaces.max_episode_steps
+        return film_seconds(self.settings.run, self.means().get("rollout/length_mean", limit))
 
     def close(self) -> None:
         self.loop.close()

@@ -50,6 +50,7 @@ class Progress(Callback):
         self._epoch_lines = Lines()  # without a bar: lines about a long epoch
         self._run_lines = Lines()  # without a bar: times of rows of epochs that the module does not report
         self._table = RowTable()
+        self._no_updates = False  # whether this process has finished epochs, all without an update
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
@@ -64,7 +65,9 @@ class Progress(Callback):
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Restart the clock in the first epoch, and let the module report its progress within the epoch."""
         number = trainer.current_epoch + 1
-        if number == module.epochs_before + 1:  # the first of this process: do not count the time before it
+        is_first = number == module.epochs_before + 1  # of this process
+        self._no_updates = not is_first and module.gradient_steps == 0
+        if is_first:  # do not count the time before the first epoch
             self._restart_estimate(module.finished_fraction(), time.perf_counter())
         self._epoch_lines.begin()
         module.watch = lambda fraction: self._show(module, fraction, number)
@@ -95,6 +98,8 @@ class Progress(Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
+        if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
+            self._restart_estimate(self._fractions[-1], self._times[-1])
         self._fractions.append(module.finished_fraction())
         self._times.append(time.perf_counter())
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):

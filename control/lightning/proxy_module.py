@@ -22,6 +22,7 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
+from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -70,9 +71,10 @@ class ProxyModule(RunModule):
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
         real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
+        film = " and film" if settings.run.record else ""
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests"
+            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests{film}"
         )
 
     @torch.no_grad()
@@ -309,16 +311,18 @@ class ProxyModule(RunModule):
 
     def seconds_after(self) -> float:
         """Estimate the seconds of the work after the search: evaluate the best means in the archive again, choose one
-        as the winner, evaluate it and draw it."""
-        config = self.config
+        as the winner, and evaluate, draw and film it."""
+        run, config = self.settings.run, self.config
         if self.outcome is None:
-            return 0.0
+            return film_seconds(run, None)
         num_tested = (self.epochs or self.epoch) // config.eval_every + 1  # number of means that were tested
         num_means = min(self.archive.size, num_tested)
         if not self.has_solved():
             num_means += 1  # the last mean is a candidate too
-        seconds = self.seconds_of(num_means * config.retest_agents, config.retest_drawn)
-        return seconds + self.seconds_of(config.report_agents) + _DRAWING_SECONDS
+        seconds = _DRAWING_SECONDS
+        seconds += self.seconds_of(num_means * config.retest_agents, config.retest_drawn)
+        seconds += self.seconds_of(config.report_agents + run.record)  # a film shows a further agent
+        return seconds + film_seconds(run, float(self.outcome.lengths.double().mean()))
 
     def close(self) -> None:
         self.workers.close()

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,6 +28,7 @@ from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
 from control.cli.options import flags_for_values
 from control.cli.parse import parse
+from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word, command_line
 from control.films.encoding import poster
@@ -71,6 +73,7 @@ _HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
 }  # fmt: skip
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
+_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
 
 
@@ -299,6 +302,15 @@ class ReportGroup(Group):
             if folder_by_path[run.source.parent].is_unfinished(epochs, steps):
                 texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
         return texts
+
+    @property
+    def duration(self) -> str:
+        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
+        if len(self.runs) > 1:
+            return ""
+        columns = self.runs[0].columns
+        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
+        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
 
     @property
     def kind_of_return(self) -> str:
