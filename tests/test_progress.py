@@ -97,13 +97,13 @@ def returns_again(
         return Outcome(returns, ones[:, None], torch.zeros(len(seeds), 0), ones, ones, 0, 0.0, 0.0)
 
     search: Any = SimpleNamespace(
-        config=SearchConfig(**changes), outcome=None, workers=SimpleNamespace(run=run),
+        config=SearchConfig(retest_agents=table.shape[1], **changes), outcome=None, workers=SimpleNamespace(run=run),
         seeds_of=lambda _, n: list(range(n)), seconds_of=lambda *agents: 0.0, count_real_steps=lambda steps: None,
         settings=SimpleNamespace(
             proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
         ),
     )  # fmt: skip
-    return _mean_returns(search, torch.arange(len(table))[:, None].float(), table.shape[1], watch)
+    return _mean_returns(search, torch.arange(len(table))[:, None].float(), watch)
 
 
 def test_re_evaluation_has_one_progress() -> None:
