@@ -65,8 +65,9 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. The run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated,
-        unless there were as many regular evaluations (every `check_val_every_n_epoch` epochs) as parts have ended."""
+        """Train an epoch. Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these regular
+        evaluations are fewer than ``evaluations``. Therefore the run is divided into ``evaluations`` equal parts, and
+        an epoch that ends a part is evaluated here if fewer regular evaluations were made than parts have ended."""
         parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
         parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early
@@ -169,8 +170,8 @@ class AgentModule(RunModule):
         return _finite_mean((self.row[tags.GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
-        """Return the target that the mean over members has reached, of the run's settings or of the agent's, as text.
-        It is empty if the run continues."""
+        """Return a text about the target that the mean over members has reached: the run's ``target_return`` or, if
+        that is not reached, the agent's target. It is empty if the run continues."""
         means, loop = self.means(), self.loop
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
@@ -185,6 +186,7 @@ class AgentModule(RunModule):
         samples = {}
         for name, tensor in self.loop.agents[0].named_parameters():
             if "target" not in name:
+                # All weights of a network are one parameter, named NETWORK.flat or, in DDQN, flat_parameters.
                 network = name.replace("flat_parameters", "network").removesuffix(".flat")
                 samples[f"weights/{network}"] = tensor[0]
         for mode, actions in self.loop.actions.items():
@@ -217,9 +219,9 @@ class AgentModule(RunModule):
         return columns
 
     def is_reported(self) -> bool:
-        """Return whether this epoch is the first of the process, was evaluated, or ``print_statements`` is set. In a
-        run too short for ``evaluations`` regular evaluations, an evaluated epoch counts only if it ends one of as many
-        equal parts of the run, or the run."""
+        """Return whether this epoch's row is printed. These are the first epoch of the process, epochs with an
+        evaluation and, with ``print_statements``, all epochs. If the run is too short for ``evaluations`` regular
+        evaluations, an epoch with an evaluation must also end one of the run's parts (`training_step`) or the run."""
         if self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0:
             return True
         has_enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()

@@ -260,7 +260,8 @@ class StopOnSignal(Callback):
     unit = "epoch"
 
     def __init__(self) -> None:
-        send_second_signal = functools.partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
+        main_thread = threading.main_thread().ident or 0  # never 0: only threads that have not started have no ident
+        send_second_signal = functools.partial(signal.pthread_kill, main_thread, signal.SIGINT)
         self._timer = threading.Timer(_EPOCH_SECONDS, send_second_signal)  # the first Ctrl-C starts it
         self._timer.daemon = True
 
@@ -349,6 +350,6 @@ class StopWhenFlat(EarlyStopping):
                 self.patience = math.ceil(self.patience / 4)
         if self.watch is not None:
             best, fraction = float(self.best_score), module.finished_fraction()
-            if best >= self.max_return:
+            if best >= self.max_return:  # no later return is better, so the training ends when the patience is used up
                 fraction = max(fraction, module.epoch / (module.epoch + self.patience - self.wait_count))
             self.watch(fraction, f"best return {best:.1f}" if math.isfinite(best) else "")

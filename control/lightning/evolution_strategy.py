@@ -57,7 +57,7 @@ class EvolutionStrategy(pl.Callback):
     def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
         """Return the callback for a run's settings, including its second phase and its growing test limit."""
         callback = cls(seed, keep_best=config.keep_best)
-        callback.config = config  # all settings, which the constructor does not take
+        callback.config = config  # has more settings than the constructor accepts
         return callback
 
     @property

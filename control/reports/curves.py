@@ -368,6 +368,7 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
     note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
     reference_levels = []
     if any(is_episode_return(tag) for tag in returns):
+        # The names are environment, experiment and implementation. A copied folder has only the first.
         reference_levels = levels(names[0], names[2:])
         if reference_levels:
             note += f"; {sources(reference_levels)}"

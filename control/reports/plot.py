@@ -240,9 +240,11 @@ def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
 
 
 def _check_numbers_path(path: Path, figure: Path) -> None:
-    """Raise SettingError if the numbers of ``figure`` would replace a file ``path`` that `plot` did not write."""
+    """Check the JSON file ``path``, to which the numbers of the file ``figure`` will be written. Raise SettingError if
+    it exists and was not written by `plot`."""
     if not path.is_file():
         return
+    # These errors are from files that are no JSON or no mapping, so `plot` did not write them.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys():
             return
@@ -374,7 +376,7 @@ def _draw_page(pages: figures.FigurePages, figure: Figure, rows: Sequence[Sequen
                 axis = next(remaining_axes)
                 _draw_panel(axis, panel, figure.colours, pages.style.log)
                 panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if panel.game else panel.title
-                figures.set_title(axis, panel_title, 6.2 / len(row))
+                figures.set_title(axis, panel_title, 6.2 / len(row))  # inches; the rest of the page is for labels
                 axis.yaxis.label.set_visible(panel.ylabel != left_label)  # once for neighbours with the same label
                 left_label = panel.ylabel
         for game, levels in figure.levels.items():

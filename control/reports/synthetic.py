@@ -30,12 +30,14 @@ _MAX_PANELS = 9  # of `draw_rewards`
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022.
+    """Train ten agents on the synthetic environment ``proxy``, and return three sets of samples by name, as in figure 4
+    of Ferreira et al. 2022. A set is an array ``[N, S + 1]``: each row has the S numbers of a state, and a reward.
 
-    "synthetic" has next states (for a bandit, states) and rewards from the training of ten agents. If trainings may end
-    early, they are from the agents that trained longest. If agents have no replay buffer, they are from greedy episodes
-    after training. "real" has next states and rewards from ten greedy episodes of each agent on the real environment.
-    "synthetic on real" has the outputs of the synthetic environment for the states and actions of these episodes.
+    "synthetic" has next states (for a bandit, states) and rewards from the training of the agents. If trainings may end
+    early, only the agents that trained longest are included. If agents have no replay buffer, the samples are from
+    greedy episodes on the synthetic environment after training. "real" has next states and rewards from ten greedy
+    episodes of each agent on the real environment. "synthetic on real" has the next states and rewards that the
+    synthetic environment predicts for the states and actions of these episodes.
     """
     loop = _inner_loop(proxy, settings)
     parameters = proxy.parameters.expand(_AGENTS, -1)
@@ -47,6 +49,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
         synthetic_samples = _replayed_samples(agent, proxy, networks)
     else:
         config: Any = loop.config
+        # The trained policy acts in real units and scales observations itself, so the environment must not.
         unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
         training = _play(policy, unscaled.stage(parameters, agent))
         states = _next_states(training) if proxy.config.proxy == "mdp" else training.obs
@@ -54,7 +57,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(policy, real)
     real.close()
-    valid = trajectory.valid  # steps before the end of an episode
+    valid = trajectory.valid  # False after the end of an episode
     synthetic = networks.with_weights(parameters)
     steps = [synthetic.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
     predicted_states = torch.stack([step.next_state for step in steps])
