@@ -24,7 +24,7 @@ def encoder() -> Any:
     try:
         import imageio_ffmpeg
 
-        imageio_ffmpeg.get_ffmpeg_exe()
+        imageio_ffmpeg.get_ffmpeg_exe()  # raises RuntimeError without ffmpeg
     except ModuleNotFoundError as error:
         raise UserError("a video needs ffmpeg: pip install imageio-ffmpeg") from error
     except RuntimeError as error:

@@ -31,11 +31,12 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
-        settings = settings.replace(compiled=loop.compiled)  # a resumed run also uses machine code, or also torch
+        # Whether the loop chose machine code or torch is stored, so that a resumed run uses the same.
+        settings = settings.replace(compiled=loop.compiled)
         super().__init__(with_missing_features(settings, loop.agents[0].spaces), loop.seeds)
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
-        # A short run has five evaluations at least, unless the user chose their interval.
+        # A short run has five evaluations at least, unless the user chose another interval than the default.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
         self._ends_part = False  # whether the epoch ends one of the ``evaluations`` equal parts of the run
@@ -197,9 +198,10 @@ class AgentModule(RunModule):
         return samples
 
     def columns(self) -> dict[str, str]:
-        """Return the steps, mean returns of training (of the latest epochs with episodes, or the running mean) and of
-        evaluations, the loss of the latest update, and the number of diverged seeds. Columns of measurements that will
-        be made later are empty."""
+        """Return the texts of the printed columns: steps, the mean return in training, mean returns of evaluations, the
+        loss of the latest update, and the number of diverged seeds. The return in training is the running mean or, if
+        the agent has none, the mean over the latest `_PRINTED_EPOCHS` epochs with episodes. A column is empty before
+        its first measurement, and a column of evaluations also in epochs without an evaluation."""
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)

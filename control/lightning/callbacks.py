@@ -59,7 +59,7 @@ class Progress(Callback):
             self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
         self._run_lines.begin()
-        module.watch = lambda fraction: self._show(module, fraction, number=0)
+        module.watch = lambda fraction: self._show(module, fraction, number=0)  # 0: before the first epoch
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Restart the clock in the first epoch, and let the module report its progress within the epoch."""

@@ -159,7 +159,8 @@ def draw_levels(
     axis_name: str = "y",
     game: str = "",
 ) -> None:
-    """Draw a line for each level, and extend the axis to it.
+    """Draw a line for each level, horizontal for the y axis and vertical for the x axis (``axis_name``), and extend the
+    axis to it.
 
     A level of an implementation has its colour in ``colours``; other levels are grey. The ``legend`` has the name and
     the value of each level ("values"), the name alone ("names"), or no text ("none"). With "names", the values of grey
@@ -309,6 +310,7 @@ def scale(axis: Any, log: bool = False) -> None:
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    # `concatenate` needs an array even if there are no lines.
     values = np.concatenate([np.empty(0), *(line.get_ydata() for line in axis.lines)])
     if log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
         axis.set_yscale("log")
@@ -390,7 +392,7 @@ def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references
     """Draw the panel of the tags ``returns`` of a run, with grey reference levels."""
     # The first two tags, running mean and training return, have the same colour: a figure has only one of them.
     colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
-    all_values = [np.empty(0)]
+    all_values = [np.empty(0)]  # `concatenate` needs an array even if there are no returns
     for tag in returns:
         _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
         all_values += [run.points(tag)[1] for run in runs]

@@ -194,7 +194,8 @@ def figure_of(groups: Sequence[Group]) -> Figure:
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
         arm = Arm(label, group.names, len(group.runs))
-        curve_numbers = {}  # curves of returns for the JSON
+        curve_numbers = {}  # curves of returns for the JSON, with five digits
+        # Returns to show are first, in the order of `return_tags`. Other tags with curves follow, each once.
         for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
             steps, values = curves.on_grid(group.runs, tag)
             arm.curves[tag] = (steps, values)

@@ -133,6 +133,7 @@ def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
     complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
     header, *lines = complete_lines.splitlines()
     start = json.loads(header.removeprefix("#"))["t_start"]
+    # t: seconds since the start; l: length, an integer; r: return.
     return [(start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)]
 
 
@@ -194,7 +195,7 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3.
     Raises SettingError for a folder without such files."""
-    files: dict[Path, None] = {}
+    files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
         if setting == "plot":
@@ -221,8 +222,9 @@ def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     if len(parts) >= 6:
         game, experiment, implementation, seed, version, _ = parts[-6:]  # cartpole/debug/PPO/seed_0/version_0/...
         if seed.startswith("seed_") and version.startswith("version_"):
-            number = version.removeprefix("version_")
-            return (game, experiment, implementation), int(number) if number.isdigit() else 0
+            number_text = version.removeprefix("version_")
+            number = int(number_text) if number_text.isdigit() else 0
+            return (game, experiment, implementation), number
     return (path.parent.name,), 0
 
 

@@ -22,6 +22,7 @@ def iqm(values: ArrayLike, axis: int = 0) -> Array:
     runs = np.asarray(values, dtype=np.float64)
     count = runs.shape[axis]
     first, last = count // 4, count - count // 4 - 1  # of the sorted runs
+    # Places ``first`` to ``last`` of the partition have the same runs as in sorted order.
     middle = np.moveaxis(np.partition(runs, (first, last), axis), axis, 0)[first : last + 1]
     return np.asarray(middle.mean(0))
 

@@ -177,6 +177,7 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
         values = {kind: array[:, column] for kind, array in samples.items()}
         if bandit and column < size:
             del values["synthetic on real"]
+        # The bins leave out the most extreme 0.2 % at both ends. The margin is positive even if all values are equal.
         low = min(np.quantile(array, 0.002) for array in values.values())
         high = max(np.quantile(array, 0.998) for array in values.values())
         margin = 0.05 * max(high - low, 1e-3)
