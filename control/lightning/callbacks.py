@@ -222,13 +222,13 @@ class Checkpoints(CheckpointCallback):
             self._save(trainer, module, "last.ckpt", resumable=True)
 
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
-        """Save checkpoint ``name``. ``resumable``: with all state that a resumed run needs."""
-        module.resumable = resumable  # read by `on_save_checkpoint`
+        """Save the checkpoint ``name`` in the folder. If ``resumable``, it has all state that a resumed run needs."""
+        module.resumable = resumable  # read by the module's `on_save_checkpoint`
         metrics_file = self.folder.parent / "metrics.csv"
         if resumable and metrics_file.exists():
             sync_to_disk(metrics_file)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
-        module.resumable = True
+        module.resumable = True  # the default, for checkpoints that other callbacks save
 
 
 def _is_better(score: float | None, best: float) -> TypeGuard[float]:

@@ -403,7 +403,7 @@ def _check_agent_counts(settings: Settings) -> None:
     proxy (``agents_per_proxy`` or ``second_agents``) is no multiple of the number of implementations."""
     search, agent = settings.proxy, settings.run.agent
     num_kinds = len(parse_agents(agent))
-    if search.common_random_numbers and search.agents_take_turns == "seeds":
+    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
         for name in ("agents_per_proxy", "second_agents"):
             count = getattr(search, name)
             if count is not None and count % num_kinds:

@@ -295,7 +295,7 @@ def set_title(axis: Any, words: str, width: float) -> None:
 def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     """Label the rows 0, 1, ... of a panel, from the top to the bottom."""
     axis.set_yticks(range(len(labels)), labels)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.set_ylim(len(labels) - 0.4, -0.6)  # reversed: row 0 is at the top
     axis.tick_params(axis="y", length=0)
     axis.grid(False, axis="y")
 

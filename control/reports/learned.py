@@ -21,7 +21,8 @@ FIGURE = "exam.png"
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
-    """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
+    """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` is the command line
+    that repeats the run, which the page shows."""
     figures = {}  # for wide and for narrow windows, as URLs
     if "exam" in results:
         _draw(folder / FIGURE, results, with_svg())

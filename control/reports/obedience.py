@@ -253,4 +253,4 @@ def report(
         returns = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, fixed_command)
         numbers["modes"][mode] = measure(commands, returns, low, high)
     path = checkpoint.path.with_name(f"{checkpoint.path.stem}_obedience.png")
-    show(table(numbers), numbers, lambda target: draw(numbers, target), path, "eval_agent")
+    show(table(numbers), numbers, lambda target: draw(numbers, target), path, setting="eval_agent")

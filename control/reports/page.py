@@ -111,6 +111,7 @@ class RunFolder:
         file = self.file("config.yaml")
         if not file:
             return None
+        # `parse` prints and exits, or raises, for settings of another version. The page then shows the file as it is.
         with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
             return parse(["--config", str(file)])
         return None

@@ -130,7 +130,7 @@ def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     labels = ranked(task)
     for row, label in enumerate(labels):
         values, colour = np.asarray(task[label], float), colours[label]
-        dots_y, mean_y = row + 0.2, row - 0.16  # the mean is above the dots
+        dots_y, mean_y = row + 0.2, row - 0.16  # the y axis points down, so the mean is above the dots
         axis.plot(values, [dots_y] * len(values), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
         axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
         if bounds := interval(values):

@@ -64,6 +64,7 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     probability = float(np.mean(fractions))
     if min(map(len, x_scores + y_scores)) < MIN_RUNS:
         return probability, None
+    # Another seed for y, so that the samples of x and y are independent.
     x_samples = [scores[indices] for scores, indices in zip(x_scores, _resample_indices(x), strict=True)]
     y_samples = [scores[indices] for scores, indices in zip(y_scores, _resample_indices(y, seed=1), strict=True)]
     resampled = [_fraction_larger(a, b) for a, b in zip(x_samples, y_samples, strict=True)]

@@ -71,9 +71,11 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
 
 def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
     """Return a loop that trains agents of the first implementation on ``proxy``, all in one program."""
-    # Trainings that may end early run in torch: there, agents that have finished leave the others.
+    # In torch, agents whose training ends early leave the loop, so that the agents that trained longest remain. Machine
+    # code cannot do that, so it is used only if no training ends early.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
+    # Agents train for ``steps_in_use``, as agents that use the finished environment do.
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     agent_config = settings.replace(vary_hp=False).agent  # so all networks have one shape
     loop = InnerLoop(config, settings.run.agent, agent_config, proxy.game)
