@@ -187,7 +187,7 @@ class AgentModule(RunModule):
         samples = {}
         for name, tensor in self.loop.agents[0].named_parameters():
             if "target" not in name:
-                # All weights of a network are one parameter, named NETWORK.flat or, in DDQN, flat_parameters.
+                # All weights of a network are one parameter, named NETWORK.flat or flat_parameters.
                 network = name.replace("flat_parameters", "network").removesuffix(".flat")
                 samples[f"weights/{network}"] = tensor[0]
         for mode, actions in self.loop.actions.items():

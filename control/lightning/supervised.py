@@ -148,9 +148,9 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     """Return ``loop.config.transitions`` transitions of the real environment. Two agents of the first implementation in
-    ``loop.kinds`` make half of them each, from ``seed``. They are recorded while the agents learn or, if
-    the setting ``transitions_from`` is "random", while they act at random. Raises SettingError for an implementation
-    without a replay buffer."""
+    ``loop.kinds`` make half of them each, with seeds derived from ``seed``. The agents learn meanwhile or, if the
+    setting ``transitions_from`` is "random", act at random. Raises SettingError for an implementation without a replay
+    buffer."""
     loop = loop.copy_for_kind(loop.kinds[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"

@@ -71,8 +71,8 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
 
 def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
     """Return a loop that trains agents of the first implementation on ``proxy``, all in one program."""
-    # In torch, agents whose training ends early leave the loop, so that the agents that trained longest remain. Machine
-    # code cannot do that, so it is used only if no training ends early.
+    # In torch, agents whose training ends early leave the loop, so that the agents that trained longest remain.
+    # Therefore machine code is used only if no training can end early.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
     # Agents train for ``steps_in_use``, as agents that use the finished environment do.
