@@ -85,12 +85,14 @@ def poster(video: Path) -> bytes:
 def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if that fails."""
     path = video.with_suffix(".gif")
-    # ffmpeg copies the frames to a and b. It computes the palette p from a, and draws b with it.
+    # "-1" keeps the ratio of width and height. ffmpeg copies the frames to a and b, computes the palette p from a, and
+    # draws b with it.
     filters = (
         f"fps={_GIF_FRAME_RATE},scale='min({_GIF_MAX_WIDTH},iw)':-1:flags=area,split[a][b];"
         f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
     )
     with _writing("GIF", path), replacing(path) as temporary:
+        # "-loop 0" repeats the film for ever. "-fs" is the size at which the file is cut off.
         options = ["-v", "error", "-y", "-i", video, "-vf", filters, "-loop", "0", "-fs", GIF_BYTES, "-f", "gif"]
         command = [encoder().get_ffmpeg_exe(), *map(str, options), str(temporary)]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -185,6 +185,7 @@ class _FilmedEpisodes:
         # Any: only a rendered environment has `frame` and `frames_per_second`.
         self.environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)
         stack.callback(self.environment.close)
+        # The length of an episode that `finished_fraction` assumes.
         self._max_steps = time_limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
         self._is_filmed = torch.arange(members)[:, None] == 0  # [M, 1], True for the first row
 

@@ -111,6 +111,7 @@ class AgentModule(RunModule):
         obs_shape = self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, next(self.parameters()).device)
         obs_batch = obs.reshape(-1, *obs_shape)
+        # The policy acts in B environments, one for each observation.
         policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(obs_batch))
         actions = first_member_actions(policy, obs_batch)
         is_batch = obs.dim() > len(obs_shape)
