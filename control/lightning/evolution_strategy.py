@@ -114,7 +114,7 @@ class EvolutionStrategy(pl.Callback):
             self.start(module.search_vector(), 1)
         else:
             self.check_fits(module)
-        module.set_mean(module.proxies(self.mean))
+        module.set_mean(module.proxies(self.mean))  # all D parameters, from the K that are searched
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Set the module's population. Before the first generation of the second phase, the strategy starts again at

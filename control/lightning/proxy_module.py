@@ -129,14 +129,15 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the generation's mean return and fitness reach solved_reward, with the final time limit. Both,
-        because fitness may contain more than the return. True if all agents diverged."""
+        """Return whether the mean return of all agents of the generation, and the mean fitness of its population, reach
+        solved_reward. Both must, because fitness may contain more than the return. False if tests have a shorter time
+        limit than the final one; otherwise, True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
         assert self.outcome is not None
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
-        return math.isnan(lowest) or lowest >= solved
+        return math.isnan(lowest) or lowest >= solved  # NaN: all agents diverged
 
     def train_epoch(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its times."""

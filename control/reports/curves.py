@@ -353,6 +353,8 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
 
 # -- the figure of one run ---------------------------------------------------------------------------------------------
 
+_TITLE_WIDTH = WIDTH / 3.2  # inches, for the titles of three panels side by side
+
 
 def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
     """Draw the returns, losses and commands of a run folder over its steps, and return the file: `curve.png` in the
@@ -381,7 +383,7 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
         for axis, tag in zip(axes[1:], losses, strict=False):
             heading, label = quantity(tag, package_of(names))
             _draw_runs(axis, runs, tag, INK)
-            set_title(axis, heading, WIDTH / 3.2)
+            set_title(axis, heading, _TITLE_WIDTH)
             finish_panel(axis, tag, label, log=True)
         if has_commands:
             _draw_commands(axes[-1], runs)
@@ -423,7 +425,7 @@ def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    set_title(axis, "Obtained against commanded return", WIDTH / 3.2)
+    set_title(axis, "Obtained against commanded return", _TITLE_WIDTH)
     axis.set(xlabel="commanded return", ylabel="obtained return")
     bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
     bar.ax.yaxis.get_major_locator().set_params(integer=True)

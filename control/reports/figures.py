@@ -178,6 +178,7 @@ class FigurePages:
     def __init__(self, target: Path, style: FigureStyle = DEFAULT_STYLE, numbers: Path | None = None):
         self.target, self.style = target, style
         self.formats = style.formats or (target.suffix[1:].lower(),)
+        # Without a date, equal figures are equal files.
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {}}
         if numbers:
             self.metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}

@@ -251,8 +251,8 @@ class ReportGroup(Group):
 
     @cached_property
     def solved(self) -> float | None:
-        """Return that solves the environment: a search's ``solved_reward``, otherwise the environment's threshold. None
-        if it is unknown or the result is no return."""
+        """Lowest return with which the environment counts as solved: a search's ``solved_reward``, otherwise the
+        environment's threshold. None if it is unknown or the result is no return."""
         if self.tag in ("", tags.REWARD_RATE, tags.FITNESS):
             return None
         settings = self.folders[0].settings

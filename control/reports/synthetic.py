@@ -244,8 +244,8 @@ def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin.
     """
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
-    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)
-    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N]
+    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)  # + 1: if all values are equal
+    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # numbers of the bins, [N]
     is_inside = (values >= edges[0]) & (values <= edges[-1])
     sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, bins[is_inside], reward[:, is_inside])
     return edges, sums / torch.bincount(bins[is_inside], minlength=_REWARD_BINS)
