@@ -86,7 +86,8 @@ class ProxyModule(RunModule):
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
-        """Write the mean as a safetensors file that `understudy.load` opens. ``description`` is plain data."""
+        """Write the mean as a safetensors file that `understudy.load` opens. Other arguments are plain data for the
+        description in the file, such as the scores of the mean."""
         run = self.settings.run
         files.save(
             path,

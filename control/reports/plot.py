@@ -400,8 +400,8 @@ def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) 
 
 
 def _share_axes(panel_by_axis: Mapping[Any, Panel], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
-    """Give the panels of returns among the panels of one environment the same limits, and draw its reference
-    ``levels``. The steps of searches and of agents have separate limits."""
+    """Give all panels of returns in one environment the same limits, and draw its reference ``levels`` into them. On
+    the x axis, panels of searches and panels of agents have separate limits, because they count different steps."""
     return_axes = [axis for axis, panel in panel_by_axis.items() if curves.is_episode_return(panel.tag)]
     search_axes = [axis for axis in return_axes if of_search([panel_by_axis[axis].tag])]
     curves.share_limits(return_axes)

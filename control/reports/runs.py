@@ -138,15 +138,15 @@ def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
 
 
 def _sb3_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a run of stable-baselines3: the environment if ``path`` is a monitor file, the parent folder
-    and the folder."""
+    """Return the names of a run of stable-baselines3 in the folder of ``path``: the name of the folder above it, and
+    the name of the folder without a number at its end. If ``path`` is a monitor file, the environment precedes them."""
     folder = path.parent.resolve()
     names = (folder.parent.name, _NUMBER.sub("", folder.name))
     game = ""
     with contextlib.suppress(*_DAMAGED, UserError, ImportError):
         with path.open(encoding="utf-8") as file:
             game = str(json.loads(file.readline().removeprefix("#"))["env_id"])
-        game = resolve(game).name  # an unknown one keeps Gymnasium's id
+        game = resolve(game).name  # raises for an unknown environment, which keeps Gymnasium's id
     return (game, *names) if game else names
 
 
