@@ -86,8 +86,8 @@ class ProxyModule(RunModule):
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
-        """Write the mean as a safetensors file that `understudy.load` opens. Other arguments are plain data for the
-        description in the file, such as the scores of the mean."""
+        """Write the mean as a safetensors file that `understudy.load` opens. Other arguments become entries
+        of the description in the file, so they must be plain data."""
         run = self.settings.run
         files.save(
             path,
