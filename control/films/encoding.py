@@ -24,7 +24,7 @@ def encoder() -> Any:
     try:
         import imageio_ffmpeg
 
-        imageio_ffmpeg.get_ffmpeg_exe()
+        imageio_ffmpeg.get_ffmpeg_exe()  # raises RuntimeError without ffmpeg
     except ModuleNotFoundError as error:
         raise UserError("a video needs ffmpeg: pip install imageio-ffmpeg") from error
     except RuntimeError as error:
@@ -36,7 +36,8 @@ def encoder() -> Any:
 def mp4(path: Path, frames_per_second: float) -> Iterator[Callable[[Frame], None]]:
     """Context manager for writing a video. It yields a function that adds a frame. The file ``path`` is complete when
     the block ends. Frames must have one size, with even height and width. Raises UserError if it cannot be written."""
-    # A slower preset would not make the file of drawn pictures smaller.
+    # For drawn pictures, slower presets than "veryfast" make no smaller files. With "+faststart", the index is at the
+    # beginning of the file, so that a browser can play the film before it has loaded all of it.
     options = ["-preset", "veryfast", "-f", "mp4", "-movflags", "+faststart"]
     settings: Any = {"fps": frames_per_second, "macro_block_size": 2, "ffmpeg_log_level": "error"}
     writer: Any = None  # of imageio_ffmpeg, a generator that receives frames
@@ -71,10 +72,11 @@ def _writing(file_kind: str, path: Path) -> Iterator[None]:
 
 
 def poster(video: Path) -> bytes:
-    """Return a JPEG of a typical frame among the first hundred. It is empty if the video cannot be read."""
-    options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()
+    """Return the content of a JPEG: a typical frame among the first hundred. It is empty if the video cannot be
+    read."""
+    options = "-v error -vf thumbnail -frames:v 1 -c:v mjpeg -f image2pipe -".split()  # "-": to the standard output
     with contextlib.suppress(UserError, OSError, subprocess.TimeoutExpired):
-        # Other formats than mp4 may name further files, which ffmpeg would read.
+        # Only mp4 is accepted: files of other formats may name further files, which ffmpeg would read.
         command = [encoder().get_ffmpeg_exe(), "-f", "mp4", "-i", str(video), *options]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20).stdout
     return b""
@@ -83,12 +85,14 @@ def poster(video: Path) -> bytes:
 def gif(video: Path) -> Path:
     """Write a GIF beside ``video``, cut off at `GIF_BYTES`, and return its path. Raises UserError if that fails."""
     path = video.with_suffix(".gif")
-    # ffmpeg copies the frames to a and b. It computes the palette p from a, and draws b with it.
+    # "-1" keeps the ratio of width and height. ffmpeg copies the frames to a and b, computes the palette p from a, and
+    # draws b with it.
     filters = (
         f"fps={_GIF_FRAME_RATE},scale='min({_GIF_MAX_WIDTH},iw)':-1:flags=area,split[a][b];"
         f"[a]palettegen=max_colors={_GIF_COLOURS}[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
     )
     with _writing("GIF", path), replacing(path) as temporary:
+        # "-loop 0" repeats the film for ever. "-fs" is the size at which the file is cut off.
         options = ["-v", "error", "-y", "-i", video, "-vf", filters, "-loop", "0", "-fs", GIF_BYTES, "-f", "gif"]
         command = [encoder().get_ffmpeg_exe(), *map(str, options), str(temporary)]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -35,10 +35,11 @@ def letter_height(width: int) -> int:
 
 def captioned(frame: Frame, lines: Sequence[Sequence[str]], height: int) -> Frame:
     """Return the picture with ``lines`` of text below. A line is a sequence of texts in cells of equal width, so that
-    texts keep their places. Letters are ``height`` pixels high, or less for long texts. The first line is brighter."""
+    each text has the same place in all frames of a film. Letters are ``height`` pixels high, or less for long texts.
+    The first line is brighter."""
     from PIL import Image, ImageDraw
 
-    line_height, margin = round(1.6 * height), height // 2
+    line_height, margin = round(1.6 * height), height // 2  # 0.6: space between lines
     width = frame.shape[1]
     caption = Image.new("RGB", (width, line_height * len(lines) + margin), _BACKGROUND)
     draw = ImageDraw.Draw(caption)
@@ -81,5 +82,5 @@ def _fit_text(text: str, height: int, max_width: float) -> tuple[str, Any]:
     fitting_height = int(height * fraction)
     font = _font(min(height, max(fitting_height, _SMALLEST_LETTERS)))
     while len(text) > 1 and font.getlength(text) > max_width:
-        text = f"{text[:-2]}…"
+        text = f"{text[:-2]}…"  # from the second time on, the last letter is the ellipsis
     return text, font

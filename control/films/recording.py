@@ -57,7 +57,7 @@ def check_film(game: str, time_limit: int | None, setting: str, value: str = "")
     except UserError as error:
         # If the game cannot be built without rendering either, this raises an error that does not name the setting.
         make_environment(game, members=1, envs=1, time_limit=time_limit).close()
-        reason = str(error).removeprefix("record: ")
+        reason = str(error).removeprefix("record: ")  # of errors about rendering, which name that setting
         line = f"{setting} is {value}, but {reason}; leave it out" if value else f"{setting}: {reason}"
         raise SettingError(line, setting) from error
 
@@ -66,9 +66,10 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
     """Film an evaluation and return a line for the user, such as ``video: .../eval_best_0.mp4 (greedy: one episode,
     return 500)``.
 
-    The film shows the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run of ``checkpoint``. ``name``
-    selects the episodes. With ``run.record``, there are ``record_episodes`` episodes and a GIF, and UserError or
-    OSError is raised if they cannot be written. Otherwise there is one episode, and the line says if it failed.
+    The film shows the first member of ``loop`` in a new file ``eval_STEM_N.mp4`` of the run that ``checkpoint`` belongs
+    to (`new_film`). The run's seeds and the text ``name`` determine the episodes; actions are sampled if ``sample``,
+    otherwise greedy. With ``run.record``, there are ``record_episodes`` episodes and a GIF, and UserError or OSError is
+    raised if they cannot be written. Otherwise there is one episode, and the line says if it could not be filmed.
     """
     path = new_film(checkpoint, f"eval_{stem}")
     try:
@@ -87,14 +88,14 @@ def film_evaluation(loop: Loop, run: RunConfig, checkpoint: Path, stem: str, nam
 
 
 def new_film(checkpoint: Path, stem: str) -> Path:
-    """Return a new file ``STEM_N.mp4`` (`first_free`) in the folder ``videos`` of the run, or beside a ``checkpoint``
-    outside of a run."""
+    """Return the path of a new film ``STEM_N.mp4`` (`first_free`). It is in the folder ``videos`` of the run that
+    ``checkpoint`` belongs to, or beside a checkpoint outside of a run."""
     is_in_run = checkpoint.parent.name == "checkpoints"
     return first_free(run_folder_of(checkpoint) / "videos" if is_in_run else checkpoint.parent, stem)
 
 
 def first_free(folder: Path, stem: str) -> Path:
-    """Return the first file ``STEM_N.mp4``, N = 0, 1, ..., that does not exist in ``folder``."""
+    """Return the path ``STEM_N.mp4`` in ``folder`` with the smallest N (from 0) for which there is no file."""
     number = 0
     while (folder / f"{stem}_{number}.mp4").exists():
         number += 1
@@ -193,6 +194,7 @@ class _FilmedEpisodes:
         # Any: only a rendered environment has `frame` and `frames_per_second`.
         self.environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)
         stack.callback(self.environment.close)
+        # The length of an episode that `finished_fraction` assumes.
         self._max_steps = time_limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
         self._is_filmed = torch.arange(members)[:, None] == 0  # [M, 1], True for the first row
 

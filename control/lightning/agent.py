@@ -32,11 +32,12 @@ class AgentModule(RunModule):
 
     def __init__(self, settings: Settings):
         loop = build_loop(settings)
-        settings = settings.replace(compiled=loop.compiled)  # a resumed run also uses machine code, or also torch
+        # Whether the loop chose machine code or torch is stored, so that a resumed run uses the same.
+        settings = settings.replace(compiled=loop.compiled)
         super().__init__(with_missing_features(settings, loop.agents[0].spaces), loop.seeds)
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
-        # A short run has five evaluations at least, unless the user chose their interval.
+        # A short run has five evaluations at least, unless the user chose another interval than the default.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
         self._ends_part = False  # whether the epoch ends one of the ``evaluations`` equal parts of the run
@@ -66,8 +67,9 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. The run is divided into ``evaluations`` equal parts. The epoch that ends a part is evaluated,
-        unless there were as many regular evaluations (every `check_val_every_n_epoch` epochs) as parts have ended."""
+        """Train an epoch. Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these regular
+        evaluations are fewer than ``evaluations``. Therefore the run is divided into ``evaluations`` equal parts, and
+        an epoch that ends a part is evaluated here if fewer regular evaluations were made than parts have ended."""
         parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
         parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early
@@ -110,6 +112,7 @@ class AgentModule(RunModule):
         obs_shape = self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, next(self.parameters()).device)
         obs_batch = obs.reshape(-1, *obs_shape)
+        # The policy acts in B environments, one for each observation.
         policy = self.loop.policy(Streams.from_name([0] * len(self.seeds), "playing"), envs=len(obs_batch))
         actions = first_member_actions(policy, obs_batch)
         is_batch = obs.dim() > len(obs_shape)
@@ -170,8 +173,8 @@ class AgentModule(RunModule):
         return _finite_mean((self.row[tags.GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
-        """Return the target that the mean over members has reached, of the run's settings or of the agent's, as text.
-        It is empty if the run continues."""
+        """Return a text about the target that the mean over members has reached: the run's ``target_return`` or, if
+        that is not reached, the agent's target. It is empty if the run continues."""
         means, loop = self.means(), self.loop
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
@@ -186,6 +189,7 @@ class AgentModule(RunModule):
         samples = {}
         for name, tensor in self.loop.agents[0].named_parameters():
             if "target" not in name:
+                # All weights of a network are one parameter, named NETWORK.flat or flat_parameters.
                 network = name.replace("flat_parameters", "network").removesuffix(".flat")
                 samples[f"weights/{network}"] = tensor[0]
         for mode, actions in self.loop.actions.items():
@@ -196,9 +200,10 @@ class AgentModule(RunModule):
         return samples
 
     def columns(self) -> dict[str, str]:
-        """Return the steps, mean returns of training (of the latest epochs with episodes, or the running mean) and of
-        evaluations, the loss of the latest update, and the number of diverged seeds. Columns of measurements that will
-        be made later are empty."""
+        """Return the texts of the printed columns: steps, the mean return in training, mean returns of evaluations, the
+        loss of the latest update, and the number of diverged seeds. The return in training is the running mean or, if
+        the agent has none, the mean over the latest `_PRINTED_EPOCHS` epochs with episodes. A column is empty before
+        its first measurement, and a column of evaluations also in epochs without an evaluation."""
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
@@ -218,9 +223,9 @@ class AgentModule(RunModule):
         return columns
 
     def is_reported(self) -> bool:
-        """Return whether this epoch is the first of the process, was evaluated, or ``print_statements`` is set. In a
-        run too short for ``evaluations`` regular evaluations, an evaluated epoch counts only if it ends one of as many
-        equal parts of the run, or the run."""
+        """Return whether this epoch's row is printed. These are the first epoch of the process, epochs with an
+        evaluation and, with ``print_statements``, all epochs. If the run is too short for ``evaluations`` regular
+        evaluations, an epoch with an evaluation must also end one of the run's parts (`training_step`) or the run."""
         if self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0:
             return True
         has_enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()

@@ -60,7 +60,7 @@ class Progress(Callback):
             self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
         self._run_lines.begin()
-        module.watch = lambda fraction: self._show(module, fraction, number=0)
+        module.watch = lambda fraction: self._show(module, fraction, number=0)  # 0: before the first epoch
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Restart the clock in the first epoch, and let the module report its progress within the epoch."""
@@ -227,13 +227,13 @@ class Checkpoints(CheckpointCallback):
             self._save(trainer, module, "last.ckpt", resumable=True)
 
     def _save(self, trainer: pl.Trainer, module: RunModule, name: str, resumable: bool) -> None:
-        """Save checkpoint ``name``. ``resumable``: with all state that a resumed run needs."""
-        module.resumable = resumable  # read by `on_save_checkpoint`
+        """Save the checkpoint ``name`` in the folder. If ``resumable``, it has all state that a resumed run needs."""
+        module.resumable = resumable  # read by the module's `on_save_checkpoint`
         metrics_file = self.folder.parent / "metrics.csv"
         if resumable and metrics_file.exists():
             sync_to_disk(metrics_file)  # its rows must be on disk before the checkpoint that counts them
         trainer.save_checkpoint(self.folder / name)
-        module.resumable = True
+        module.resumable = True  # the default, for checkpoints that other callbacks save
 
 
 def _is_better(score: float | None, best: float) -> TypeGuard[float]:
@@ -265,7 +265,8 @@ class StopOnSignal(Callback):
     unit = "epoch"
 
     def __init__(self) -> None:
-        send_second_signal = functools.partial(signal.pthread_kill, threading.main_thread().ident or 0, signal.SIGINT)
+        main_thread = threading.main_thread().ident or 0  # never 0: only threads that have not started have no ident
+        send_second_signal = functools.partial(signal.pthread_kill, main_thread, signal.SIGINT)
         self._timer = threading.Timer(_EPOCH_SECONDS, send_second_signal)  # the first Ctrl-C starts it
         self._timer.daemon = True
 
@@ -354,6 +355,6 @@ class StopWhenFlat(EarlyStopping):
                 self.patience = math.ceil(self.patience / 4)
         if self.watch is not None:
             best, fraction = float(self.best_score), module.finished_fraction()
-            if best >= self.max_return:
+            if best >= self.max_return:  # no later return is better, so the training ends when the patience is used up
                 fraction = max(fraction, module.epoch / (module.epoch + self.patience - self.wait_count))
             self.watch(fraction, f"best return {best:.1f}" if math.isfinite(best) else "")

@@ -57,7 +57,7 @@ class EvolutionStrategy(pl.Callback):
     def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
         """Return the callback for a run's settings, including its second phase and its growing test limit."""
         callback = cls(seed, keep_best=config.keep_best)
-        callback.config = config  # all settings, which the constructor does not take
+        callback.config = config  # has more settings than the constructor accepts
         return callback
 
     @property
@@ -114,7 +114,7 @@ class EvolutionStrategy(pl.Callback):
             self.start(module.search_vector(), 1)
         else:
             self.check_fits(module)
-        module.set_mean(module.proxies(self.mean))
+        module.set_mean(module.proxies(self.mean))  # all D parameters, from the K that are searched
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Set the module's population. Before the first generation of the second phase, the strategy starts again at

@@ -53,11 +53,13 @@ def load() -> None:
 
 
 def load_numba() -> None:
-    """Import Numba and prepare it to load machine code, if that has not been done. Without this call, the first
-    compiled function would do it during training, and garbage collection would visit all of Numba's objects often."""
+    """Import Numba and prepare it to load machine code, if that has not been done. Call this before `gc.freeze`.
+    Otherwise the first compiled function does it during training, and later garbage collections visit all of Numba's
+    objects."""
     if "numba" not in sys.modules:
         with _stubbed(_STUBS_OF_NUMBA):
             from numba.core.registry import cpu_target
 
+            # Both calls fill tables that Numba otherwise fills at the first compiled function.
             cpu_target.typing_context.refresh()
             cpu_target.target_context.refresh()

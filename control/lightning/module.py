@@ -24,7 +24,7 @@ class EpochOptimizer(LeanOptimizer):
     Lightning takes as long as a small update. `LearningRateMonitor` reads a copy of the agents' learning rate here."""
 
     def __init__(self) -> None:
-        super().__init__([torch.zeros(1)], {"lr": 0.0})
+        super().__init__([torch.zeros(1)], {"lr": 0.0})  # torch requires a parameter; it is never changed
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         assert closure is not None

@@ -37,8 +37,9 @@ from models.settings import SettingError
 from models.streams import Streams
 from understudy.kinds import KINDS
 
-_SAMPLING_FACTOR = 3  # time of an agent with all hyperparameters sampled, such as two layers, by the time of another
-_DRAWING_SECONDS = 6.0  # of the pictures of a winner
+# An agent whose hyperparameters are all sampled, for example to two layers, takes about three times as long as another.
+_SAMPLING_FACTOR = 3
+_DRAWING_SECONDS = 6.0  # estimated time for the pictures of a winner
 
 
 class ProxyModule(RunModule):
@@ -87,7 +88,8 @@ class ProxyModule(RunModule):
         return self(*batch)
 
     def save(self, path: str | Path, **description: Any) -> None:
-        """Write the mean as a safetensors file that `understudy.load` opens. ``description`` is plain data."""
+        """Write the mean as a safetensors file that `understudy.load` opens. Other arguments become entries
+        of the description in the file, so they must be plain data."""
         run = self.settings.run
         files.save(
             path,
@@ -130,14 +132,15 @@ class ProxyModule(RunModule):
         return self.config.quit_when_solved and solved is not None and self.mean_return >= solved
 
     def population_solves(self) -> bool:
-        """Return whether the generation's mean return and fitness reach solved_reward, with the final time limit. Both,
-        because fitness may contain more than the return. True if all agents diverged."""
+        """Return whether the mean return of all agents of the generation, and the mean fitness of its population, reach
+        solved_reward. Both must, because fitness may contain more than the return. False if tests have a shorter time
+        limit than the final one; otherwise, True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
         assert self.outcome is not None
         lowest = min(float(self.outcome.scores.nanmean()), float(self.fitness.nanmean()))
-        return math.isnan(lowest) or lowest >= solved
+        return math.isnan(lowest) or lowest >= solved  # NaN: all agents diverged
 
     def train_epoch(self) -> None:
         """Train and test the agents of a generation, and set ``row`` to its times."""
@@ -290,8 +293,8 @@ class ProxyModule(RunModule):
         if self.epoch == self.epochs_before + 1 or self.is_over():
             return True
         interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
-        epochs = self.epochs or 5 * interval
-        spacing = interval if epochs >= 5 * interval else 1
+        epochs = self.epochs or 5 * interval  # without a limit of generations, the spacing becomes the interval
+        spacing = interval if epochs >= 5 * interval else 1  # a short search prints rows without a test of the mean
         spacing *= math.ceil(epochs / (20 * spacing))  # a multiple of it, so that there are at most twenty rows
         return (self.epoch - 1) % spacing == 0
 
@@ -306,6 +309,7 @@ class ProxyModule(RunModule):
         if self.outcome is None:
             return 0.0
         seconds_per_agent = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
+        # After the search, agents train for steps_in_use instead of inner_steps.
         seconds = seconds_per_agent * agents * self.config.steps_in_use / self.config.inner_steps
         return seconds * _SAMPLING_FACTOR if sample_all else seconds
 
@@ -365,17 +369,20 @@ class RewardNetworkModule(ProxyModule):
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
-    """Build the module of a search from its settings. ``module_class`` is by default the class for the kind of proxy.
-    In the module's settings, ``checkpoint_every`` is 1 unless the user chose it, and ``compiled`` is whether agents
-    train in machine code. May start the processes of the workers. Raises SettingError if settings, agents and
-    environment do not fit together."""
+    """Build the module of a search from ``settings``. Its class is ``module_class`` or, by default, the class for the
+    kind of proxy: `SyntheticEnvironmentModule` or `RewardNetworkModule`.
+
+    The module gets a copy of the settings with two changes: ``checkpoint_every`` is 1 unless the user chose it, and
+    ``compiled`` says whether agents train in machine code. The processes of the workers start here, if there are any.
+    Raises SettingError if settings, agents and environment do not fit together.
+    """
     run = settings.run
-    if "checkpoint_every" not in settings.explicit_names:  # a generation takes long
+    if "checkpoint_every" not in settings.explicit_names:  # a generation takes long, so a checkpoint follows each
         settings = settings.replace(checkpoint_every=1)
     if run.num_seeds > 1:
         raise SettingError(f"num_seeds is {run.num_seeds}; allowed with {run.implementation}: 1 (see bash_train.sh)")
     stages = stages_of(settings.proxy, run.gamename)
-    for name in parse_agents(run.agent):
+    for name in parse_agents(run.agent):  # the agents that train on proxies, such as "PPO,DDQN"
         check_spaces(run, agent_class(name), stages.spaces, name)
     settings = checked_in_spaces(settings, stages.spaces, reasons=stages.ineffective())
     _check_agent_counts(settings)
@@ -391,7 +398,8 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
     workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
-        is_reward_network = KINDS[settings.proxy.proxy].used_by != ""  # the wrapper of a learned reward
+        # ``used_by`` is the name of a Gymnasium wrapper, which only learned rewards have.
+        is_reward_network = KINDS[settings.proxy.proxy].used_by != ""
         module_class = RewardNetworkModule if is_reward_network else SyntheticEnvironmentModule
     return module_class(settings, workers, stages)
 
@@ -401,7 +409,7 @@ def _check_agent_counts(settings: Settings) -> None:
     proxy (``agents_per_proxy`` or ``second_agents``) is no multiple of the number of implementations."""
     search, agent = settings.proxy, settings.run.agent
     num_kinds = len(parse_agents(agent))
-    if search.common_random_numbers and search.agents_take_turns == "seeds":
+    if search.common_random_numbers and search.agents_take_turns == "seeds":  # the agents of a proxy alternate
         for name in ("agents_per_proxy", "second_agents"):
             count = getattr(search, name)
             if count is not None and count % num_kinds:

@@ -22,7 +22,9 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-_NUM_AGENTS = 2  # recorded agents; if more agents shared the steps, each would learn less, and reach Acrobot's end less
+# Number of recorded agents. If more agents shared the steps, each would learn less, and reach the goal of Acrobot less
+# often.
+_NUM_AGENTS = 2
 _HELD_OUT_FRACTION = 0.1  # of the transitions
 _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
@@ -104,7 +106,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
         mean, new_weights = self.mean.detach(), self.fit.in_raw_units(self.weights.detach())
         new_errors = self.fit.errors(new_weights, self.held_out)
         losses = torch.tensor([new_errors[tag.removeprefix("model/")] for tag in MODEL_LOSSES])  # by network
-        mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)  # views
+        # Views by name of a network: a copy into one of ``mean_networks`` changes the mean.
+        mean_networks, new_networks = self.networks.split(mean), self.networks.split(new_weights)
         for name, is_lowest in zip(PARTS, losses < self.lowest, strict=True):
             if is_lowest:
                 mean_networks[name].copy_(new_networks[name])
@@ -144,10 +147,11 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
-    """Return ``loop.config.transitions`` steps of two agents on the real environment, in equal parts. The agents learn
-    or, if the setting ``transitions_from`` is "random", act at random. Both have the first of the loop's
-    implementations (``loop.kinds``). Raises SettingError for an implementation without a replay buffer."""
-    loop = loop.copy_for_kind(loop.kinds[0])
+    """Return ``loop.config.transitions`` transitions of the real environment. Two agents of the first implementation in
+    ``loop.kinds`` make half of them each, with seeds derived from ``seed``. The agents learn meanwhile or, if the
+    setting ``transitions_from`` is "random", act at random. Raises SettingError for an implementation without a replay
+    buffer."""
+    loop = loop.copy_for_kind(loop.kinds[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"
         raise SettingError(f"{line}; allowed with preset supervised: agents such as DDQN, TD3 or SAC", "agent")
@@ -160,19 +164,21 @@ def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     buffer_size = max(agent_config.buffer_size, steps + agent_config.num_envs)  # holds all steps
     loop.agent_config = dataclasses.replace(agent_config, buffer_size=buffer_size)
     if config.transitions_from == "random":
-        loop.agent_config = dataclasses.replace(loop.agent_config, init_episodes=10**9)  # all episodes
+        # An agent acts at random until it has played ``init_episodes`` episodes, here to the end.
+        loop.agent_config = dataclasses.replace(loop.agent_config, init_episodes=10**9)
     seeds = fresh_seeds(seed, "transitions", _NUM_AGENTS)
     transitions: list[Transitions] = []
     for group in loop.agent_class.groups(loop.agent_config, seeds):  # indices of agents that one program can train
-        step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])
+        step_loop = loop.begin(proxies=None, seeds=[seeds[i] for i in group])  # None: on the real environment
         loop.train_to_end(step_loop)
         transitions.append(_replayed_transitions(step_loop.agent))
     columns = [torch.cat(tensors) for tensors in zip(*transitions, strict=True)]
-    return Transitions(*columns).at(torch.arange(config.transitions))
+    return Transitions(*columns).at(torch.arange(config.transitions))  # rounding up may have added a few
 
 
 def _replayed_transitions(agent: Any) -> Transitions:
-    """Return the transitions ``[M E T, ...]`` in the replay buffer of M agents with E environments."""
+    """Return the transitions in the replay buffer of M agents with E environments each and T steps in each environment.
+    Their shape is ``[M E T, ...]``, one environment after another."""
     rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
     discrete = isinstance(agent.spaces.actions, Discrete)
     if "pair" in rows:

@@ -159,7 +159,8 @@ def draw_levels(
     axis_name: str = "y",
     game: str = "",
 ) -> None:
-    """Draw a line for each level, and extend the axis to it.
+    """Draw a line for each level, horizontal for the y axis and vertical for the x axis (``axis_name``), and extend the
+    axis to it.
 
     A level of an implementation has its colour in ``colours``; other levels are grey. The ``legend`` has the name and
     the value of each level ("values"), the name alone ("names"), or no text ("none"). With "names", the values of grey
@@ -309,6 +310,7 @@ def scale(axis: Any, log: bool = False) -> None:
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    # `concatenate` needs an array even if there are no lines.
     values = np.concatenate([np.empty(0), *(line.get_ydata() for line in axis.lines)])
     if log and len(values) and values.min() > 0 and values.max() > 30 * values.min():
         axis.set_yscale("log")
@@ -351,6 +353,8 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
 
 # -- the figure of one run ---------------------------------------------------------------------------------------------
 
+_TITLE_WIDTH = WIDTH / 3.2  # inches, for the titles of three panels side by side
+
 
 def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
     """Draw the returns, losses and commands of a run folder over its steps, and return the file: `curve.png` in the
@@ -368,6 +372,7 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
     note = "thin: as logged; thick: centred moving average over 2 % of the points, mean over seeds"
     reference_levels = []
     if any(is_episode_return(tag) for tag in returns):
+        # The names are environment, experiment and implementation. A copied folder has only the first.
         reference_levels = levels(names[0], names[2:])
         if reference_levels:
             note += f"; {sources(reference_levels)}"
@@ -378,7 +383,7 @@ def learning_curve(run_dir: Path, style: FigureStyle = DEFAULT_STYLE) -> Path:
         for axis, tag in zip(axes[1:], losses, strict=False):
             heading, label = quantity(tag, package_of(names))
             _draw_runs(axis, runs, tag, INK)
-            set_title(axis, heading, WIDTH / 3.2)
+            set_title(axis, heading, _TITLE_WIDTH)
             finish_panel(axis, tag, label, log=True)
         if has_commands:
             _draw_commands(axes[-1], runs)
@@ -389,7 +394,7 @@ def _draw_returns(axis: Any, runs: Sequence[Run], returns: list[str], references
     """Draw the panel of the tags ``returns`` of a run, with grey reference levels."""
     # The first two tags, running mean and training return, have the same colour: a figure has only one of them.
     colours = dict(zip(tags("return"), (COLOURS[0], *COLOURS), strict=False))
-    all_values = [np.empty(0)]
+    all_values = [np.empty(0)]  # `concatenate` needs an array even if there are no returns
     for tag in returns:
         _draw_runs(axis, runs, tag, colours[tag], TAGS[tag].short)
         all_values += [run.points(tag)[1] for run in runs]
@@ -420,7 +425,7 @@ def _draw_commands(axis: Any, runs: Sequence[Run]) -> None:
     values = np.concatenate([commands, returns])
     ends = [np.nanmin(values), np.nanmax(values)]
     axis.plot(ends, ends, color=GREY, linewidth=1, linestyle=(0, (4, 2)))
-    set_title(axis, "Obtained against commanded return", WIDTH / 3.2)
+    set_title(axis, "Obtained against commanded return", _TITLE_WIDTH)
     axis.set(xlabel="commanded return", ylabel="obtained return")
     bar = axis.figure.colorbar(dots, ax=axis, label="epoch")
     bar.ax.yaxis.get_major_locator().set_params(integer=True)

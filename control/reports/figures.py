@@ -108,8 +108,9 @@ def write_numbers(path: Path, numbers: Any) -> None:
 
 
 def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FORMATS) -> Path:
-    """Return the file to write: ``out`` or, if it is a folder, the file ``stem`` in it with the first of ``formats``.
-    Raises SettingError about the ``setting`` for a file with another suffix than ``formats``."""
+    """Return the file to write: ``out`` or, if it is a folder, the file ``stem`` in it with the first of ``formats`` as
+    suffix. A path without suffix is a folder, unless it is an existing file. Raises SettingError about the ``setting``
+    for a file with a suffix that is not in ``formats``."""
     if out.is_dir() or not (out.suffix or out.is_file()):
         out = out / f"{stem}.{formats[0]}"
     if out.suffix.removeprefix(".").lower() not in formats:
@@ -119,8 +120,8 @@ def output_file(out: Path, setting: str, stem: str, formats: Sequence[str] = FOR
 
 
 def figure_file(out: Path, setting: str = "plot_out", style: FigureStyle = DEFAULT_STYLE, stem: str = "plot") -> Path:
-    """Return the `output_file` of a figure. If ``style`` has formats without its suffix, the first of them replaces
-    it."""
+    """Return the `output_file` of a figure. If ``style`` has formats, and the suffix is none of them, the first format
+    replaces the suffix."""
     path = output_file(out, setting, stem)
     if style.formats and path.suffix[1:].lower() not in style.formats:
         path = path.with_suffix(f".{style.formats[0]}")
@@ -132,7 +133,7 @@ def check_writable(setting: str, *paths: Path) -> None:
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path.parent).close()
+            tempfile.TemporaryFile(dir=path.parent).close()  # raises if no file can be made in the folder
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "it is a folder")
     except OSError as error:
@@ -177,6 +178,7 @@ class FigurePages:
     def __init__(self, target: Path, style: FigureStyle = DEFAULT_STYLE, numbers: Path | None = None):
         self.target, self.style = target, style
         self.formats = style.formats or (target.suffix[1:].lower(),)
+        # Without a date, equal figures are equal files.
         self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {}}
         if numbers:
             self.metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
@@ -294,7 +296,7 @@ def set_title(axis: Any, words: str, width: float) -> None:
 def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     """Label the rows 0, 1, ... of a panel, from the top to the bottom."""
     axis.set_yticks(range(len(labels)), labels)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.set_ylim(len(labels) - 0.4, -0.6)  # reversed: row 0 is at the top
     axis.tick_params(axis="y", length=0)
     axis.grid(False, axis="y")
 

@@ -21,7 +21,8 @@ FIGURE = "exam.png"
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
-    """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` repeats the run."""
+    """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` is the command line
+    that repeats the run, which the page shows."""
     figures = {}  # for wide and for narrow windows, as URLs
     if "exam" in results:
         _draw(folder / FIGURE, results, with_svg())
@@ -51,7 +52,8 @@ def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:
     """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
     the learning curves with both rewards, if the stage `race` has run."""
     race, scores = results.get("race"), exam_scores(results)
-    size = (WIDTH, 0.8 + 0.28 * len(scores))
+    size = (WIDTH, 0.8 + 0.28 * len(scores))  # inches
+    # With min_labels=99, the page has no legend; the panel of the race has one of its own curves.
     with figure_panels(path, rows(2 if race else 1), size, style, min_labels=99) as axes:
         _draw_scores(axes[0], scores)
         if race:

@@ -87,7 +87,7 @@ def measure(commanded: ArrayLike, returns: ArrayLike, low: ArrayLike, high: Arra
     commands, obtained = np.asarray(commanded, dtype=np.float64), np.asarray(returns, dtype=np.float64)
     lows, highs = np.asarray(low, dtype=np.float64)[:, None], np.asarray(high, dtype=np.float64)[:, None]
     is_inside = (commands >= lows) & (commands <= highs)  # [M, C]
-    masks = (is_inside, ~is_inside, np.ones_like(is_inside))
+    masks = (is_inside, ~is_inside, np.ones_like(is_inside))  # in the order of `REGIONS`
     bounds = _interval(obtained.transpose(0, 2, 1))  # [M, E, C]
     return {
         "commanded": commands.tolist(),
@@ -192,6 +192,7 @@ def sweep(
     returns = []
     with progress("commands") as watch:
         for number, command in enumerate(commands):
+            # The same streams, and so the same episodes, under each command.
             streams = Streams.from_name([seed + member for member in range(len(loop.seeds))], "obedience")
             full_command = {**fixed_command, "return": float(command)}
             command_returns = []
@@ -214,12 +215,13 @@ def return_range(checkpoint: Checkpoint, seeds: Sequence[int]) -> tuple[list[flo
     columns = read_metrics(run_folder_of(checkpoint.path) / "metrics.csv")
     metrics = {tag: np.array(column) for tag, column in columns.items()}
     low, high = [], []
+    # Without these columns, both lists remain empty, which is an error below.
     for seed in seeds if metrics.keys() >= {SMALLEST_SEEN, LARGEST_SEEN} else ():
         is_row = (metrics["epoch"] <= checkpoint.run_state["epoch"]) & (metrics["seed"] == seed)
         is_row &= np.isfinite(metrics[SMALLEST_SEEN])
         low.append(float(metrics[SMALLEST_SEEN][is_row].min(initial=np.inf)))
         high.append(float(metrics[LARGEST_SEEN][is_row].max(initial=-np.inf)))
-    if not low or np.inf in low:  # a seed has not played yet
+    if not low or np.inf in low:  # inf: a seed has no training return yet
         problem = "has no metrics.csv that says which returns its training has seen"
         raise SettingError(f"checkpoint {str(checkpoint.path)!r} {problem}")
     return low, high
@@ -251,4 +253,4 @@ def report(
         returns = sweep(loop, commands.tolist(), episodes, mode == "sampled", seed, fixed_command)
         numbers["modes"][mode] = measure(commands, returns, low, high)
     path = checkpoint.path.with_name(f"{checkpoint.path.stem}_obedience.png")
-    show(table(numbers), numbers, lambda target: draw(numbers, target), path, "eval_agent")
+    show(table(numbers), numbers, lambda target: draw(numbers, target), path, setting="eval_agent")

@@ -114,14 +114,15 @@ class RunFolder:
         file = self.file("config.yaml")
         if not file:
             return None
+        # `parse` prints and exits, or raises, for settings of another version. The page then shows the file as it is.
         with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
             return parse(["--config", str(file)])
         return None
 
     @cached_property
     def setting_texts(self) -> dict[str, str]:
-        """Values of the settings in config.yaml as texts by name, such as ``{"lr": "0.001"}``. Parts of a command are
-        named ``command.PART``."""
+        """Values of the settings in config.yaml as texts by name, such as ``{"lr": "0.001"}``. The setting ``command``,
+        a mapping, becomes a setting ``command.PART`` for each of its parts."""
         values = self._setting_values()
         command = values.pop("command", None)
         if isinstance(command, dict):
@@ -132,7 +133,7 @@ class RunFolder:
         """Return the settings in config.yaml that have an effect. For a file of another program or version, return all
         its entries."""
         if self.settings is not None:
-            # A setting that config.yaml omits has no effect in this environment.
+            # `explicit_names` are the names in config.yaml. A setting that it omits has no effect in this environment.
             effective = yaml.safe_load(to_yaml(self.settings))
             values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
             if self.settings.proxy is not None and values.get("checkpoint_every") == 1:
@@ -168,7 +169,8 @@ class RunFolder:
     def film_text(self, film: Path) -> str:
         """Return the seed and the returns of a film as text, or only the seed if no text is stored beside the film."""
         path = self.file("videos", f"{film.stem}.txt")
-        return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]  # the first seed
+        # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
+        return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]
 
     @cached_property
     def learn_results(self) -> dict[str, Any]:
@@ -240,6 +242,7 @@ class ReportGroup(Group):
     @property
     def result(self) -> dict[str, Any]:
         """Statistics of the result over seeds, as `over_seeds` returns them."""
+        # Held-out returns are in scores.json, and all other results in the summary of the metrics.
         return self.summary["over_seeds"].get(self.tag) or tables.over_seeds(self._held_out)
 
     @cached_property
@@ -251,8 +254,8 @@ class ReportGroup(Group):
 
     @cached_property
     def solved(self) -> float | None:
-        """Return that solves the environment: a search's ``solved_reward``, otherwise the environment's threshold. None
-        if it is unknown or the result is no return."""
+        """Lowest return with which the environment counts as solved: a search's ``solved_reward``, otherwise the
+        environment's threshold. None if it is unknown or the result is no return."""
         if self.tag in ("", tags.REWARD_RATE, tags.FITNESS):
             return None
         settings = self.folders[0].settings
@@ -409,7 +412,8 @@ def _teachers(groups: Sequence[ReportGroup], target: Path) -> list[tuple[str, st
 
 
 def _title(groups: Sequence[ReportGroup]) -> str:
-    """Return a title such as ``UDRL and PPO on pendulum``. If groups do not differ in these, their labels follow."""
+    """Return a title such as ``UDRL and PPO on pendulum``. If all groups have the same implementation and environment,
+    their labels follow."""
     all_names = [group.names for group in groups]
     # A copied folder has only its name, so game and implementation are unknown.
     if any(len(names) < 3 for names in all_names):
@@ -552,14 +556,17 @@ def _search_results(groups: Sequence[ReportGroup]) -> Iterator[tuple[str, Table 
 
 
 def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
-    """Return the tables of all settings (``table``) and of ``changes``: the settings that differ between groups or from
-    their defaults, None if there are none. ``known`` is whether the defaults are known. They are not if the environment
-    is in a ``module`` that was not imported. Returns None if no run has a config.yaml."""
+    """Return the values of the page's section about settings, None if no run has a config.yaml.
+
+    ``table`` has all settings. ``changes`` has the settings that differ between groups or from their defaults; it is
+    None if there are none. ``known`` says whether the defaults are known. They are unknown if the environment is in a
+    Python module that was not imported; ``module`` is its name, empty for other environments.
+    """
     folders = [folder for group in groups for folder in group.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.setting_texts))
     if not names:
         return None
-    flags_by_folder = {}
+    flags_by_folder = {}  # the flags of the command line, which have the defaults and the meanings
     for folder in folders:
         if folder.settings is not None:
             run = folder.settings.run
@@ -567,8 +574,8 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
     rows, changed_rows = [], []
     for name in names:
         texts = [group.setting_text(name) for group in groups]
-        is_changed = len(set(texts) - {"-"}) > 1
-        defaults, meanings = [], []  # may differ between families
+        is_changed = len(set(texts) - {"-"}) > 1  # between groups; "-" is for a group without the setting
+        defaults, meanings = [], []  # may differ between implementations
         for folder, flags in flags_by_folder.items():
             if name in flags and name in folder.setting_texts:
                 default = _setting_text(flags[name].default)
@@ -588,7 +595,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
         "table": Table([header, *rows], "All settings", numeric=False),
         "changes": changes,
         "known": bool(flags_by_folder),
-        "module": groups[0].game.rpartition(":")[0],  # of an environment of the user
+        "module": groups[0].game.rpartition(":")[0],  # an environment of the user is named MODULE:ID
     }
 
 
@@ -607,7 +614,7 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
             for name, version in entry.items():
                 versions_by_program.setdefault(name, []).append(version)
     versions_by_program.pop("from", None)  # the first epoch of an entry
-    rows = [[name, " | ".join(dict.fromkeys(versions))] for name, versions in versions_by_program.items()]
+    rows = [[name, " | ".join(dict.fromkeys(texts))] for name, texts in versions_by_program.items()]
     return Table([["", "version"], *rows], "Made with", numeric=False) if rows else None
 
 
@@ -637,6 +644,7 @@ def render(template: str, **values: Any) -> str:
         "poster": lambda path: base64.b64encode(poster(path)).decode(),
         "number": number_text,
         "solved_text": tables.solved_text,
+        # Text between backquotes becomes code.
         "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
     }
     environment.globals["cycles"] = CYCLES
@@ -644,9 +652,12 @@ def render(template: str, **values: Any) -> str:
 
 
 def data_url(path: Path) -> str:
-    """Return a file as a URL. An SVG gets the page's colours. As an image on the page it cannot run scripts."""
+    """Return the content of a film or a picture as a URL ``data:TYPE;base64,...``, so that a page needs no other file.
+    An SVG gets the colours of the page. Since it is an image there, it cannot run scripts."""
     content = path.read_bytes()
     if path.suffix == ".svg":
+        # An image does not inherit the page's style, so the SVG needs a copy. It goes right after the tag <svg ...>,
+        # which is the first and so ends with the first ">".
         style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
         content = _recoloured(content.decode("utf-8", "replace")).replace(">", f">{style}", 1).encode()
     return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(content).decode()}"

@@ -194,7 +194,8 @@ def figure_of(groups: Sequence[Group]) -> Figure:
     summary, arms = {}, []
     for label, group in zip(labels, groups, strict=True):
         arm = Arm(label, group.names, len(group.runs))
-        curve_numbers = {}  # curves of returns for the JSON
+        curve_numbers = {}  # curves of returns for the JSON, with five digits
+        # Returns to show are first, in the order of `return_tags`. Other tags with curves follow, each once.
         for tag in dict.fromkeys([*return_tags(group.runs), *logged(group.runs, tags("return", "loss"))]):
             steps, values = curves.on_grid(group.runs, tag)
             arm.curves[tag] = (steps, values)
@@ -240,9 +241,11 @@ def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
 
 
 def _check_numbers_path(path: Path, figure: Path) -> None:
-    """Raise SettingError if the numbers of ``figure`` would replace a file ``path`` that `plot` did not write."""
+    """Check the JSON file ``path``, to which the numbers of the file ``figure`` will be written. Raise SettingError if
+    it exists and was not written by `plot`."""
     if not path.is_file():
         return
+    # These errors are from files that are no JSON or no mapping, so `plot` did not write them.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         if {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys():
             return
@@ -374,7 +377,7 @@ def _draw_page(pages: figures.FigurePages, figure: Figure, rows: Sequence[Sequen
                 axis = next(remaining_axes)
                 _draw_panel(axis, panel, figure.colours, pages.style.log)
                 panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if panel.game else panel.title
-                figures.set_title(axis, panel_title, 6.2 / len(row))
+                figures.set_title(axis, panel_title, 6.2 / len(row))  # inches; the rest of the page is for labels
                 axis.yaxis.label.set_visible(panel.ylabel != left_label)  # once for neighbours with the same label
                 left_label = panel.ylabel
         for game, levels in figure.levels.items():
@@ -397,8 +400,8 @@ def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) 
 
 
 def _share_axes(panel_by_axis: Mapping[Any, Panel], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
-    """Give the panels of returns among the panels of one environment the same limits, and draw its reference
-    ``levels``. The steps of searches and of agents have separate limits."""
+    """Give all panels of returns in one environment the same limits, and draw its reference ``levels`` into them. On
+    the x axis, panels of searches and panels of agents have separate limits, because they count different steps."""
     return_axes = [axis for axis, panel in panel_by_axis.items() if curves.is_episode_return(panel.tag)]
     search_axes = [axis for axis in return_axes if of_search([panel_by_axis[axis].tag])]
     curves.share_limits(return_axes)

@@ -103,7 +103,7 @@ def _sb3_columns(path: Path) -> dict[str, Array]:
         with _sb3_errors(file), np.load(file) as arrays:
             means = arrays["results"].mean(1).tolist()
             for step, mean in zip(arrays["timesteps"].tolist(), means, strict=True):
-                rows.append((float(int(step)), math.nan, float(mean)))
+                rows.append((float(int(step)), math.nan, float(mean)))  # `int` raises for NaN
     steps = 0.0
     for _, length, episode_return in sorted(episodes):  # by time
         steps += length
@@ -133,35 +133,37 @@ def _sb3_episodes(file: Path) -> list[tuple[float, ...]]:
     complete_lines, _, _ = file.read_text(encoding="utf-8").rpartition("\n")
     header, *lines = complete_lines.splitlines()
     start = json.loads(header.removeprefix("#"))["t_start"]
+    # t: seconds since the start; l: length, an integer; r: return.
     return [(start + float(row["t"]), float(int(row["l"])), float(row["r"])) for row in csv.DictReader(lines)]
 
 
 def _sb3_names(path: Path) -> tuple[str, ...]:
-    """Return the names of a run of stable-baselines3: the environment if ``path`` is a monitor file, the parent folder
-    and the folder."""
+    """Return the names of a run of stable-baselines3 in the folder of ``path``: the name of the folder above it, and
+    the name of the folder without a number at its end. If ``path`` is a monitor file, the environment precedes them."""
     folder = path.parent.resolve()
     names = (folder.parent.name, _NUMBER.sub("", folder.name))
     game = ""
     with contextlib.suppress(*_DAMAGED, UserError, ImportError):
         with path.open(encoding="utf-8") as file:
             game = str(json.loads(file.readline().removeprefix("#"))["env_id"])
-        game = resolve(game).name  # an unknown one keeps Gymnasium's id
+        game = resolve(game).name  # raises for an unknown environment, which keeps Gymnasium's id
     return (game, *names) if game else names
 
 
 def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
     """Find all runs in ``run_dirs``, grouped by environment, experiment and implementation.
 
-    ``run_dirs`` are run folders or folders above them. If there are several versions of a seed (trainings in separate
-    folders), a version among ``run_dirs`` is used, otherwise the newest, with a note. Two versions of a seed among
-    ``run_dirs`` are in separate groups. Raises SettingError about the ``setting`` for a missing folder and a folder
-    without metrics.csv.
+    ``run_dirs`` are run folders or folders above them. A seed may have been trained several times, in folders
+    ``version_K``. Then only one version is used: one that is itself in ``run_dirs``, otherwise the newest, and a note
+    names the other versions. If ``run_dirs`` has several versions of one run, each version has a separate group. Raises
+    SettingError about the ``setting`` ("plot" or "report") for a missing folder and a folder without metrics.csv.
     """
     named_folders = {folder.resolve() for folder in run_dirs if (folder / "metrics.csv").is_file()}
-    # Versions of a run have the same parent folder.
+    # Versions of a run have the same parent folder. If there are fewer parents, several versions of a run are named.
     separate_versions = len({folder.parent for folder in named_folders}) < len(named_folders)
 
     def priority(path: Path) -> tuple[bool, int, float]:
+        """Sort key: named folders are preferred, then higher versions, then newer files."""
         _, version = names_and_version(path)
         return path.parent in named_folders, version, path.stat().st_mtime
 
@@ -175,9 +177,9 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
             group = groups.setdefault(names, Group(names, runs=[]))
             folder_by_seed = {other.seed: other.source.parent for other in group.runs}
             used_folder = folder_by_seed.get(run.seed)
-            if used_folder is None:
+            if used_folder is None:  # the first file with this seed, which has the highest priority
                 group.runs.append(run)
-            elif used_folder not in named_folders:
+            elif used_folder not in named_folders:  # no note about a version that the user chose
                 unused_folders = unused_versions.setdefault(used_folder, [])
                 if folder not in unused_folders:
                     unused_folders.append(folder)
@@ -193,11 +195,12 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
 def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
     """Return the files metrics.csv below ``folders`` and, for ``--plot``, a file for each run of stable-baselines3.
     Raises SettingError for a folder without such files."""
-    files: dict[Path, None] = {}
+    files: dict[Path, None] = {}  # an ordered set
     for folder in folders:
         paths = sorted(folder.rglob("metrics.csv"))
         if setting == "plot":
-            # A file for each folder of stable-baselines3, a monitor file if there is one, because it names the game.
+            # The dictionary keeps the last file of each folder of stable-baselines3. Monitor files are last, because
+            # they name the game.
             sb3_files = [file for end in reversed(SB3_FILES) for file in sorted(folder.rglob(f"*{end}"))]
             paths += {file.parent: file for file in sb3_files}.values()
         if not paths:
@@ -219,8 +222,9 @@ def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     if len(parts) >= 6:
         game, experiment, implementation, seed, version, _ = parts[-6:]  # cartpole/debug/PPO/seed_0/version_0/...
         if seed.startswith("seed_") and version.startswith("version_"):
-            number = version.removeprefix("version_")
-            return (game, experiment, implementation), int(number) if number.isdigit() else 0
+            number_text = version.removeprefix("version_")
+            number = int(number_text) if number_text.isdigit() else 0
+            return (game, experiment, implementation), number
     return (path.parent.name,), 0
 
 
@@ -240,7 +244,7 @@ def note_other_versions(path: str, used_path: Path, flag: str) -> None:
     file in the version that is used."""
     newest_first = version_folders(Path(path))[::-1]
     unused = [folder for folder in newest_first if folder not in used_path.parents]
-    if unused and len(unused) < len(newest_first):
+    if unused and len(unused) < len(newest_first):  # one version is used, others are not
         (used,) = set(newest_first) - set(unused)
         _note_versions({used: unused}, f"--{flag} ")
 

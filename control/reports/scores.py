@@ -92,9 +92,9 @@ def draw(
         lengths.append(1)
         heights.append(0.75 * height)
     elif estimates:
-        lengths = [3]
+        lengths = [3]  # one row: scores, profiles, improvements
     cells = rows(*lengths)
-    widths = [1.15, 1.0, 0.95][: len(cells[0])]
+    widths = [1.15, 1.0, 0.95][: len(cells[0])]  # ratios of the columns
     options: Any = {"title": title, "note": note, "heights": heights, "widths": widths, "min_labels": 1}
     with pages.add(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
         remaining_axes = iter(axes)
@@ -114,7 +114,7 @@ def draw(
             set_title(axis, f"{heading}Seeds that score more", 2.2)
         if estimates:
             axis = next(remaining_axes)
-            best, _ = next(iter(estimates))
+            best, _ = next(iter(estimates))  # pairs of the best algorithm are first
             rivals = {second: numbers for (first, second), numbers in estimates.items() if first == best}
             _draw_improvements(axis, rivals, colours)
             heading = f"Probability that {best} is better"
@@ -130,7 +130,7 @@ def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:
     labels = ranked(task)
     for row, label in enumerate(labels):
         values, colour = np.asarray(task[label], float), colours[label]
-        dots_y, mean_y = row + 0.2, row - 0.16  # the mean is above the dots
+        dots_y, mean_y = row + 0.2, row - 0.16  # the y axis points down, so the mean is above the dots
         axis.plot(values, [dots_y] * len(values), "o", color=colour, markersize=3.2, alpha=0.6, markeredgewidth=0)
         axis.plot([iqm(values)] * 2, [row - 0.3, row - 0.02], color=colour, linewidth=1.2)
         if bounds := interval(values):

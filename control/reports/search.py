@@ -54,7 +54,7 @@ def describe(outcome: "Outcome", config: "SearchConfig") -> dict[str, Any]:
     scores = outcome.scores[is_finite].double().numpy()
     if not len(scores):
         scores = np.full(1, np.nan)  # all statistics are NaN
-    low, high = interval(scores, iqm) or (None, None)
+    low, high = interval(scores, iqm) or (None, None)  # no interval for fewer than three agents
     speed: dict[str, Any] = {}
     if curve.shape[1] and config.test_every and solved is not None:
         speed["first"] = quartiles(first_solved_test(curve, solved), curve, config.test_every)
@@ -86,6 +86,7 @@ def quartiles(tests: "Tensor", curve: "Tensor", test_every: int) -> list[float |
     """
     steps: list[float | None] = []
     for level in (0.25, 0.5, 0.75, 1.0):
+        # "higher": an index of a test of one agent, not a mean of two.
         index = float(np.quantile(tests.double().numpy(), level, method="higher"))
         steps.append((index + 1) * test_every if index < curve.shape[1] else None)
     return steps

@@ -34,6 +34,7 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
     of the task, and whether agents of the race learned sooner with the learned reward. It is empty without these.
     ``with_returns=False`` leaves out the numbers that `returns_table` shows."""
     verdicts = [result["verdict"]["sentence"] for result in results.values() if "verdict" in result]
+    # The last verdict, divided into its sentences.
     sentences = [f"{sentence.removesuffix('.')}." for text in verdicts[-1:] for sentence in text.split(". ")]
     if exam := results.get("exam"):
         if not with_returns:
@@ -127,11 +128,14 @@ def _reward_text(result: Mapping[str, Any]) -> str:
 
 
 def _race_text(result: Mapping[str, Any]) -> str:
+    """Return the result of `race`: the steps after which the median agent reached the goal with the learned and with
+    the task's reward, and the mean returns in the last quarter of the training."""
     learned, baseline = result["arms"]["learned"], result["arms"]["task"]
     count, name = result["agents"], result["agent"]
+    # At the median, more than half of the agents have come there.
     agents = f"{count // 2 + 1} of {count} {name} agents come" if count > 1 else f"one {name} agent comes"
     goal = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher ({number_text(result['solved'])})"
-    moments = []  # at which they come there
+    moments = []  # the steps after which they come there, as texts
     for arm in (learned, baseline):
         never = f"in no test of {result['steps']:,} steps"
         moments.append(never if arm["median"] is None else f"after {arm['median']:,.0f} steps")

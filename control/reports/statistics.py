@@ -22,6 +22,7 @@ def iqm(values: ArrayLike, axis: int = 0) -> Array:
     runs = np.asarray(values, dtype=np.float64)
     count = runs.shape[axis]
     first, last = count // 4, count - count // 4 - 1  # of the sorted runs
+    # Places ``first`` to ``last`` of the partition have the same runs as in sorted order.
     middle = np.moveaxis(np.partition(runs, (first, last), axis), axis, 0)[first : last + 1]
     return np.asarray(middle.mean(0))
 
@@ -63,6 +64,7 @@ def improvement(x: Scores, y: Scores) -> tuple[float, tuple[float, float] | None
     probability = float(np.mean(fractions))
     if min(map(len, x_scores + y_scores)) < MIN_RUNS:
         return probability, None
+    # Another seed for y, so that the samples of x and y are independent.
     x_samples = [scores[indices] for scores, indices in zip(x_scores, _resample_indices(x), strict=True)]
     y_samples = [scores[indices] for scores, indices in zip(y_scores, _resample_indices(y, seed=1), strict=True)]
     resampled = [_fraction_larger(a, b) for a, b in zip(x_samples, y_samples, strict=True)]

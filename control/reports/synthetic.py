@@ -30,12 +30,14 @@ _MAX_PANELS = 9  # of `draw_rewards`
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
-    """Return samples of states and rewards ``[N, S + 1]`` by name, as in figure 4 of Ferreira et al. 2022.
+    """Train ten agents on the synthetic environment ``proxy``, and return three sets of samples by name, as in figure 4
+    of Ferreira et al. 2022. A set is an array ``[N, S + 1]``: each row has the S numbers of a state, and a reward.
 
-    "synthetic" has next states (for a bandit, states) and rewards from the training of ten agents. If trainings may end
-    early, they are from the agents that trained longest. If agents have no replay buffer, they are from greedy episodes
-    after training. "real" has next states and rewards from ten greedy episodes of each agent on the real environment.
-    "synthetic on real" has the outputs of the synthetic environment for the states and actions of these episodes.
+    "synthetic" has next states (for a bandit, states) and rewards from the training of the agents. If trainings may end
+    early, only the agents that trained longest are included. If agents have no replay buffer, the samples are from
+    greedy episodes on the synthetic environment after training. "real" has next states and rewards from ten greedy
+    episodes of each agent on the real environment. "synthetic on real" has the next states and rewards that the
+    synthetic environment predicts for the states and actions of these episodes.
     """
     loop = _inner_loop(proxy, settings)
     parameters = proxy.parameters.expand(_AGENTS, -1)
@@ -47,6 +49,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
         synthetic_samples = _replayed_samples(agent, proxy, networks)
     else:
         config: Any = loop.config
+        # The trained policy acts in real units and scales observations itself, so the environment must not.
         unscaled = stages_of(dataclasses.replace(config, scale_obs=False), proxy.game)
         training = _play(policy, unscaled.stage(parameters, agent))
         states = _next_states(training) if proxy.config.proxy == "mdp" else training.obs
@@ -54,7 +57,7 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
     real = make_environment(proxy.game, _AGENTS, _EPISODES)
     trajectory = _play(policy, real)
     real.close()
-    valid = trajectory.valid  # steps before the end of an episode
+    valid = trajectory.valid  # False after the end of an episode
     synthetic = networks.with_weights(parameters)
     steps = [synthetic.step(obs, action) for obs, action in zip(trajectory.obs, trajectory.action, strict=True)]
     predicted_states = torch.stack([step.next_state for step in steps])
@@ -68,9 +71,11 @@ def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
 
 def _inner_loop(proxy: Proxy, settings: Settings) -> InnerLoop:
     """Return a loop that trains agents of the first implementation on ``proxy``, all in one program."""
-    # Trainings that may end early run in torch: there, agents that have finished leave the others.
+    # In torch, agents whose training ends early leave the loop, so that the agents that trained longest remain.
+    # Therefore machine code is used only if no training can end early.
     full_length = proxy.config.inner_rule == "budget" and proxy.config.train_episodes is None
     compiled = settings.proxy.compiled and full_length
+    # Agents train for ``steps_in_use``, as agents that use the finished environment do.
     config = dataclasses.replace(proxy.config, inner_steps=proxy.config.steps_in_use, compiled=compiled)
     agent_config = settings.replace(vary_hp=False).agent  # so all networks have one shape
     loop = InnerLoop(config, settings.run.agent, agent_config, proxy.game)
@@ -174,6 +179,7 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
         values = {kind: array[:, column] for kind, array in samples.items()}
         if bandit and column < size:
             del values["synthetic on real"]
+        # The bins leave out the most extreme 0.2 % at both ends. The margin is positive even if all values are equal.
         low = min(np.quantile(array, 0.002) for array in values.values())
         high = max(np.quantile(array, 0.998) for array in values.values())
         margin = 0.05 * max(high - low, 1e-3)
@@ -238,8 +244,8 @@ def in_bins(reward: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         mean rewards ``[K, _REWARD_BINS]``, NaN for an empty bin.
     """
     low, high = float(values.quantile(0.005)), float(values.quantile(0.995))
-    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)
-    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # [N]
+    edges = torch.linspace(low, high if high > low else low + 1, _REWARD_BINS + 1)  # + 1: if all values are equal
+    bins = torch.bucketize(values.contiguous(), edges[1:-1])  # numbers of the bins, [N]
     is_inside = (values >= edges[0]) & (values <= edges[-1])
     sums = torch.zeros(len(reward), _REWARD_BINS).index_add_(1, bins[is_inside], reward[:, is_inside])
     return edges, sums / torch.bincount(bins[is_inside], minlength=_REWARD_BINS)

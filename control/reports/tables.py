@@ -102,7 +102,7 @@ def summary_text(title: str, summary: dict[str, Any]) -> str:
 
 def seed_table(group: dict[str, Any], corner: str = "seed", caption: str = "") -> Table:
     """Return the table of the statistics of a group (`summarise`): a row for each seed and, for several seeds, the
-    three rows `AGGREGATES`. ``corner`` is the first cell of the header."""
+    three rows `AGGREGATES`. A return is shown as ``LAST (BEST)``. ``corner`` is the first cell of the header."""
     returns = list(group["over_seeds"])
     units = ("generations", "steps of all agents") if of_search(returns) else ("epochs", "env steps")
     rows = [[corner, *units, *(TAGS[tag].short for tag in returns)]]

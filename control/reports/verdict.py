@@ -94,16 +94,21 @@ class Baselines:
     def measure(
         cls, game: str, seed: int, limit: int | None = None, teacher: Act | None = None, watch: Watch | None = None
     ) -> "Baselines":
-        """Play `EPISODES` episodes of each baseline, or fewer after `MOST_STEPS` steps. All baselines play the same
-        episodes, which ``seed`` determines. The best constant action is chosen before, in other episodes. ``limit``
-        replaces the environment's time limit; an environment without one gets `LONG`. Results are cached, so equal
-        arguments play only once. ``watch`` receives the progress."""
+        """Measure the baselines on the real environment ``game``: random play, the best constant action and, if it is
+        not None, the ``teacher``. Results are cached, so equal arguments play only once.
+
+        First, `CHOICE_EPISODES` episodes of each constant action decide which one is best. Then each baseline plays the
+        same `EPISODES` new episodes, which ``seed`` determines. There are fewer if all episodes have `MOST_STEPS` steps
+        before. ``limit`` replaces the environment's time limit. An environment without a time limit gets `LONG`.
+        ``watch`` receives the progress.
+        """
         spaces = spaces_of(game, limit)
         if not spaces.max_episode_steps:
             limit = LONG
         actions = constant_actions(spaces.actions)
         constants: dict[str, Act] = {name: functools.partial(_repeated, action) for name, action in actions.items()}
-        # An episode of each policy has at most so many steps. Fewer episodes at once stop closer to MOST_STEPS.
+        # Maximum number of steps if each policy plays one episode. Episodes that were begun are finished. Therefore, if
+        # they may be long, fewer are played at once, so that the choice takes about half of MOST_STEPS at most.
         round_steps = (len(constants) + 1) * (spaces.max_episode_steps or LONG)
         envs = min(CHOICE_EPISODES, max(2, MOST_STEPS // (2 * round_steps)))
         with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
@@ -111,6 +116,7 @@ class Baselines:
             choice, choice_steps = _play(constants, real, seed, CHOICE_EPISODES, MOST_STEPS // 2, first_half)
             best = max(choice, key=lambda name: sum(choice[name]))
             streams = Streams([derive_seed(seed, "random play")])
+            # [0]: the actions of the only member.
             policies: dict[str, Act] = {"random": lambda obs: random_actions(spaces.actions, streams, len(obs))[0]}
             policies[best] = constants[best]
             if teacher is not None:
@@ -123,15 +129,16 @@ class Baselines:
     def judge(self, returns: ArrayLike, **details: Any) -> "Verdict":
         """Return the verdict about fresh agents with mean ``returns [N]``. ``details`` are fields of `Verdict`, such as
         ``goal``."""
-        return Verdict(**vars(self), agents=Score.of(returns), **details)
+        return Verdict(**vars(self), agents=Score.of(returns), **details)  # a `Verdict` has all fields of `Baselines`
 
 
 def _play(
     policies: Mapping[str, Act], real: Environment, seed: int, count: int, max_steps: int, watch: Watch | None
 ) -> tuple[dict[str, list[float]], int]:
-    """Return the returns of at least ``count`` episodes of each of ``policies`` by name, and the number of steps. After
-    ``max_steps`` steps of all policies, no further episodes begin. ``seed`` and ``count`` determine the episodes, which
-    are the same for all policies. ``watch`` receives the progress."""
+    """Play rounds of episodes, one in each environment of ``real``, with each of ``policies``. Return the returns of
+    the episodes by name of the policy, and the number of steps. The last round is the first after which each policy has
+    played ``count`` episodes, or all together have made ``max_steps`` steps. ``seed`` and ``count`` determine the
+    episodes, which are the same for all policies. ``watch`` receives the progress."""
     streams = Streams([derive_seed(seed, f"{count} episodes of baselines")])
     returns: dict[str, list[float]] = {name: [] for name in policies}
     num_episodes = 0  # of each policy
@@ -206,7 +213,7 @@ class Verdict(Baselines):
 
     @property
     def failure(self) -> str:
-        """The reason why the agents fail, "" if they pass."""
+        """The reason why the agents or, if these are good enough, the search fails. "" if `passed`."""
         if self._failure_of_returns or self.progress is None:
             return self._failure_of_returns
         first, winner = self.progress
@@ -290,9 +297,10 @@ def read_verdict(folder: Path) -> dict[str, Any]:
 
 
 def constant_actions(actions: Discrete | Continuous) -> dict[str, Tensor]:
-    """Return at most `MOST_CONSTANTS` actions by their names. Discrete actions are evenly spaced. Dimensions of a
-    continuous action have their lowest, middle or highest value: all combinations of these if there are one or two
-    dimensions, otherwise the same of the three for all."""
+    """Return at most `MOST_CONSTANTS` actions by name, such as ``2`` or ``-1 0.5``. If there are more discrete actions,
+    evenly spaced ones are returned. In a continuous action, each dimension has its lowest, middle or highest value. For
+    one or two dimensions, all combinations are returned; for more, only the three actions in which all dimensions have
+    the lowest, the middle or the highest value."""
     if isinstance(actions, Discrete):
         numbers = np.unique(np.linspace(0, actions.n - 1, min(actions.n, MOST_CONSTANTS)).round().astype(int))
         return {str(number): torch.tensor(number) for number in numbers.tolist()}

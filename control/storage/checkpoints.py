@@ -106,8 +106,8 @@ def _read(file: Path) -> Checkpoint:
 @contextlib.contextmanager
 def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
     """Context manager that turns exceptions from the content of ``file`` into a CheckpointError. If the run's other
-    checkpoint (best or last) can be read, the message names it; if a run should ``resume``, it suggests ``--reload``
-    with it. Errors of the machine, for example a lack of memory, are raised unchanged."""
+    checkpoint (best or last) can be read, the message names it. With ``resume``, the message suggests to start from it
+    by ``--reload``. Errors of the machine, for example a lack of memory, are raised unchanged."""
     try:
         yield
     except Exception as error:  # a damaged file can cause any exception
@@ -119,8 +119,9 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
         elif isinstance(error, UserError):
             line = f"checkpoint {str(file)!r} cannot be used: {text}"
         else:
-            first_line = text.strip().split("\n")[0][:120]
-            reason = f"it has no {text}" if isinstance(error, KeyError) else first_line or type(error).__name__
+            reason = text.strip().split("\n")[0][:120] or type(error).__name__  # some exceptions have no text
+            if isinstance(error, KeyError):
+                reason = f"it has no {text}"  # the text is the missing key
             line = f"checkpoint {str(file)!r} is damaged or not a checkpoint ({reason}); allowed: {_ALLOWED}"
         other = file.with_name("best.ckpt" if file.name == "last.ckpt" else "last.ckpt")
         with contextlib.suppress(Exception):

@@ -62,8 +62,8 @@ def newest(folder: Path) -> Path | None:
 
 
 def find_proxy(path: Path) -> Path | None:
-    """Return the file of the proxy, a learned environment or reward, that a search chose at its end, or of the bandit
-    of ``--learn``. ``path`` is its run folder, or a folder of run folders; then the newest counts. None if there is no
+    """Return the file of a proxy (a learned environment or reward): the winner of a search, or the bandit that
+    ``--learn`` made. ``path`` is a run folder, or a folder of run folders, whose newest is used. None if there is no
     such file."""
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
@@ -76,8 +76,9 @@ def find_proxy(path: Path) -> Path | None:
 
 
 def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
-    """Make a new run folder ``version_K`` with ``subfolders`` and return it. If ``search``, it is for a hyperparameter
-    search. Raises SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
+    """Make a new run folder ``version_K`` with ``subfolders`` in the folder of `parent`, and return it. K is the first
+    unused number after the highest one there. ``search`` is whether it is for a hyperparameter search. Raises
+    SettingError if ``logdir`` cannot be written, and OSError if the disk is full or fails."""
     folder = parent(run, search)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -92,10 +93,11 @@ def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("c
         for name in subfolders:
             (path / name).mkdir()
     except OSError as error:
-        if error.errno in DISK:
+        if error.errno in DISK:  # not a fault of the setting
             raise
         reason = error.strerror
-        for ancestor in (folder, *folder.parents):  # a file or a broken link in the path says more
+        # If a file or a broken link is in the place of a folder, the message names it. The system's reason does not.
+        for ancestor in (folder, *folder.parents):
             if os.path.lexists(ancestor) and not ancestor.is_dir():
                 reason = f"{str(ancestor)!r} is {'a file' if ancestor.exists() else missing_reason(ancestor)}"
         problem = f"cannot make {str(folder)!r} ({reason})"
@@ -188,7 +190,7 @@ class MetricsFile:
     def __init__(self, path: Path):
         self.path = path
         self.columns = _header(path) or list(KEYS)
-        self._write(_rows(path))  # without an incomplete last line, if the run was killed while it wrote
+        self._write(_rows(path))  # removes an incomplete last line, left by a run that was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
@@ -205,17 +207,17 @@ class MetricsFile:
                 writer.writerow({tag: int(value) if tag in KEYS else float(value) for tag, value in row.items()})
 
     def resume_after(self, checkpoint_rows: Sequence[Mapping[str, int]]) -> None:
-        """Remove the rows of epochs after a checkpoint, from which the run resumes, and add missing rows of its epoch.
-        ``checkpoint_rows`` has a row of this epoch for each seed, with `KEYS` only."""
+        """Make the file fit the checkpoint from which the run resumes. Remove the rows of later epochs. Add the rows of
+        the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
-        logged_seeds = set()  # with a row of this epoch
+        logged_seeds = set()  # seeds with a row of this epoch in the file
         lines = []
         for cells, (epoch, _, seed, *_) in _rows(self.path):
             if epoch <= last_epoch:
-                lines.append(",".join(cells))  # a fifth of the memory of a list
+                lines.append(",".join(cells))  # a text needs a fifth of the memory of a list
             if epoch == last_epoch:
                 logged_seeds.add(seed)
-        self._write((line.split(","), ()) for line in lines)
+        self._write((line.split(","), ()) for line in lines)  # without the numbers, which are not written
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
@@ -264,7 +266,7 @@ def _lines(path: Path) -> Iterator[Row]:
     try:
         check_regular(path, LARGEST)
         with open(path, encoding="utf-8") as file:
-            rows = csv.reader(line[:-1] for line in file if line.endswith("\n"))
+            rows = csv.reader(line[:-1] for line in file if line.endswith("\n"))  # complete lines only
             columns = next(rows, [])
             has_keys = tuple(columns[: len(KEYS)]) == KEYS
             if columns and (not has_keys or len(set(columns)) < len(columns)):

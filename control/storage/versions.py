@@ -39,6 +39,7 @@ def write_versions(folder: Path, epoch: int) -> None:
     old_entries = read_versions(folder)
     entries = [entry for entry in old_entries if int(entry["from"]) < epoch]
     new_entry = {"from": str(epoch)} | versions()
+    # The two entries are compared without their epochs.
     if not entries or new_entry | {"from": entries[-1]["from"]} != entries[-1]:
         entries.append(new_entry)
     if entries != old_entries:
@@ -49,7 +50,7 @@ def read_versions(folder: Path) -> list[dict[str, str]]:
     """Return the entries of ``versions.json`` in order: name -> version as in `versions`, and ``from``, the first epoch
     for which they are valid. Empty if the file is missing or malformed."""
     try:
-        entries = [entry for entry in read_json(folder / FILE) if int(entry["from"]) > 0]
+        entries = [entry for entry in read_json(folder / FILE) if int(entry["from"]) > 0]  # epochs count from 1
         return [{str(name): str(value) for name, value in entry.items()} for entry in entries]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
