@@ -214,9 +214,9 @@ def _groups(
 
 
 def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note for settings that have no effect in a run with these ``choices`` of implementation,
-    preset, and so on, or only their default. The note says why, such as ``no effect with SE``. If a setting has several
-    notes, the last one counts."""
+    """Return setting -> note for settings that the user cannot use in a run with these ``choices`` of implementation,
+    preset, and so on. The note says why, such as ``no effect with SE``. If there are several reasons, the last one in
+    the code counts."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
     notes: dict[str, str] = {}

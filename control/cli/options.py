@@ -78,8 +78,8 @@ def command_flags() -> dict[str, Flag]:
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting, with the defaults for the settings in ``values`` (setting -> value).
 
-    Some settings, such as ``preset`` and ``proxy``, decide the defaults of other settings. In the result, their own
-    default is the one without ``values``. The default of ``agent`` is from the preset in ``values``.
+    Some settings, such as ``preset`` and ``proxy``, decide the defaults of other settings. The default of such a
+    setting does not depend on ``values``, except for ``agent``: its default is from the preset in ``values``.
     """
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}

@@ -116,8 +116,9 @@ def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return ``changes`` of a search. If they set ``target_return``, ``solved_reward`` gets the same value, and
-    ``quit_when_solved`` becomes True unless it is set. Raises SettingError if ``changes`` set two different rewards."""
+    """Return the ``changes`` of a search's settings, with what ``target_return`` implies. If ``changes`` have it,
+    ``solved_reward`` gets the same value, and ``quit_when_solved`` becomes True unless ``changes`` set it. Raises
+    SettingError if ``changes`` have different values for ``target_return`` and ``solved_reward``."""
     if changes.get("target_return") is None:
         return changes
     target_return = build(run, {"target_return": changes["target_return"]}).target_return  # as a valid number
@@ -149,8 +150,9 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values``, a mapping of names or aliases of settings. Missing settings have their
-    defaults, and the flag of a command adds its settings. Raises SettingError."""
+    """Return the settings for ``values``, a mapping from names or aliases of settings to values. Missing settings have
+    their defaults. If ``values`` have the flag of a command, such as ``plot``, the result has the settings of this
+    command too. Raises SettingError for unknown names and wrong values."""
     values, _ = translate(values, (), _DECIDING)
     defaults = defaults_for(values)
     setting_names = {*shared_settings(defaults.agent)}
@@ -167,7 +169,7 @@ def settings_with(values: Mapping[str, Any]) -> Settings:
     defaults = defaults_for(values)
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
-    values = {**values, "command": values.get("command") or {}}
+    values = {**values, "command": values.get("command") or {}}  # None stands for no command to the agent
     if values.get("total_steps") is not None and end_name != "total_steps":
         values.setdefault(end_name, None)  # else its default might end the training before ``total_steps``
     settings = defaults.replace(**values)
@@ -306,7 +308,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     effect, settings that only flags may set and settings of other commands are left out."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
-    omitted |= kinds(type(settings.subcommand)).keys()
+    omitted |= kinds(type(settings.subcommand)).keys()  # without a command there are none
     if not settings.command:
         omitted.add("command")
     for name in (end_setting(run.implementation), "total_steps"):

@@ -73,7 +73,8 @@ def is_teacher(source: str) -> bool:
 
 
 def policy_error(source: str, problem: str, allowed: str) -> SettingError:
-    """Return the error for a policy ``source`` that cannot be used. ``problem`` follows its name in the message."""
+    """Return the error for a policy ``source`` that cannot be used. In the message, ``problem`` follows its name
+    directly, so it begins with a comma or a colon."""
     return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
 
 
@@ -171,7 +172,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
 
     def act(obs: Tensor) -> Tensor:
         if wants_values:
-            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # of [M, N, A]
+            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # the first member's, of [M, N, A]
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
         return first_member_actions(policy, obs)
 
@@ -261,7 +262,7 @@ def visited_states(
     observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
         real.reset(streams.episode_seeds(envs))
-        done = torch.ones(1, envs, dtype=torch.bool)  # so that the first step of the loop resets all again
+        done = torch.ones(1, envs, dtype=torch.bool)  # the loop first resets all environments again
         space = real.spaces.actions
         while len(observations) * envs < 2 * count:
             obs = real.reset(streams.episode_seeds(envs), done)[0].float()  # [E, S]
@@ -299,7 +300,7 @@ class TeacherEpisodes:
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
         each observation on. So that the observations differ, each episode begins with random actions. Their number is
-        random, at most one and a half times the mean length of random play."""
+        random: at most one and a half times the mean length of random play and, with a time limit, half of it."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -338,23 +339,28 @@ class TeacherEpisodes:
 
 
 def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated. If it was
-    truncated, the mean reward of its last tenth continues for ever."""
+    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 if the episode was terminated.
+    If it was truncated, the estimate assumes that it would have gone on for ever with the mean reward of its last
+    tenth."""
     steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
     is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
     mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
-    geometric_sum = mean_reward / max(1 - discount, 1e-3)  # of mean_reward * discount ** t
+    # The sum of mean_reward * discount ** t over all t, or for a discount near 1 over about a thousand steps.
+    geometric_sum = mean_reward / max(1 - discount, 1e-3)
     return geometric_sum * trajectory.truncated.any(0)
 
 
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
-    """Return the parameters ``[D]`` of a proxy made from the policy ``source``. The proxy is a bandit (a synthetic
-    environment in which every step is an episode) that shows the policy's actions or values in the states that it
-    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises
-    SettingError if no proxy with these settings can be made from the policy."""
-    needs_values = stages.check_policy(source)
+    """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
+
+    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward. In the states that
+    the policy visits, a bandit's rewards are highest for the policy's actions, or equal its action values. A reward is
+    made from the policy's returns. ``count_steps`` is called with the number of real steps. Raises SettingError if no
+    proxy with these settings can be made from the policy.
+    """
+    needs_values = stages.check_policy(source)  # raises the SettingError
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
     episodes = TeacherEpisodes(act, game, seed, count_steps)
