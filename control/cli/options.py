@@ -195,6 +195,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     owners = [other for other in implementations() if name in flags(other, "", {"agent": RunConfig.agent})]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
+        # An implementation that learns a proxy may have the setting only with another agent.
         subject = f"{implementation} with this agent" if implementation in owners else implementation
         return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}")
     if name in FLAG_ONLY:
@@ -202,7 +203,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())
+    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())  # suggest a flag only for a flag
     suggestion = _similar_setting(name, valid_flags, implementation, flags_only)
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")

@@ -85,6 +85,7 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
         lines, text = Lines(), label
 
         def show(fraction: float, result: str = "") -> None:
+            """Show the finished ``fraction``, with a ``result`` such as ``best return 20.0`` after the label."""
             nonlocal text  # remains for later calls without a result
             if result:
                 text = f"{label}, {result}"

@@ -86,9 +86,10 @@ class Settings:
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """Return a copy with the settings in ``changes``. The name of a setting tells which config it belongs to.
-        ``command`` is a mapping of commands to values, such as ``{"return": 250}``. Raises SettingError. Defaults are
-        not chosen anew: for another implementation or environment use `from_dict`."""
+        """Return a copy with the settings in ``changes``, each in the config that has a setting of this name. The value
+        of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
+        do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
+        and wrong values."""
         command = _checked_command(changes.pop("command", self.command))
         if isinstance(self.agent, Mixture):
             changes = expand_shared(self.agent, changes)

@@ -44,7 +44,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--")
         if flag.startswith("--") and name:
-            underscored = re.sub(r"(?<=\w)-", "_", name)
+            underscored = re.sub(r"(?<=\w)-", "_", name)  # but a hyphen at the start remains
             pairs.append((underscored, [value] if equals else []))
         elif pairs:
             _, words = pairs[-1]

@@ -161,14 +161,15 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
     """Return the fitness of the first generation and of the winner (``outcome``). The verdict requires that the second
-    is higher. None if they cannot be compared, or if the search did not begin with random proxies."""
+    is higher. Return None if they cannot be compared, if the search did not begin with random proxies, or if the winner
+    cannot be expected to be better, because its agents reach the return ``goal``."""
     config = module.config
     began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
     first_config = config.at(1)  # settings of the first generation
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
-    # Agents that reach the goal cannot improve further if their final return is the fitness.
+    # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
     is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if not (began_at_random and is_comparable) or is_best:
+    if is_best or not (began_at_random and is_comparable):
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1

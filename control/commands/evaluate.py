@@ -152,7 +152,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
-            sample = modes == ("sampled",)
+            sample = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             text = film_evaluation(loop, loop_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print()
             for line in text.splitlines():
@@ -217,8 +217,9 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
 
 
 def _game_to_play(settings: Settings, trained_on: str) -> str:
-    """Return the environment to evaluate in, with the parameters that the user changed. It is ``gamename`` if the user
-    set it, else ``trained_on``. Raises SettingError for a parameter that the environment lacks."""
+    """Return the name of the environment to evaluate in, such as ``procmaze,grid_size=5``: the user's ``gamename`` or,
+    if the user set none, ``trained_on``, with the parameters that the user changed. Raises SettingError for a parameter
+    that the environment lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
     game, game_parameters = split_name(game_name)
     missing = settings.changed.keys() - game.parameter_values()  # with a checkpoint, all changes are of parameters

@@ -78,7 +78,7 @@ def _entries(words: Sequence[str]) -> list[Entry]:
     """Return an entry for each of the ``words`` of ``--film``: files, `untrained` and `real`. The words `untrained` and
     `real` refer to the last file before them or, without one, to the first file. Raises SettingError if no word is a
     file, or if `real` refers to a run."""
-    files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
+    files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")

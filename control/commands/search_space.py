@@ -140,11 +140,13 @@ def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[st
 
 
 def _published_file(settings: Settings) -> Path:
-    """Return the file of the published space. For a search, a file for the kind of proxy, such as
-    ``search_se-bandit.yaml``, or for the agent is preferred. Raises SettingError if there is none."""
+    """Return the file of the published space, such as ``experiments/ddqn/search_ddqn.yaml``. If the implementation
+    learns a proxy, a file for the kind of proxy, such as ``search_se-bandit.yaml``, comes first, then a file for the
+    agent. Raises SettingError if there is no file."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
-    package = family(implementation).package.rpartition(".")[2]
-    folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
+    package = family(implementation).package.rpartition(".")[2]  # its last part
+    folder = _EXPERIMENTS / _FOLDERS.get(package, package)
+    name = implementation.lower()
     names = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
     names += [name, name.partition("-")[0]]  # "rcp-r", then "rcp"
     for file_name in names:  # the first existing file counts

@@ -279,7 +279,7 @@ def _scheduler(search: Search) -> Any:
         )
         controller: Any = None  # ASHA does not use it
         for trial in _finished_trials(search):
-            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
+            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")  # ASHA uses only the id of a trial
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
                 scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})

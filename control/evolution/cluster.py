@@ -113,8 +113,9 @@ def _check_cluster(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         if not host or not port.isdecimal():
-            raise OSError("allowed: host:port of a cluster's head, or auto")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            raise OSError("allowed: host:port of a cluster's head, or auto")  # becomes the reason in the message
+        host = host.strip("[]")  # brackets around an IPv6 address
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
         raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
@@ -154,7 +155,8 @@ class RayWorkers:
             cleanup.callback(_cancel, self._tasks)
             import ray
 
-            cores = 0 if in_trial else 1  # of a task, which waits until they are free; a trial has reserved its cores
+            # Ray starts a task when so many cores are free. In a trial the tasks use the cores of the trial.
+            cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
             self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], starting=True)

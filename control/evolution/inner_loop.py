@@ -138,20 +138,20 @@ def train(
     says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
-    have ended are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`. ``watch`` is
-    called with the finished fraction.
+    have ended are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`, such as in
+    machine code. ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
-    agent.budget = (loop.steps + steps) * envs
+    agent.budget = (loop.steps + steps) * envs  # schedules of the agent, such as epsilon, depend on it
     running = torch.ones(members, dtype=torch.bool)
     weights = agent.flat_parameters.clone()  # [M, D], final for agents that have ended
-    steps_taken = torch.full((members,), steps * envs)
+    steps_taken = torch.full((members,), steps * envs)  # fewer for agents that end earlier
     num_episodes = torch.zeros(members, dtype=torch.int64)
-    curve = [torch.zeros(members, 0)]
+    curve = [torch.zeros(members, 0)]  # a column [M, 1] for each test follows
     stops_early = rule is not None or episodes is not None
-    make_steps = advance or type(loop).advance
+    make_steps = advance or type(loop).advance  # functions whose first argument is the loop
     watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
     while steps_done < steps and running.any():

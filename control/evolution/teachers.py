@@ -93,6 +93,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
 
     def checked_policy(obs: Tensor) -> Tensor:
+        """Return the policy's actions or action values for ``obs [N, S]``, after a check of their shape and range."""
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
@@ -105,7 +106,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
-    checked_policy(two_observations)  # raises the errors now
+    checked_policy(two_observations)  # raises the errors of an unsuitable policy now
     return checked_policy
 
 
@@ -141,6 +142,7 @@ def _function_policy(source: str) -> Teacher:
         raise policy_error(source, problem, "a proxy, a checkpoint, or module:function") from error
 
     def act(obs: Tensor) -> Tensor:
+        """Call the user's function with an array, and return its result as a tensor."""
         try:
             return torch.as_tensor(np.asarray(function(obs.numpy())))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
@@ -171,6 +173,7 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
 
     def act(obs: Tensor) -> Tensor:
+        """Return the action values ``[N, A]`` or the greedy actions for ``obs [N, S]``."""
         if wants_values:
             return agent.values(obs.expand(agent.members, *obs.shape))[0]  # the first member's, of [M, N, A]
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
@@ -204,12 +207,13 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     if obs_shape != spaces.obs_shape or not fits:
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
         raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
-    if wants_values and not hasattr(model, "q_net"):
+    if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
         name = type(model).__name__
         raise policy_error(source, f"{_SB3_DESCRIPTION}, but {name} has no value of each action", "clone_of actions")
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
+        """Return the action values ``[N, A]`` or the actions, ``[N]`` or ``[N, A]``, for ``obs [N, S]``."""
         observations = (obs.argmax(1) if is_cell else obs).numpy()
         if wants_values:
             inputs, _ = model.policy.obs_to_tensor(observations)
@@ -327,6 +331,7 @@ class TeacherEpisodes:
         step_numbers = itertools.count()
 
         def act(obs: Tensor) -> Tensor:
+            """Return the actions ``[E]`` or ``[E, A]`` of the next step for ``obs [E, S]``."""
             random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
             is_random = next(step_numbers) < random_steps  # [E]
             if random_action.dim() == 2:

@@ -139,11 +139,12 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
     open_environment = partial(
         make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
     )
-    training = open_environment(max(1, schedule.episodes))
+    training = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
-    evaluation = open_environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
+    needs_more_rows = run.eval_episodes > schedule.episodes
+    evaluation = open_environment(run.eval_episodes) if needs_more_rows else None
     agent.budget = settings.total_steps  # None if the run has no limit of steps
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
@@ -185,10 +186,10 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
         return HAS_NUMBA and decide_compiled(settings, implementation, is_supported=lambda: False)
 
     def is_supported() -> bool:
+        """Make each loop use machine code if it can. Return whether all of them do."""
         from control.loops.compiled import use_machine_code  # imports Numba
 
-        # A list, because a generator would end at the first False. Each loop is to use machine code if it can.
-        return all([use_machine_code(loop, threads) for loop in loops])
+        return all([use_machine_code(loop, threads) for loop in loops])  # a generator would end at the first False
 
     return decide_compiled(settings, implementation, is_supported)
 

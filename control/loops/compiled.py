@@ -733,7 +733,7 @@ def warm() -> None:
     discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
     for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
         config = default_config(implementation, game)
-        environment = make_environment(game, 1, config.num_envs, time_limit=1)
+        environment = make_environment(game, 1, config.num_envs, time_limit=1)  # episodes of one step
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
         use_machine_code(loop)

@@ -57,8 +57,8 @@ class EpisodeLoop(Loop):
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
-        """Store the recorded episodes of ``schedule.dataset``, if any. Then play and store ``schedule.warm_up`` random
-        episodes, none with a dataset."""
+        """Let the agent store experiences before the first epoch: the recorded episodes of ``schedule.dataset``, if
+        any, and ``schedule.warm_up`` episodes of random play (0 with a dataset)."""
         if self.schedule.dataset is not None:
             recording = Recording(self.schedule.dataset, self.game, self.environment.spaces)
             for trajectory in recording.trajectories(len(self.seeds)):

@@ -241,8 +241,8 @@ class StepLoop:
         obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         for name in STATE_NAMES:
             value, current = state[name], getattr(self, name)
-            if name == "obs" or (name == "agent_obs" and value is not None):  # both are None in a new loop
-                current = obs
+            if name == "obs" or (name == "agent_obs" and value is not None):
+                current = obs  # a new loop has None, with which the saved observations cannot be compared
             check_like(current, value, name)
             device = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)

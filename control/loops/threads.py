@@ -53,6 +53,7 @@ def for_members(
             work(memory, first, min(first + size, members))
 
     def run_thread(memory: Memory, task: Callable[[], object] | None) -> None:
+        """Call ``task`` if there is one, and then work on pieces, from the last one backwards."""
         if task is not None:
             task()
         run_pieces(memory, pieces.pop)
