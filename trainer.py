@@ -168,7 +168,9 @@ def _command_function(settings: Settings) -> Callable[[], int]:
     if command in ("", "learn"):
         from control.lightning import lean
 
-        lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
+        # Import Lightning without modules that a run does not need. The function `train` does not do this, because the
+        # process of its caller may need them.
+        lean.load()
     module_name, function_name = _FUNCTIONS[command]
     command_module = importlib.import_module(module_name)
     if command == "" and command_module.has_machine_code(settings):

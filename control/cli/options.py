@@ -44,8 +44,8 @@ Flags = Mapping[str, Flag]
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game, with the defaults
-    for this game. If ``game`` is empty, the defaults are those for the default game, and there are no parameters.
-    ``choices`` are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
+    for this game. If ``game`` is empty, the defaults are for the default game, and there are no parameters. ``choices``
+    are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
     deciding_values = {**(choices or {}), "implementation": implementation, "gamename": game or RunConfig.gamename}
     return flags_of_settings(defaults_for(deciding_values), game)
 

@@ -189,8 +189,8 @@ def settings_with(values: Mapping[str, Any]) -> Settings:
 
 
 def defaults_for(values: Mapping[str, Any]) -> Settings:
-    """Return the default settings for the implementation, game, agents, preset and command in ``values``, which may
-    have other settings too."""
+    """Return the default settings for the implementation, game, agents, preset and command in ``values`` (setting ->
+    value). Other settings in ``values`` are ignored."""
     run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)

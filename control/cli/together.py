@@ -99,10 +99,11 @@ def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flag
 
 def _uses_setting(command: str, flag: Flag) -> bool:
     """Return whether a ``command`` other than training uses the setting of ``flag``."""
-    if flag.command or flag.owner is RunConfig:
+    if flag.command or flag.owner is RunConfig:  # a setting of a command or of every run
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
         return command in ("use_tune", "eval_agent")
+    # A setting of an agent, a proxy or an environment.
     return command == "use_tune" or (command == "eval_agent" and flag.name in evaluation_overrides())
 
 

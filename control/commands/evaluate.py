@@ -404,9 +404,9 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return a copy of the config ``agent`` for training on the real environment. If it has these settings, the agent
-    trains in one environment, makes updates from the end of the first episode on, explores less with every episode, and
-    has a replay buffer for all steps."""
+    """Return a copy of the config ``agent`` for training on the real environment. If the config has these settings, the
+    agent trains in one environment, makes updates after its initial episodes (at least one), explores less with every
+    episode, and has a large replay buffer."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
@@ -414,11 +414,11 @@ def _settings_for_real_environment(agent: Any) -> Any:
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return implementation -> config for the agents that train on a proxy. The implementations are those of
-    ``--agent`` or, without this flag, those in the proxy's search. Configs have the hyperparameters of the search, and
-    the user's changes of them (``settings.changed``). Raises SettingError if the agents cannot train on the proxy or if
-    a changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or if
-    the settings in its file are damaged."""
+    """Return implementation -> config for the agents that train on a proxy. The user names the implementations by
+    ``--agent``; by default they are the agents of the proxy's search. Configs have the hyperparameters of the search,
+    and the user's changes of them (``settings.changed``). Raises SettingError if the agents cannot train on the proxy
+    or if a changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or
+    if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")

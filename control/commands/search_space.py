@@ -112,7 +112,7 @@ def search_space(settings: Settings) -> Space:
         entries, _ = translate(entries, families, valid_flags)
         dimensions = {}
         for name, entry in entries.items():
-            names = {name, "hidden_sizes"} if name in SHAPE else {name}
+            names = {name, "hidden_sizes"} if name in SHAPE else {name}  # ``hidden_sizes`` sets width and depth
             is_set = not names.isdisjoint(settings.explicit_names)
             if user_path or not is_set:
                 dimensions[name] = _dimension(name, entry, settings, valid_flags)

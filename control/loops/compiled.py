@@ -64,7 +64,8 @@ def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state`` is the state after the step."""
+    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state [K]`` is the state after the step,
+    ``discount`` the factor of the next value in a target, and ``done`` says whether the step ended the episode."""
 
 
 def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
@@ -72,8 +73,9 @@ def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
 
 
 def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
-    """Stub: return the greedy discrete action of member ``m``, or write a continuous one to ``continuous_action``.
-    ``scratch`` is memory to overwrite (`EpisodeArrays.player_scratch`)."""
+    """Stub: return the greedy discrete action of member ``m`` for the observation ``obs [O]`` of the environment's
+    ``state [K]``. A continuous action is written to ``continuous_action [A]`` instead. ``scratch`` is memory to
+    overwrite (`EpisodeArrays.player_scratch`)."""
 
 
 def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
@@ -406,7 +408,7 @@ class CompiledLoop:
             if watch is not None:
                 watch(steps_done / steps)
             random_numbers, block_steps = _take_random_numbers(agent, steps - steps_done, max_joined)
-            # Those of the last step remain: the agent's metrics use the minibatch of the latest update.
+            # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
             tensors, seeds = _begin_block(loop, block_steps, all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
