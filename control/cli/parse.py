@@ -237,11 +237,11 @@ def _without_names(values: Mapping[str, Any], names: Container[str]) -> dict[str
 
 
 def _with_search_file(pairs: list[Pair]) -> list[Pair]:
-    """Expand ``--use_tune --resume FOLDER`` to ``--config FOLDER/search.yaml --resume_search FOLDER``. Other flags are
-    returned unchanged. Raises SettingError for a folder without a search, and for flags that would change the
-    search."""
+    """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
+    --resume_search FOLDER``. If the words after ``--resume`` are no folder, return ``pairs`` unchanged. Raises
+    SettingError for a folder without a search, and for flags that would change the search."""
     flag_words = dict(pairs)
-    is_switched_on = flag_words["use_tune"] in ([], ["true"])
+    is_switched_on = flag_words["use_tune"] in ([], ["true"])  # [] is the bare flag
     folder = " ".join(flag_words.get("resume_search") or flag_words.get("resume", []))
     has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
     if not (is_switched_on and has_folder):

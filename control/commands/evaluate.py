@@ -420,6 +420,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     or if a changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or
     if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
+    # 1. The names of the implementations, and errors for changed settings that do not exist.
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
     run_values: dict[str, Any] = {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
@@ -431,9 +432,10 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         unknown_names = sorted(changed.keys() - valid_flags.keys())
         raise_all([unknown_error(name, valid_flags, proxy.implementation, "--", proxy.game) for name in unknown_names])
     run_config = dataclasses.replace(settings.run, **run_values)
-    config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
+    config = dataclasses.replace(proxy.config, retest_drawn=False)  # here hyperparameters vary only with vary_hp
     with _settings_of_file(proxy):  # ``names`` may be from the file
         implementations = parse_agents(names)
+    # 2. The config of each implementation, with the changes that apply to it.
     flags_of_fields = names_in(config_classes(implementations))  # config class -> field -> flag, such as PPO_lr
     agents: dict[str, Any] = {}
     reasons: dict[str, list[str | None]] = {}  # changed flag -> for each implementation why it has no effect, or None
@@ -451,6 +453,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         reasons_of_fields = ineffective(with_missing_features(evaluated, spaces))
         for field, flag in changed_flags.items():
             reasons.setdefault(flag, []).append(reasons_of_fields.get(field))
+    # 3. Errors for changed flags that have no effect for any implementation.
     without_effect = {flag: texts[0] for flag, texts in sorted(reasons.items()) if all(texts)}
     check_effects((flag, f": {reason}") for flag, reason in without_effect.items())
     return agents

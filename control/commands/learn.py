@@ -258,8 +258,9 @@ def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settin
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
-    """Run the stages that have no results, and write the page. Return whether no stage failed. A stage is left out if
-    a stage that it requires has failed, or if ``--only`` selects other stages."""
+    """Run the stages that have no results, and write the page. A stage is left out if a stage that it requires has
+    failed, or if ``--only`` selects other stages. If the exam fails, the file of the bandit gets a name that says so.
+    Return True if no stage failed."""
     only = task.options.only
     names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
@@ -278,11 +279,12 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             task.results[name]["text"] = stage_text(name, task.results[name])
             task.save()
         if verbose:
-            print_named(name, f"{task.results[name]['text']}{_time_left(task, names)}", width=9)
+            text = f"{task.results[name]['text']}{_time_left(task, names)}"
+            print_named(name, text, width=9)  # the longest name of a stage, "teacher", and two blanks
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
-    if "exam" in failures and bandit.exists():  # the new name warns its users
+    if "exam" in failures and bandit.exists():
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)

@@ -636,7 +636,7 @@ class CompiledAgent:
         self._run(LEARN)
         self.agent.count_steps(1)
         self._step += 1
-        if self._step == self._block_steps:  # the agent's metrics use the minibatch of the latest update
+        if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again
             self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
         return self._loss.clone()
 
