@@ -55,7 +55,8 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 
 
 def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
-    """Learn a synthetic environment and a reward for an environment, as ``--learn`` does, and return the result."""
+    """Learn a synthetic environment and a reward for the environment ``gamename``, as ``--learn`` does, and return the
+    result. If ``verbose``, prints the results of each stage."""
     learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
     from control.commands.learn import learn_in_folder
     from control.loops.process import configure_process
@@ -73,7 +74,8 @@ def load(path: str | Path) -> "Run":
 
 def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
     """Play ``episodes`` episodes with the agent of every seed, and return their returns and lengths. ``path`` is a
-    checkpoint file, or a run folder, whose best checkpoint is used. ``options`` are arguments of `Run.evaluate`."""
+    checkpoint file, or a run folder, whose best checkpoint is used. ``options`` are further arguments of
+    `Run.evaluate`, such as ``seed``."""
     return load(path).evaluate(episodes, **options)
 
 
@@ -111,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif lines is None:  # a bug, which keeps its traceback
             raise
         else:
-            ending.status = getattr(error, "status", 2)
+            ending.status = getattr(error, "status", 2)  # 1 if a helper process died (`ProcessDied`)
             for line in lines:
                 errors.show(line)
     return ending.status
@@ -146,25 +148,29 @@ _FUNCTIONS = {
 
 
 def _command_function(settings: Settings) -> Callable[[], int]:
-    """Import the modules of the command that the settings select. Return a function that runs the command and returns
-    the exit status."""
+    """Import the modules of the command that the settings select. Return a function without arguments that runs the
+    command and returns the exit status."""
     options = settings.subcommand
     command = options.flag if options else ""
     if command == "plot":
         from control.reports.figures import style_of
         from control.reports.plot import plot
 
-        figure = Path(options.plot_out) if options.plot_out else None
-        return functools.partial(plot, [*map(Path, options.plot)], figure, style_of(settings.run))
+        run_folders = [Path(folder) for folder in options.plot]
+        figure = Path(options.plot_out) if options.plot_out else None  # None: in the folder of the runs
+        return functools.partial(plot, run_folders, figure, style_of(settings.run))
     if command == "report":
         from control.reports.page import report
 
-        page = Path(options.report_out) if options.report_out else None
-        return functools.partial(report, [*map(Path, options.report)], page)
+        run_folders = [Path(folder) for folder in options.report]
+        page = Path(options.report_out) if options.report_out else None  # None: in the common folder of the runs
+        return functools.partial(report, run_folders, page)
     if command in ("", "learn"):
         from control.lightning import lean
 
-        lean.load()  # Lightning without modules that a run does not need; `train` leaves the caller's process as it is
+        # Import Lightning without modules that a run does not need. The function `train` does not do this, because the
+        # process of its caller may need them.
+        lean.load()
     module_name, function_name = _FUNCTIONS[command]
     command_module = importlib.import_module(module_name)
     if command == "" and command_module.has_machine_code(settings):

@@ -37,7 +37,8 @@ def print_named(name: str, text: str, width: int) -> None:
     """Print ``name`` in a column of ``width`` characters, cyan on a terminal, and ``text`` beside it (`wrap_text`)."""
     empty_column = " " * width
     lines = wrap_text(text, sys.stdout, indent=empty_column, start=empty_column)
-    print(paint(f"{name:<{width}}", "cyan", sys.stdout) + lines[width:], flush=True)
+    column = paint(f"{name:<{width}}", "cyan", sys.stdout)
+    print(column + lines[width:], flush=True)  # in place of the empty column of the first line
 
 
 def verdict_text(sentence: str, passed: bool) -> str:

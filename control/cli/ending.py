@@ -17,9 +17,9 @@ REACTION_SECONDS = 1.9  # from Ctrl-C to the end of the process, if the running 
 
 
 class Ending:
-    """Signal handler of the command. The first signal raises KeyboardInterrupt if the running code has to clean up
-    (``orderly``). Otherwise, and at a second signal, the process exits at once with ``status``. ``exit_callbacks`` are
-    functions to call if the process exits without cleaning up. ``stop_requested`` is whether a signal has arrived.
+    """Signal handler of the command. If ``orderly`` is True, the first signal raises KeyboardInterrupt, so that the
+    running code can clean up. Otherwise, and at a second signal, the process exits at once with ``status``, after it
+    has called the functions in ``exit_callbacks``. ``stop_requested`` says whether a signal has arrived.
 
     Python calls a handler only between two of its instructions, and machine code or a step of an environment may take
     minutes. So a thread (`watch`) ends the process `REACTION_SECONDS` after Ctrl-C. To prevent this, the running code
@@ -116,7 +116,7 @@ class _RobustFile(io.FileIO):
             return super().write(data)
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            return memoryview(data).nbytes
+            return memoryview(data).nbytes  # as if all of it had been written
 
 
 def _robust_stream(descriptor: int, stream: Any) -> io.TextIOWrapper:

@@ -28,7 +28,7 @@ _ACCESS_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, er
 
 
 def user_messages(error: BaseException) -> list[str] | None:
-    """Return the messages of an error for the user, at most `MAX_LINES` lines. None if the error is a bug."""
+    """Return the messages of an error for the user, at most `MAX_LINES` lines. Return None if the error is a bug."""
     errors = single_errors(error) if isinstance(error, SettingError) else [error]
     messages = [one_line(part) for part in errors[:MAX_LINES]]
     lines = [message for message in messages if message is not None]
@@ -43,7 +43,8 @@ def single_errors(error: SettingError) -> list[SettingError]:
 
 
 def one_line(error: BaseException) -> str | None:
-    """Return the message of an error for the user, as one line. None if the error is a bug."""
+    """Return the message of an error for the user, as one line. Return None for other errors, which are bugs. Errors
+    for the user are UserError, a full disk, a file without access, too little memory, and a missing Python module."""
     understudy = sys.modules.get("understudy")  # not imported here: it is slow to load
     if isinstance(error, UserError) or (understudy is not None and isinstance(error, understudy.ProxyError)):
         return _printable(str(error))
@@ -81,7 +82,8 @@ def _printable(line: str) -> str:
 
 
 def missing_reason(path: str | os.PathLike[str]) -> str:
-    """Return why ``path`` cannot be used: a link to nothing, no permission, or no such file."""
+    """Return why ``path``, which does not exist or cannot be read, cannot be used: a link to nothing, the reason of the
+    operating system, such as no permission, or no such file."""
     if os.path.islink(path):
         return f"a symbolic link to {os.readlink(path)!r}, where nothing is"
     try:

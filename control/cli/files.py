@@ -21,8 +21,9 @@ LARGEST = 100_000  # bytes of a file of settings; a run's config.yaml has about 
 
 def check_regular(path: str | os.PathLike[str], max_bytes: int) -> None:
     """Raise OSError with a ``strerror`` for a missing file, a pipe, a device or a file of more than ``max_bytes``
-    bytes. Folders pass, because ``open`` raises the right error for them. Opens nothing: opening a pipe may block."""
-    status = os.stat(path)
+    bytes. Nothing is opened, because opening a pipe may block. A folder raises nothing here, because ``open`` has a
+    clear error for it."""
+    status = os.stat(path)  # raises the error for a missing file
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     if status.st_size > max_bytes:
@@ -58,8 +59,9 @@ def errors_in(path: str) -> Iterator[None]:
 
 
 def read_config(path: str) -> dict[str, list[str]]:
-    """Read the settings in a YAML or JSON file as name -> words. ``command: {return: 250}`` becomes
-    ``command.return``. Files of the original scripts are translated (`control.cli.originals`). Raises SettingError."""
+    """Read the settings in a YAML or JSON file as name -> words, such as ``{"lr": ["1e-3"], "hidden_sizes": ["64",
+    "64"]}``. ``command: {return: 250}`` becomes the name ``command.return``. Files of the original scripts are
+    translated (`control.cli.originals`). Raises SettingError for a file with other content."""
     content = read_mapping("config", path, "name: value", empty=True)
     with errors_in(path):
         if is_original(content):
@@ -89,7 +91,7 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         problem = f"not valid YAML{place}: {getattr(error, 'problem', None) or 'unreadable'}"
-    if content is None and empty and not problem:
+    if content is None and empty and not problem:  # YAML without content is None
         return {}
     if not problem and not isinstance(content, dict):
         problem = f"allowed: a mapping, one '{example}' a line"
@@ -126,5 +128,5 @@ class _TextLoader(yaml.BaseLoader):
         """Construct a mapping without repeated names."""
         node_values = super().construct_mapping(node, deep)
         if len(node_values) < len(node.value):  # a later entry has replaced an earlier one of the same name
-            _unique_names([(key.value, None) for key, _ in node.value])  # raises for this name
+            _unique_names([(key.value, None) for key, _ in node.value])  # raises the error, which names it
         return node_values

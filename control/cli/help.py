@@ -78,7 +78,8 @@ def help_text(
 
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
-    """Return the page of a command other than training: its settings, and the settings of a run that it uses."""
+    """Return the help page of a ``command`` other than training, given by its flag, such as ``plot``. The page has the
+    command's settings, and the settings of a run that the command uses."""
     usage = f"usage: python trainer.py --{command} "
     if valid_flags[command].kind.item is not bool:
         usage += f"{_metavar(valid_flags[command])} "
@@ -94,8 +95,9 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
 
 
 def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str) -> str:
-    """Return the page of the implementation's settings that contain ``text``, or of all implementations if this one has
-    none. Raises SettingError if no setting contains the text."""
+    """Return a help page with the settings of the chosen implementation that contain ``text`` (`_contains`). If there
+    are none, return a page with the settings of all implementations that contain it (`_search_all_page`). Raises
+    SettingError if no setting contains the text. ``choices`` are as in `help_text`."""
     implementation = choices["implementation"]
     families = families_of(implementation, valid_flags["agent"].default)
     matches = [flag for flag in valid_flags.values() if _contains(flag, text, families)]
@@ -107,8 +109,8 @@ def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str) -> s
 
 
 def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
-    """Return the page of the settings of all implementations that contain ``text``. Notes name the implementations of a
-    setting that some lack. Raises SettingError if no setting contains the text."""
+    """Return a help page with the settings of all implementations that contain ``text`` (`_contains`). If only some
+    implementations have a setting, a note names them. Raises SettingError if no setting contains the text."""
     matches: dict[str, Flag] = {}
     owners: dict[str, list[str]] = {}  # setting -> implementations that have it
     for implementation in implementations():
@@ -132,7 +134,8 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
 
 
 def _best_matches_first(matches: Sequence[Flag], text: str) -> list[Flag]:
-    """Return ``matches`` with the setting of the name ``text`` first, then the settings with ``text`` in their name."""
+    """Return ``matches`` in this order: the setting with the name ``text``, then settings with ``text`` in their names,
+    then the others."""
     return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
 
 
@@ -146,8 +149,8 @@ def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
 def _training_page(
     valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool, is_default: bool
 ) -> str:
-    """Return the page of a training run. If ``full``, it has all settings, else the usual settings that have an effect,
-    and no hyperparameters if the user chose no implementation (``is_default``)."""
+    """Return the help page of a training run. If ``full``, it has all settings. Otherwise it has the usual settings
+    that have an effect, but no hyperparameters if the user chose no implementation (``is_default``)."""
     notes = _notes_without_effect(valid_flags, choices)
     listed = list(valid_flags.values())
     if not full:  # settings of training that have an effect; commands to the agent have no owner
@@ -211,8 +214,9 @@ def _groups(
 
 
 def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note for settings without effect in a run with these ``choices`` of implementation, preset, and
-    so on. The note says why, such as ``no effect with SE``."""
+    """Return setting -> note for settings that the user cannot use in a run with these ``choices`` of implementation,
+    preset, and so on. The note says why, such as ``no effect with SE``. If there are several reasons, the last one in
+    the code counts."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
     implementation = choices["implementation"]
     notes: dict[str, str] = {}
@@ -283,8 +287,13 @@ def first_commands() -> str:
 
 
 def _with_broken_commands(page: str) -> str:
-    """Return ``page`` with long commands broken to the width of the terminal, as a shell accepts them."""
-    return re.sub("^  python .*", lambda line: wrap_text(line[0], sys.stdout, "    ", " \\"), page, flags=re.MULTILINE)
+    """Return ``page`` with lines that fit the terminal in place of long commands. Lines before the last one of a
+    command end with a backslash, so that a shell accepts them."""
+
+    def wrap_command(match: re.Match[str]) -> str:
+        return wrap_text(match[0], sys.stdout, indent="    ", end=" \\")
+
+    return re.sub("^  python .*", wrap_command, page, flags=re.MULTILINE)
 
 
 def version() -> str:

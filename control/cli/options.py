@@ -44,19 +44,21 @@ Flags = Mapping[str, Flag]
 
 def flags(implementation: str, game: str, choices: Mapping[str, str] | None = None) -> dict[str, Flag]:
     """Return name -> `Flag` for every setting of an implementation and every parameter of the game, with the defaults
-    for this game. ``choices`` are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
+    for this game. If ``game`` is empty, the defaults are for the default game, and there are no parameters. ``choices``
+    are values of other settings that decide defaults, such as ``preset`` and ``agent``."""
     deciding_values = {**(choices or {}), "implementation": implementation, "gamename": game or RunConfig.gamename}
     return flags_of_settings(defaults_for(deciding_values), game)
 
 
 def flags_of_settings(defaults: Settings, game: str) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting in ``defaults``, of every command, and for every parameter of the
-    game."""
+    """Return name -> `Flag` for every setting in ``defaults``, every setting of each command, and every parameter of
+    the game, with default values."""
     run, agent, proxy = defaults.run, defaults.agent, defaults.proxy
     agent_name = run.implementation if proxy is None else run.agent
     section = f"hyperparameters of {agent_name}"
     agent_flags = {**_shared_flags(agent, section), **flags_of(agent, section)}
-    all_flags = {**flags_of(RunConfig(agent=run.agent)), **command_flags()}
+    run_flags = flags_of(RunConfig(agent=run.agent))  # only the default of ``agent`` depends on other settings
+    all_flags = {**run_flags, **command_flags()}
     for command_class in COMMANDS.values():
         all_flags |= flags_of(command_class())
     may_repeat = names_with(RunConfig, "family_default")  # settings of a run that a family may declare again
@@ -74,9 +76,11 @@ def command_flags() -> dict[str, Flag]:
 
 
 def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) -> dict[str, Flag]:
-    """Return name -> `Flag` for every setting. Some settings in ``values`` (setting -> value), such as ``preset`` and
-    ``proxy``, decide the defaults of others. They keep their usual defaults themselves, except for ``agent``, whose
-    default is the preset's."""
+    """Return name -> `Flag` for every setting, with the defaults for the settings in ``values`` (setting -> value).
+
+    Some settings, such as ``preset`` and ``proxy``, decide the defaults of other settings. The default of such a
+    setting does not depend on ``values``, except for ``agent``: its default is from the preset in ``values``.
+    """
     deciding_flags = {name: flag for name, flag in flags(implementation, game).items() if flag.meta["chooses"]}
     choices = {name: values[name] for name in deciding_flags if name in values}
     all_flags = {**flags(implementation, game, choices), **deciding_flags}
@@ -86,8 +90,9 @@ def flags_for_values(implementation: str, game: str, values: Mapping[str, Any]) 
 
 
 def _shared_flags(agents: Any, section: str) -> dict[str, Flag]:
-    """Return the settings that apply to several families of agents at once, such as ``lr`` for ``DDQN_lr`` and
-    ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is their joint config. Different defaults become None."""
+    """Return name -> `Flag` for settings that apply to several families of agents at once, such as ``lr`` for
+    ``DDQN_lr`` and ``PPO_lr`` (`models.mixture.shared_settings`). ``agents`` is the joint config of the families. If
+    their defaults differ, the flag's default is None."""
     agent_flags = flags_of(agents, section)
     shared_flags: dict[str, Flag] = {}
     for name, family_names in shared_settings(agents).items():
@@ -128,7 +133,7 @@ def parameters(game: str) -> dict[str, Flag]:
 
 
 def all_parameters() -> dict[str, Flag]:
-    """Return the parameters of every environment, by name."""
+    """Return name -> `Flag` for the parameters of every environment."""
     from envs.names import GAMES
 
     return {name: flag for game in GAMES for name, flag in parameters(game).items()}
@@ -165,19 +170,24 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 
 def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:
-    """Return the error for a parameter that ``game`` lacks. ``name`` may also be its negation, such as ``no_NAME``.
-    ``prefix`` is put before the name: ``--``, or the name of a file."""
+    """Return the error for a parameter that only other games than ``game`` have, such as ``--grid_size`` with cartpole.
+
+    ``name`` is the parameter or, for a switch, its negation ``no_NAME``. ``game`` may have parameters after a comma,
+    which the message leaves out. The message begins with ``prefix`` and the name. ``prefix`` is ``--`` for a flag,
+    ``FILE: `` for a setting in a file, and "" for a keyword.
+    """
     from envs.names import games_with
 
-    other_games = ", ".join(games_with(name) or games_with(name.removeprefix("no_")))
-    problem = f"has no effect with gamename {game.partition(',')[0]}"
-    return SettingError(f"{prefix}{name} {problem}; it is a parameter of {other_games}")
+    games = games_with(name) or games_with(name.removeprefix("no_"))
+    base_name, _, _ = game.partition(",")
+    problem = f"has no effect with gamename {base_name}"
+    return SettingError(f"{prefix}{name} {problem}; it is a parameter of {', '.join(games)}")
 
 
 def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: str, game: str) -> SettingError:
     """Return the error for a name that is not in ``valid_flags``. It says which implementation or game has this
-    setting, or suggests a similar name. ``prefix`` is put before the name: ``--``, or the name of a file. If ``game``
-    is empty, parameters of games are not considered."""
+    setting, or suggests a similar name. The message begins with ``prefix``, as in `missing_parameter_error`. If
+    ``game`` is empty, parameters of games are not considered."""
     from envs.names import games_with
 
     if game and (games_with(name) or games_with(name.removeprefix("no_"))):
@@ -185,6 +195,7 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     owners = [other for other in implementations() if name in flags(other, "", {"agent": RunConfig.agent})]
     if owners:
         other_owners = ", ".join(owner for owner in owners if owner != implementation)
+        # An implementation that learns a proxy may have the setting only with another agent.
         subject = f"{implementation} with this agent" if implementation in owners else implementation
         return SettingError(f"{prefix}{name} is a setting of {other_owners}, not of {subject}")
     if name in FLAG_ONLY:
@@ -192,15 +203,16 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())
+    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())  # suggest a flag only for a flag
     suggestion = _similar_setting(name, valid_flags, implementation, flags_only)
     hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
     return SettingError(f"{prefix}{name} is unknown{hint}")
 
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:
-    """Return the setting whose name, alias or negation is most similar to ``name``. None if none is similar.
-    ``flags_only`` are further names to suggest: flags that are no settings."""
+    """Return the setting whose name or alias is most similar to ``name``, or None if none is similar. For a switch that
+    is on by default, it may also be the negation, such as ``no_compiled``. ``flags_only`` are flags that are no
+    settings, which may be suggested too."""
     prefix, _, base_name = name.partition("_")
     if prefix in implementations() and base_name in valid_flags:  # PPO_lr, which with one agent is called lr
         return base_name

@@ -61,7 +61,7 @@ def _pop_implementation(entries: dict[str, Any]) -> str:
     agent_types, latent_types = [*names[:3], "latent_model"], names[3:]
     if agent not in agent_types:
         raise choice_error("agent_type", agent, agent_types)
-    if agent == "latent_model":
+    if agent == "latent_model":  # its implementation depends on the type of its latent state
         agent = entries.get("latent_type", latent_types[0])
         if agent not in latent_types:
             raise choice_error("latent_type", agent, latent_types)

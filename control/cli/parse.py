@@ -28,8 +28,9 @@ _BASELINE_SETTINGS = ("implementation", "mode", "agent")  # settings that `_base
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
-    """Parse ``argv`` to settings. The default is the arguments of the process. Raises SettingError, with a line for
-    each wrong name and value, and SystemExit(0) after ``--help`` or ``--version``."""
+    """Parse the words of a command line, ``argv``, to settings. By default they are the arguments of this process.
+    Raises SettingError, with a line for each wrong name and value. Prints the text of ``--help`` or ``--version`` and
+    then raises SystemExit(0)."""
     from envs.names import import_module
 
     pairs = split(sys.argv[1:] if argv is None else argv)
@@ -57,7 +58,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     module_words: list[str] = []  # such as ["a,b", "c"] for --import a,b --import c
     for name, words in pairs:
         if name == "import":
-            module_words += words or [""]
+            module_words += words or [""]  # "" raises the error for a missing name
     for word in module_words:
         for module in word.split(","):
             import_module("import", module)
@@ -76,11 +77,12 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
 def settings_from(**values: Any) -> Settings:
     """Return settings from keywords with the names of flags. Values are numbers, text, paths, None, lists or tuples.
     Commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
-    return _settings_from_words(dict(pairs_of(values)), {}, prefix="")
+    return _settings_from_words(dict(pairs_of(values)), file_words={}, prefix="")
 
 
 def training_from(**values: Any) -> Settings:
-    """Return `settings_from` for a training run. Raises SettingError if a setting selects another command."""
+    """Return settings of a training run from keywords, as `settings_from` does. Raises SettingError also if a keyword
+    selects a command other than training, such as ``plot``."""
     settings = settings_from(**values)
     if settings.subcommand is not None:
         name = settings.subcommand.flag
@@ -92,9 +94,10 @@ def training_from(**values: Any) -> Settings:
 def _settings_from_words(
     flag_words: Words, file_words: Words, prefix: str, file: str = "", help_words: Sequence[str] | None = None
 ) -> Settings:
-    """Return the settings of the flags or keywords in ``flag_words``, which override the ``file_words`` of ``file``. In
-    messages, ``prefix`` is put before unknown names: ``--`` for flags, "" for keywords. With ``help_words``, the words
-    after ``--help``, prints the help and raises SystemExit(0)."""
+    """Return the settings for ``flag_words``, the words of flags or keywords. They override ``file_words``, the words
+    in the file with the path ``file`` (``--config``; "" for none). Messages put ``prefix`` before unknown names: ``--``
+    for flags, "" for keywords. If ``help_words`` is not None, it has the words after ``--help``; then this function
+    prints the help and raises SystemExit(0). Otherwise it raises SettingError for wrong names and values."""
     from envs.names import import_module
 
     typed_words = flag_words
@@ -104,7 +107,7 @@ def _settings_from_words(
     if file:
         file_words = _without_flag_only(file_words, flag_words)
     # Only flags and keywords have modules imported, so that a file cannot run code.
-    import_module("gamename", " ".join(flag_words.get("gamename", ())))
+    import_module("gamename", " ".join(flag_words.get("gamename", ())))  # of a game ``module:Name-v0``
     baseline = _baseline_changes({**file_words, **flag_words})
     if baseline:
         file_words = _without_names(file_words, _BASELINE_SETTINGS)
@@ -116,7 +119,8 @@ def _settings_from_words(
         sys.exit(0)
 
     def current_value(name: str) -> Any:
-        """Return the value of a setting without the flags, if an alias is only a part of it, such as a width."""
+        """Return the value of a setting in the file, or else the default. It is needed for aliases that change a part
+        of the setting, such as a width of ``hidden_sizes``."""
         flag = choices.valid_flags[name]
         if choices.evaluating:  # the value is in the checkpoint, which is not yet read
             return None
@@ -139,20 +143,21 @@ def _settings_from_words(
     except SettingError as error:
         aliases = {setting: alias for alias, setting in {**renamed, **more_renamed}.items()}
         raise_all([_with_aliases(part, aliases) for part in single_errors(error)])
-        raise  # for mypy: `raise_all` has raised
+        raise  # never reached, because `raise_all` has raised; mypy does not know that
 
 
 def _with_aliases(error: SettingError, aliases: Mapping[str, str]) -> SettingError:
-    """Return ``error`` with the aliases that the user typed, ``aliases`` (setting -> alias), in place of the names of
-    settings."""
+    """Return ``error`` with names that the user knows: if the user typed an alias of a setting (``aliases``, setting ->
+    alias), the message has the alias in place of the setting."""
     if not aliases:
         return error
-    names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")
+    names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
     return SettingError(names.sub(lambda match: aliases[match[0]], str(error)), error.name)
 
 
 def _read(words: Words, choices: "_Choices", prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
-    """Return the values of ``words`` by setting, and the errors. ``no_x`` sets a switch ``x`` to the opposite.
+    """Convert ``words`` to values. Return setting -> value, and a list of errors. ``no_x`` sets a switch ``x`` to the
+    opposite.
 
     There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
     read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
@@ -169,11 +174,11 @@ def _read(words: Words, choices: "_Choices", prefix: str) -> tuple[dict[str, Any
                     check_value(name, values[name], flag.kind, flag.meta)
             elif switch is not None and switch.kind.item is bool:
                 values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
-            elif len(errors) >= MAX_LINES:  # it is only counted, because a search for similar names takes time
+            elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
                 errors.append(SettingError(f"{prefix}{name} is unknown"))
             else:
-                known = choices.valid_flags, choices.implementation
-                errors.append(options.unknown_error(name, *known, prefix, choices.game))
+                valid_flags, implementation = choices.valid_flags, choices.implementation
+                errors.append(options.unknown_error(name, valid_flags, implementation, prefix, choices.game))
         except SettingError as error:
             errors.append(error)
     if isinstance(choices.agents, Mixture):
@@ -182,7 +187,8 @@ def _read(words: Words, choices: "_Choices", prefix: str) -> tuple[dict[str, Any
 
 
 def _print_help(words: Words, help_words: Sequence[str], choices: "_Choices") -> None:
-    """Print the help page for a command line with ``words`` and with ``help_words`` after ``--help``."""
+    """Print the help page for a command line. ``words`` are of its other flags, which select the page, and
+    ``help_words`` follow ``--help``."""
     from control.cli.help import help_text
 
     deciding_values = {"implementation": choices.implementation, "gamename": choices.game}
@@ -231,11 +237,11 @@ def _without_names(values: Mapping[str, Any], names: Container[str]) -> dict[str
 
 
 def _with_search_file(pairs: list[Pair]) -> list[Pair]:
-    """Expand ``--use_tune --resume FOLDER`` to ``--config FOLDER/search.yaml --resume_search FOLDER``. Other flags are
-    returned unchanged. Raises SettingError for a folder without a search, and for flags that would change the
-    search."""
+    """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
+    --resume_search FOLDER``. If the words after ``--resume`` are no folder, return ``pairs`` unchanged. Raises
+    SettingError for a folder without a search, and for flags that would change the search."""
     flag_words = dict(pairs)
-    is_switched_on = flag_words["use_tune"] in ([], ["true"])
+    is_switched_on = flag_words["use_tune"] in ([], ["true"])  # [] is the bare flag
     folder = " ".join(flag_words.get("resume_search") or flag_words.get("resume", []))
     has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
     if not (is_switched_on and has_folder):
@@ -256,10 +262,12 @@ def _with_search_file(pairs: list[Pair]) -> list[Pair]:
 
 
 def _baseline_changes(words: Words) -> dict[str, Any]:
-    """Return the settings that replace `_BASELINE_SETTINGS` if ``words`` are of a run ``--implementation RN --mode
-    -1``, and print them. Empty for other runs. Such a run is a baseline of Ferreira et al. 2022 without a learned
-    reward: an agent gets the environment's reward plus a curiosity bonus (ICM) or, if it is tabular, a count-based
-    bonus."""
+    """Return the settings that replace `_BASELINE_SETTINGS` in a run with ``--implementation RN --mode -1``, and print
+    them. Return an empty dictionary for other ``words``.
+
+    Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
+    plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
+    """
     if words.get("implementation") != ["RN"] or words.get("mode") != ["-1"]:
         return {}
     agent_choice = {"agent": " ".join(words["agent"])} if "agent" in words else {}
@@ -296,8 +304,9 @@ class _Choices(NamedTuple):
 
 
 def _resolve_choices(words: Words, for_help: bool) -> _Choices:
-    """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. A
-    preset for one game makes it the default game. Aliases of games are resolved. Raises SettingError."""
+    """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. If the
+    preset is for one game, this is the default game. Aliases of games are resolved. ``for_help`` says that the result
+    is for a help page. Raises SettingError for a wrong value, or if preset and game do not fit."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -322,8 +331,9 @@ def _resolve_choices(words: Words, for_help: bool) -> _Choices:
 
 
 def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:
-    """Build settings from ``values`` and check their combination. Parameters of the environment become part of
-    ``gamename``. ``flag_names`` are the settings from flags. Raises SettingError."""
+    """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
+    become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
+    Raises SettingError for values that conflict or have no effect."""
     game = choices.game
     if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
         parameter_values = {name: values[name] for name in parameters(game) if name in values}
@@ -362,11 +372,15 @@ def _is_used_in_evaluation(flag: Flag) -> bool:
 
 
 def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``. If the name has other values for them, parameters
-    from flags (``flag_names``) override these, and parameters from a file only if the name is not from a flag."""
+    """Return the name ``game`` with the parameters in ``values``, such as ``procmaze,grid_size=5``.
+
+    The name may have values for the same parameters. Parameters from flags (``flag_names``) override these values.
+    Parameters from a file override them only if the name is from the file too.
+    """
     from envs.names import split_name, with_parameters
 
     base_game, named_parameters = split_name(game)
     game_is_from_flag = "gamename" in flag_names
     overriding = {name: value for name, value in values.items() if name in flag_names or not game_is_from_flag}
+    # The later mappings override the earlier ones.
     return with_parameters(base_game, {**values, **named_parameters, **overriding}).name

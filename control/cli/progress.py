@@ -15,6 +15,7 @@ Watch = Callable[..., object]
 `watch_part` also take a text about what the work has reached, such as a return. Results are ignored."""
 
 _HEADER_ROWS = 22  # of a table: a screen of 24 lines has a header
+_LEAST_WIDTH = 8  # of a column, so that few later numbers are wider
 _LEAST_FRACTION = 0.01  # of the work; below it, an estimate of the time left is poor
 LINE_SECONDS = 5.0  # between lines without a terminal
 BAR = "  {{desc}}: {{percentage:3.0f}} %|{{bar:-3}}| {} left"  # {} is the time left; three columns are for "^C"
@@ -57,7 +58,7 @@ class RowTable:
         """Return ``row`` (column -> text) as a line, below a line with the header if that is due. Missing cells are
         empty."""
         if any(len(text) > self.widths.get(name, -1) for name, text in row.items()):  # a new or a wider column
-            self.widths = {name: max(len(name), len(text), 8) for name, text in row.items()}
+            self.widths = {name: max(len(name), len(text), _LEAST_WIDTH) for name, text in row.items()}
             self._rows = 0
         line = " ".join(f"{row.get(name, ''):>{width}}" for name, width in self.widths.items())
         if self._rows % _HEADER_ROWS == 0:
@@ -84,6 +85,7 @@ def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
         lines, text = Lines(), label
 
         def show(fraction: float, result: str = "") -> None:
+            """Show the finished ``fraction``, with a ``result`` such as ``best return 20.0`` after the label."""
             nonlocal text  # remains for later calls without a result
             if result:
                 text = f"{label}, {result}"

@@ -168,7 +168,8 @@ def _other_defaults(family: Family) -> dict[str, Mapping[str, Any]]:
 
 
 def _page_link(folder: str) -> str:
-    """Return a link to the page about a family; without one, to the page about all agents."""
+    """Return a link to the page about the family in ``folder``. If there is no such page, return a link to the page
+    about all agents."""
     name = _PAGES.get(folder, folder)
     path = DOCS / f"{name}.md" if (DOCS / f"{name}.md").exists() else DOCS / "which_agent.md"
     title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
@@ -189,8 +190,9 @@ def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] 
 
 
 def _section(flag: Flag) -> str:
-    """Return the heading of a setting: its declared section, or for an agent its component, or the key of `_HEADINGS`
-    that matches its name. It is "", the first heading, for a setting on which defaults of others depend."""
+    """Return the heading of a setting: its declared section, else the declared part of the agent, else the first key of
+    `_HEADINGS` that matches its name. A setting on which the defaults of others depend has no heading (""), unless it
+    declares a section."""
     if flag.section or flag.meta["chooses"]:
         return str(flag.section)
     if flag.meta["part"]:

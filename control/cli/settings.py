@@ -86,9 +86,10 @@ class Settings:
         return StepSchedule(self.run.steps_per_epoch, self.run.eval_every, self.run.eval_episodes)
 
     def replace(self, **changes: Any) -> "Settings":
-        """Return a copy with the settings in ``changes``. The name of a setting tells which config it belongs to.
-        ``command`` is a mapping of commands to values, such as ``{"return": 250}``. Raises SettingError. Defaults are
-        not chosen anew: for another implementation or environment use `from_dict`."""
+        """Return a copy with the settings in ``changes``, each in the config that has a setting of this name. The value
+        of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
+        do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
+        and wrong values."""
         command = _checked_command(changes.pop("command", self.command))
         if isinstance(self.agent, Mixture):
             changes = expand_shared(self.agent, changes)
@@ -116,8 +117,9 @@ def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return ``changes`` of a search. If they set ``target_return``, ``solved_reward`` gets the same value, and
-    ``quit_when_solved`` becomes True unless it is set. Raises SettingError if ``changes`` set two different rewards."""
+    """Return the ``changes`` of a search's settings, with what ``target_return`` implies. If ``changes`` have it,
+    ``solved_reward`` gets the same value, and ``quit_when_solved`` becomes True unless ``changes`` set it. Raises
+    SettingError if ``changes`` have different values for ``target_return`` and ``solved_reward``."""
     if changes.get("target_return") is None:
         return changes
     target_return = build(run, {"target_return": changes["target_return"]}).target_return  # as a valid number
@@ -149,8 +151,9 @@ def default_settings(settings: Settings) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> Settings:
-    """Return the settings for ``values``, a mapping of names or aliases of settings. Missing settings have their
-    defaults, and the flag of a command adds its settings. Raises SettingError."""
+    """Return the settings for ``values``, a mapping from names or aliases of settings to values. Missing settings have
+    their defaults. If ``values`` have the flag of a command, such as ``plot``, the result has the settings of this
+    command too. Raises SettingError for unknown names and wrong values."""
     values, _ = translate(values, (), _DECIDING)
     defaults = defaults_for(values)
     setting_names = {*shared_settings(defaults.agent)}
@@ -167,7 +170,7 @@ def settings_with(values: Mapping[str, Any]) -> Settings:
     defaults = defaults_for(values)
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
-    values = {**values, "command": values.get("command") or {}}
+    values = {**values, "command": values.get("command") or {}}  # None stands for no command to the agent
     if values.get("total_steps") is not None and end_name != "total_steps":
         values.setdefault(end_name, None)  # else its default might end the training before ``total_steps``
     settings = defaults.replace(**values)
@@ -186,8 +189,8 @@ def settings_with(values: Mapping[str, Any]) -> Settings:
 
 
 def defaults_for(values: Mapping[str, Any]) -> Settings:
-    """Return the default settings for the implementation, game, agents, preset and command in ``values``, which may
-    have other settings too."""
+    """Return the default settings for the implementation, game, agents, preset and command in ``values`` (setting ->
+    value). Other settings in ``values`` are ignored."""
     run = build(RunConfig(), {name: values[name] for name in _DECIDING if name in values})
     run = dataclasses.replace(run, agent=agents_of(run.implementation, run.gamename, values))
     agent, proxy = agent_and_proxy_defaults(run.implementation, run.gamename, values, run.agent)
@@ -306,7 +309,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     effect, settings that only flags may set and settings of other commands are left out."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
-    omitted |= kinds(type(settings.subcommand)).keys()
+    omitted |= kinds(type(settings.subcommand)).keys()  # without a command there are none
     if not settings.command:
         omitted.add("command")
     for name in (end_setting(run.implementation), "total_steps"):

@@ -43,8 +43,9 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
 
 
 def _similar_path(path: str, words: Sequence[str]) -> str | None:
-    """Return the path that the user probably meant by the missing ``path``: a file in the same folder with a similar
-    name or, without a folder, a similar word in ``words``. None if none is similar."""
+    """Return the path that the user probably meant by the missing ``path``: a file with a similar name in the same
+    folder. If ``path`` is a name without a folder, it may also be a similar word in ``words``. None if none is
+    similar."""
     folder, base = os.path.split(path)
     files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
     candidates = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
@@ -64,8 +65,8 @@ def _words_for(name: str) -> list[str]:
 
 
 def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
-    """Yield a pair ``(flag, end of the error message)`` for each ``typed`` flag that has no effect in combination with
-    the other settings, as `check_effects` needs it."""
+    """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: the name of the
+    flag, and the end of the error message (`check_effects`). Only the first reason of a flag counts."""
     run = settings.run
     command = settings.subcommand.flag if settings.subcommand else ""
     trains = command in ("", "use_tune")
@@ -73,8 +74,10 @@ def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flag
     reasons = ineffective(settings) if trains else {}
     for name in typed:
         flag = valid_flags[name]
-        if name == flag.command and name != command:  # the flag of another command, empty or switched off
-            if flag.kind.item is not bool:  # such as an empty shell variable
+        if name == flag.command and name != command:
+            # The flag of a command that it does not select: --no_use_tune, which is allowed, or a flag with an empty
+            # value, such as --plot "$FOLDER" without this variable.
+            if flag.kind.item is not bool:
                 yield name, ": it is empty"
         elif flag.command and flag.command != command:
             yield name, f" without --{flag.command}"
@@ -96,10 +99,11 @@ def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flag
 
 def _uses_setting(command: str, flag: Flag) -> bool:
     """Return whether a ``command`` other than training uses the setting of ``flag``."""
-    if flag.command or flag.owner is RunConfig:
+    if flag.command or flag.owner is RunConfig:  # a setting of a command or of every run
         return command in (flag.command, *flag.meta["commands"])
     if flag.owner is None:  # a command to the agent
         return command in ("use_tune", "eval_agent")
+    # A setting of an agent, a proxy or an environment.
     return command == "use_tune" or (command == "eval_agent" and flag.name in evaluation_overrides())
 
 

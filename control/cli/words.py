@@ -20,7 +20,8 @@ FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not i
 
 
 class _ValueWord(str):
-    """The word for a number, a bool or None from Python or a file. Messages show the ``value`` instead of the text."""
+    """The word for a number, a bool or None that comes from Python or from a JSON file. It is the text that a user
+    would write on the command line, such as ``null`` for None. Messages show the ``value`` instead."""
 
     def __new__(cls, text: str, value: Any) -> Self:
         return super().__new__(cls, text)
@@ -33,9 +34,9 @@ class _ValueWord(str):
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
-    """Split ``--a=1 --b --c 2 3`` into ``[("a", ["1"]), ("b", []), ("c", ["2", "3"])]``. ``-h`` becomes ``--help``, and
-    hyphens in names become underscores. Raises SettingError for words before the first flag and for bytes that are not
-    UTF-8."""
+    """Split the arguments of a command line into pairs: ``--a=1 --b --c 2 3`` becomes ``[("a", ["1"]), ("b", []), ("c",
+    ["2", "3"])]``. ``-h`` becomes ``--help``, and hyphens in names become underscores. Raises SettingError for words
+    before the first flag and for bytes that are not UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
         if word == "-h":
@@ -43,7 +44,7 @@ def split(argv: Sequence[str]) -> list[Pair]:
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--")
         if flag.startswith("--") and name:
-            underscored = re.sub(r"(?<=\w)-", "_", name)
+            underscored = re.sub(r"(?<=\w)-", "_", name)  # but a hyphen at the start remains
             pairs.append((underscored, [value] if equals else []))
         elif pairs:
             _, words = pairs[-1]
@@ -69,14 +70,15 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
     for name, value in values.items():
         if name == "command" and isinstance(value, Mapping):
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
-        elif name == "command":  # allowed without a mapping: none
+        elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
             if value not in (None, *NULL):
                 value_text = format_value(as_word(value))
                 raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
         elif isinstance(value, Mapping):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list | tuple):
-            yield name, [as_word(item) for item in value] or ["[]"]  # without words it would be a bare flag
+            words = [as_word(item) for item in value]
+            yield name, words or ["[]"]  # no words would mean a bare flag, so an empty list gets a word
         else:
             yield name, [as_word(value)]
 
@@ -91,8 +93,9 @@ def one_word(name: str, words: Sequence[str]) -> str:
 
 
 def read_value(flag: Flag, words: Sequence[str]) -> Any:
-    """Convert the ``words`` after a flag to its type, without a check of the range. Raises SettingError. Lists may be
-    ``64,64``, ``64 64`` or ``[64, 64]``."""
+    """Convert the ``words`` after a flag to a value of its type: True for no word after a switch, None for ``null`` and
+    the like if the type allows it, a tuple for a list, else a single value. Lists may be written ``64,64``, ``64 64``
+    or ``[64, 64]``. Raises SettingError if the words do not fit the type. The range of the value is not checked."""
     kind = flag.kind
     if not words and kind.item is bool:
         return True
@@ -100,13 +103,14 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
     if kind.optional and len(words) == 1 and words[0].lower() in NULL:
         return None
-    if words == ["null"] and kind.item is str and not kind.is_list:  # None in Python, and null in a file, are no text
+    # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
+    if words == ["null"] and kind.item is str and not kind.is_list:
         raise value_error(flag.name, words[0], kind, flag.meta)
     items = _list_items(flag, words) if kind.is_list else [one_word(flag.name, words)]
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        value: Any = " ".join(words)  # as the user wrote it
+        value: Any = " ".join(words)  # for the message: as the user wrote it
         if len(words) == 1:
             value = words[0]
         elif all(isinstance(word, _ValueWord) for word in words):  # a list of numbers in Python or in a file
@@ -117,8 +121,9 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
 
 
 def _list_items(flag: Flag, words: Sequence[str]) -> Sequence[str]:
-    """Return the items of a list that is given as ``words``, such as ``64,64``, ``64 64`` or ``[64, 64]``."""
-    if flag.kind.item is str and not flag.meta["choices"]:  # any text, which may contain commas
+    """Return the items of a list that is written as ``words``: ``64,64``, ``64 64`` and ``[64, 64]`` all become
+    ``["64", "64"]``. In a list of any texts, such as paths, each word is an item."""
+    if flag.kind.item is str and not flag.meta["choices"]:  # a comma may be part of the text
         return words
     text = ",".join(words).strip("[]() ").removesuffix(",")
     return text.split(",") if text else []
@@ -143,12 +148,12 @@ def command_line(settings: Settings, without: Container[str] = ()) -> str:
     """Return the shell command for these settings. It has the settings that identify a run, such as ``seed`` (their
     property ``identity``), and the settings that differ from their defaults, except names in ``without``."""
     run, values = settings.run, as_dict(settings)
-    for name, value in values.pop("command").items():
+    for name, value in values.pop("command").items():  # of commands to the agent
         values[f"command.{name}"] = value
     valid_flags = flags_for_values(run.implementation, run.gamename, values)
     words = ["python trainer.py"]
     for name, value in values.items():
-        is_implied = name == end_setting(run.implementation) and value is None  # by `total_steps`
+        is_implied = name == end_setting(run.implementation) and value is None  # such as null epochs with `total_steps`
         if is_implied or name in without:
             continue
         flag = valid_flags[name]

@@ -161,24 +161,28 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
     """Return the fitness of the first generation and of the winner (``outcome``). The verdict requires that the second
-    is higher. None if they cannot be compared, or if the search did not begin with random proxies."""
+    is higher. Return None if they cannot be compared, if the search did not begin with random proxies, or if the winner
+    cannot be expected to be better, because its agents reach the return ``goal``."""
     config = module.config
     began_at_random = module.epoch > 1 and config.start_from is None and bool(module.first_scores.isfinite().any())
     first_config = config.at(1)  # settings of the first generation
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
-    # Agents that reach the goal cannot improve further if their final return is the fitness.
+    # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
     is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if not (began_at_random and is_comparable) or is_best:
+    if is_best or not (began_at_random and is_comparable):
         return None
-    num_tests = config.inner_steps // (config.test_every or config.inner_steps)  # in the search
+    # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
+    num_tests = config.inner_steps // config.test_every if config.test_every else 1
     shortened = dataclasses.replace(outcome, curve=outcome.curve[:, :num_tests])
     return Score.of(module.first_scores.numpy()), Score.of(objective(shortened, config).numpy())
 
 
 def real_agents_text(module: ProxyModule) -> str:
-    """Train agents for ``inner_steps`` on the real environment. Return a line that compares them with random play."""
+    """Train agents for ``inner_steps`` steps on the real environment. Return a line that compares their returns with
+    the returns of random play."""
     run, config = module.settings.run, module.config
-    count = -(-_REAL_AGENTS // module.num_kinds) * module.num_kinds  # a multiple of the number of implementations
+    # Rounded up to a multiple of the number of implementations, so that each has as many agents.
+    count = -(-_REAL_AGENTS // module.num_kinds) * module.num_kinds
     seeds = module.seeds_of("plain agents", count)
     with progress(f"{count} agents on the real environment") as watch:
         outcome = module.workers.run(None, seeds, watch=watch, test_every=None)
@@ -243,9 +247,12 @@ def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool)
 
 def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """Choose the winner of a search: re-evaluate the means with the best fitness (`module.archive`) with new agents.
-    The last mean is also a candidate, unless the search ended because it solved the task. Return generation and
-    parameters ``[D]`` of the best mean, and a row of results for each of the N means: its fitness in the search as
-    ``in_search``, and the new score as ``again``. Only a mean that was evaluated by all agents can be the best."""
+    The last mean is also a candidate, unless the search ended because it solved the task.
+
+    Return three things: the number of the best mean's generation, the best mean ``[D]``, and a row of results for each
+    of the N means. A row has the fitness in the search as ``in_search``, and the new score as ``again``. Only a mean
+    that was evaluated by all agents can be the best.
+    """
     entries: list[tuple[float | None, int, Tensor]] = [*module.archive.entries]  # fitness, generation, mean [D]
     if not module.has_solved():
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation

@@ -62,6 +62,7 @@ _PROXY_ONLY_SETTINGS = {"num_agents", "real_baseline", "real_steps", "agent"}
 HEADER = ("trained on", "mean", "std", "IQM [95 % interval]", "solved", "steps")
 WIDTHS = (14, 7, 5, 22, 6, 7)
 REAL_STEPS = 50_000  # default limit for agents that train on the real environment
+_TESTS_PER_AGENT = 10  # default number of test episodes of a fresh agent
 
 
 def evaluate(settings: Settings) -> int:
@@ -151,7 +152,7 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
             stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
                 stem += f"_{run_dir.safe_name(game)}"
-            sample = modes == ("sampled",)
+            sample = modes == ("sampled",)  # the film is greedy if both modes are evaluated
             text = film_evaluation(loop, loop_settings.run, checkpoint.path, stem, f"video {run.seed}", sample)
             print()
             for line in text.splitlines():
@@ -159,8 +160,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
 
 
 def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Settings:
-    """Return the settings of the checkpoint with the environment and the commands of the user, who also chooses output,
-    speed and device, and may change the time limit. Raises SettingError if the checkpoint does not allow them."""
+    """Return the settings of the checkpoint, with some of the user's settings: environment, commands to the agent, time
+    limit, device, and settings that do not affect results. Raises SettingError if the user's implementation,
+    environment or other settings do not fit the checkpoint."""
     trained_settings = checkpoint.settings
     run, trained_run, explicit_names = settings.run, trained_settings.run, settings.explicit_names
     if "implementation" in explicit_names and run.implementation != trained_run.implementation:
@@ -174,7 +176,9 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
             check_effects([("obedience", f" with gamename {game}: its commands are those of {trained_run.gamename}")])
     if game != trained_run.gamename:
         trained_settings = settings_in_environment(trained_settings, game)
-    names = {"accelerator", *names_with(run, "outcome", False), *({"time_limit"} & explicit_names)}
+    names = {"accelerator", *names_with(run, "outcome", False)}
+    if "time_limit" in explicit_names:  # else the time limit of the training
+        names.add("time_limit")
     changes = {name: getattr(run, name) for name in names}
     return trained_settings.replace(**changes, command=trained_settings.command | settings.command)
 
@@ -213,11 +217,12 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
 
 
 def _game_to_play(settings: Settings, trained_on: str) -> str:
-    """Return the environment to evaluate in, with the parameters that the user changed. It is ``gamename`` if the user
-    set it, else ``trained_on``. Raises SettingError for a parameter that the environment lacks."""
+    """Return the name of the environment to evaluate in, such as ``procmaze,grid_size=5``: the user's ``gamename`` or,
+    if the user set none, ``trained_on``, with the parameters that the user changed. Raises SettingError for a parameter
+    that the environment lacks."""
     game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
     game, game_parameters = split_name(game_name)
-    missing = settings.changed.keys() - game.parameter_values()
+    missing = settings.changed.keys() - game.parameter_values()  # with a checkpoint, all changes are of parameters
     raise_all([missing_parameter_error(name, game.name) for name in sorted(missing)])
     return with_parameters(game, game_parameters | settings.changed).name
 
@@ -229,13 +234,15 @@ def _command_text(loop: Loop, settings: Settings) -> str:
     commands = agent.commands_now()  # name -> numbers of all seeds
     if not commands:
         return ""
-    if "return" in settings.command:  # the user's; it is translated to a horizon and, instead of the return, a rank
+    if "return" in settings.command:
+        # The agent derives its other commands from the user's return. One of them may be a rank, which is not shown,
+        # because it stands for the return.
         commands.pop("rank", None)
         streams = Streams.from_name(loop.seeds, "command")
         policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
         commands = {name: policy.current_command()[name] for name in commands}
     means = {name: float(value.mean()) for name, value in commands.items()}
-    means |= settings.command
+    means |= settings.command  # the user's commands override the agent's
     text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     if "return" in means and settings.agent.return_discount < 1:
         text += " (discounted)"
@@ -261,7 +268,8 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
     """Load a proxy or an agent's checkpoint. ``path`` is the file of a proxy, the name of a proxy that this package
     contains, a checkpoint, or a run folder. For a search, load the proxy that it chose at its end. If it has not ended,
     load the best mean of its search distribution so far. Raises ProxyError if no mean has a fitness yet."""
-    source = run_dir.find_proxy(Path(path)) or Path(path)
+    proxy_of_folder = run_dir.find_proxy(Path(path))  # None if ``path`` is not the folder of a search that has ended
+    source = proxy_of_folder or Path(path)
     if source.suffix == SUFFIX or (path in pretrained() and not source.exists()):
         return files.load(source)
     checkpoint = checkpoints.load(source)
@@ -288,20 +296,20 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     if options.num_agents < len(agents):
         line = f"num_agents is {options.num_agents}; allowed with {names}: at least {len(agents)}"
         raise SettingError(line, "num_agents")
-    tests_per_agent = 10
-    if "num_eval_episodes" in settings.explicit_names:
+    tests_per_agent = _TESTS_PER_AGENT
+    if "num_eval_episodes" in settings.explicit_names:  # the number of all tests
         tests_per_agent = max(1, options.num_eval_episodes // options.num_agents)
     proxy = dataclasses.replace(proxy, config=dataclasses.replace(proxy.config, test_episodes=tests_per_agent))
     config = proxy.config
     kind = KINDS[config.proxy]
-    is_reward_network = bool(kind.used_by)
+    is_reward_network = bool(kind.used_by)  # the name of a wrapper, "" for a learned environment
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
     agents_text = f"{options.num_agents} fresh {names} agents"
     if options.real_baseline:
         agents_text += " on each"
     agents_text += f", seed {run.seed}"
-    sampled: dict[str, None] = {}  # without repetitions
+    sampled: dict[str, None] = {}  # names of hyperparameters, without repetitions
     for agent in agents.values():
         if agent.vary_hp:
             sampled |= dict.fromkeys(agent.vary)
@@ -314,19 +322,19 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
-    returns = train_and_print(learned_name, agents, True, config.steps_in_use, rule)
+    returns = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
     if not options.real_baseline:
         footer = ""
     elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
-        train_and_print(real_name, agents, False, config.steps_in_use, rule)
+        train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
         hint = "--real_steps N sets the steps on the real one"
         footer = "" if is_reward_network else f"agents make as many steps and updates on both; {hint}"
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
-        train_and_print(real_name, real_agents, False, max_steps, real_rule)
+        train_and_print(real_name, real_agents, on_proxy=False, steps=max_steps, rule=real_rule)
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
@@ -343,10 +351,13 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Tensor:
-    """Train fresh agents for at most ``steps``, test them in the real environment, print a row of the table with the
-    ``title``, and return their mean returns ``[N]``. The N = ``num_agents`` agents train on the proxy if ``on_proxy``,
-    else on the real environment. ``agents`` maps implementations to configs. ``rule`` is a value of ``inner_rule``,
-    such as "solved", which says when an agent ends its training."""
+    """Train fresh agents for at most ``steps`` steps each, and test them in the real environment. Print a row of the
+    table with the ``title``. Return the agents' mean returns in the tests, ``[N]``.
+
+    The N = ``num_agents`` agents train on the proxy if ``on_proxy``, else on the real environment. ``agents`` maps
+    implementations to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
+    its training.
+    """
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -393,9 +404,9 @@ def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) 
 
 
 def _settings_for_real_environment(agent: Any) -> Any:
-    """Return a copy of the config ``agent`` for training on the real environment: with one environment, updates after
-    the first episode, exploration that decays by episodes, and a replay buffer for all steps, if it has these
-    settings."""
+    """Return a copy of the config ``agent`` for training on the real environment. If the config has these settings, the
+    agent trains in one environment, makes updates after its initial episodes (at least one), explores less with every
+    episode, and has a large replay buffer."""
     changes = {"num_envs": 1, "fill": 0, "init_episodes": max(1, agent.init_episodes)}
     changes |= {"buffer_size": 100_000, "eps_fraction": None}
     existing = kinds(type(agent)).keys()
@@ -403,11 +414,13 @@ def _settings_for_real_environment(agent: Any) -> Any:
 
 
 def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
-    """Return the agents that train on a proxy, implementation -> config: the agents of ``--agent``, or else of the
-    proxy's search. Configs have the hyperparameters of the search, changed to the user's (``settings.changed``). Raises
-    SettingError if the agents cannot train on the proxy or if a changed setting has no effect. Raises ProxyError if the
-    real environment has other spaces than the proxy, or if the settings in its file are damaged."""
+    """Return implementation -> config for the agents that train on a proxy. The user names the implementations by
+    ``--agent``; by default they are the agents of the proxy's search. Configs have the hyperparameters of the search,
+    and the user's changes of them (``settings.changed``). Raises SettingError if the agents cannot train on the proxy
+    or if a changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or
+    if the settings in its file are damaged."""
     spaces = _real_spaces(proxy)
+    # 1. The names of the implementations, and errors for changed settings that do not exist.
     is_explicit = "agent" in settings.explicit_names
     names = settings.run.agent if is_explicit else proxy.description.get("settings", {}).get("agent", "DDQN")
     run_values: dict[str, Any] = {"implementation": proxy.implementation, "gamename": proxy.game, "agent": names}
@@ -419,9 +432,10 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         unknown_names = sorted(changed.keys() - valid_flags.keys())
         raise_all([unknown_error(name, valid_flags, proxy.implementation, "--", proxy.game) for name in unknown_names])
     run_config = dataclasses.replace(settings.run, **run_values)
-    config = dataclasses.replace(proxy.config, retest_drawn=False)  # hyperparameters vary only with vary_hp
-    with _settings_of_file(proxy):
+    config = dataclasses.replace(proxy.config, retest_drawn=False)  # here hyperparameters vary only with vary_hp
+    with _settings_of_file(proxy):  # ``names`` may be from the file
         implementations = parse_agents(names)
+    # 2. The config of each implementation, with the changes that apply to it.
     flags_of_fields = names_in(config_classes(implementations))  # config class -> field -> flag, such as PPO_lr
     agents: dict[str, Any] = {}
     reasons: dict[str, list[str | None]] = {}  # changed flag -> for each implementation why it has no effect, or None
@@ -439,6 +453,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         reasons_of_fields = ineffective(with_missing_features(evaluated, spaces))
         for field, flag in changed_flags.items():
             reasons.setdefault(flag, []).append(reasons_of_fields.get(field))
+    # 3. Errors for changed flags that have no effect for any implementation.
     without_effect = {flag: texts[0] for flag, texts in sorted(reasons.items()) if all(texts)}
     check_effects((flag, f": {reason}") for flag, reason in without_effect.items())
     return agents
@@ -462,11 +477,12 @@ def _real_spaces(proxy: Proxy) -> Spaces:
 def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     """Return the config of fresh agents of implementation ``name`` that train on the proxy. Its values are the defaults
     of its family, overridden by the hyperparameters in the proxy's search (`_searched_settings`), and then by
-    ``changed``. If ``changed`` has ``vary_hp`` but not ``vary``, it varies the default hyperparameters. Raises
-    ProxyError for damaged settings in the file."""
+    ``changed``. If ``changed`` switches ``vary_hp`` on and does not have ``vary``, the default hyperparameters vary.
+    Raises ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
-        default_vary = type(from_dict(values).agent)().vary
+        config_class = type(from_dict(values).agent)  # raises an error for damaged settings
+        default_vary = config_class().vary
     if changed.get("vary_hp"):
         changed = {"vary": default_vary} | changed
     return from_dict(values | changed).agent
@@ -474,10 +490,12 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _settings_of_file(proxy: Proxy) -> Iterator[None]:
-    """Context manager that turns errors of damaged settings in a proxy's file into ProxyError."""
+    """Context manager for code that uses the settings in the file of ``proxy``. Its exceptions become a ProxyError,
+    which says that the settings are damaged."""
     try:
         yield
-    except Exception as error:  # a damaged file can raise anything
+    except Exception as error:  # wrong types and missing names can raise anything
+        # The message of a SettingError names the wrong setting. Of another exception only the class is shown.
         reason = error if isinstance(error, SettingError) else type(error).__name__
         line = f"proxy {str(proxy.path)!r}: its description.settings are damaged ({reason})"
         raise ProxyError(line) from error
@@ -519,10 +537,13 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 def _values_for_other_family(
     proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of implementation ``name``, if the ``searched_agent`` is of another family. A
-    field gets the value of the proxy's preset if the preset has another value for it than for the searched agent, or
-    if the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without choices that the
-    family of ``name`` does not have."""
+    """Return field -> value for agents of implementation ``name``, on a proxy whose search trained ``searched_agent``,
+    an implementation of another family.
+
+    A field gets the value of the proxy's preset in two cases: the preset has another value for ``name`` than for the
+    searched agent, or the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without
+    choices that the family of ``name`` does not have. Fields that neither has are left out.
+    """
     choices = {"agent": ",".join(dict.fromkeys((searched_agent, name)))}
     for key in ("preset", "proxy", "first_states"):
         if hasattr(proxy.config, key):

@@ -18,11 +18,13 @@ Header = Mapping[str, Any]
 
 
 def write(path: str | Path, tensors: Tensors, header: Header) -> None:
-    """Write a policy to a new file. `understudy.policy` describes ``tensors`` and ``header``, which has no ``format``
-    here. Raises ValueError for numbers that are not finite, and OSError if the file exists or cannot be written."""
+    """Write a policy to a new file. The ending of ``path`` is a key of `FORMATS`. `understudy.policy` describes
+    ``tensors`` and ``header``, whose entry ``format`` is added here. Raises ValueError for numbers that are not finite,
+    and OSError if the file exists or cannot be written."""
     tensors = {name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}
     check(header, tensors)
-    content = FORMATS[Path(path).suffix]({"format": 2 if "command" in tensors else 1, **header}, tensors)
+    format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
+    content = FORMATS[Path(path).suffix]({"format": format_number, **header}, tensors)
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)
@@ -37,12 +39,13 @@ def _javascript(header: Header, tensors: Tensors) -> bytes:
     parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
     for name, value in parts.items():
-        text = text.replace(f"/* {name} */ null", json.dumps(value))
+        text = text.replace(f"/* {name} */ null", json.dumps(value))  # policy.js has these placeholders
     return text.encode()
 
 
 def _command(tensors: Tensors) -> list[list[float]]:
-    """Return the rows of the tensor ``command``, with a number for each command; without commands they are empty."""
+    """Return the tensor ``command`` as a list of its rows (`COMMAND_ROWS`). A row has a number for each command of the
+    agent. The rows are empty if ``tensors`` do not have this tensor."""
     return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
 
 
@@ -71,12 +74,13 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         """Add an activation of ``x [N, width]``: a name, or the slope of a leaky ReLU. Return its output."""
         if not isinstance(activation, str):
             return node("LeakyRelu", x, alpha=float(activation))
-        if activation.startswith(ONE_HOT):  # the largest of each ``size`` numbers becomes 1, the others 0
+        if activation.startswith(ONE_HOT):  # in each group of ``size`` numbers the largest becomes 1, the others 0
             size = int(activation.removeprefix(ONE_HOT))
             index = node("ArgMax", node("Reshape", x, [-1, width // size, size]), axis=2, keepdims=0)
             return node("Reshape", node("OneHot", index, size, np.array([0, 1], np.float32)), [-1, width])
         return node("Mul", x, node("Sigmoid", x)) if activation == "silu" else node(activation.capitalize(), x)
 
+    # Below, ``x`` and ``command`` are names of outputs in the graph, and ``width`` is the size of ``x``.
     x, command, width = "observation", "command", tensors["layers.0.weight"].shape[1]
     sizes = {x: width}  # of the model's inputs
     if "command" in tensors:
@@ -86,7 +90,8 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
     if "mean" in tensors:
         normalised = node("Mul", node("Sub", x, tensors["mean"]), tensors["scale"])
         x = node("Clip", normalised, np.float32(-CLIP_LIMIT), np.float32(CLIP_LIMIT))
-    for i, activation in enumerate([*header["activations"], 1]):  # the slope 1 changes nothing
+    # The last layer has no activation: a leaky ReLU with slope 1 changes nothing.
+    for i, activation in enumerate([*header["activations"], 1]):
         weight, bias = tensors[f"layers.{i}.weight"], tensors[f"layers.{i}.bias"]
         if weight.shape[1] != width:  # further inputs: products of each command with each input, and the commands
             products = node("Mul", node("Unsqueeze", command, [2]), node("Unsqueeze", x, [1]))
@@ -105,7 +110,7 @@ def _onnx(header: Header, tensors: Tensors) -> bytes:
         if header["head"] != "clip":
             x = node("Add", node("Mul", x, (high - low) / 2), (low + high) / 2)
         node("Min", node("Max", x, low), high)
-    nodes[-1].output[0] = "action"
+    nodes[-1].output[0] = "action"  # the name of the model's output
     action = (TensorProto.INT64, ["N"]) if is_index else (TensorProto.FLOAT, ["N", width])
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in sizes.items()]
     graph = helper.make_graph(nodes, "policy", inputs, [helper.make_tensor_value_info("action", *action)], constants)

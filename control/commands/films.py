@@ -63,7 +63,8 @@ def film_side_by_side(settings: Settings) -> int:
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
     with contextlib.ExitStack() as stack:
-        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))  # after an error
+        # After an error, removes the new folders of the film. With ``film_out`` there is at most one.
+        stack.callback(remove_empty, path.parent, path.parent if film_out else Path(run.logdir))
         actors = [_actor(settings, entry.source, entry.role, stack) for entry in entries]
         with progress("filming") as watch:
             actor_returns = record(actors, game, path, seeds, limit, with_gif=True, watch=watch)
@@ -74,10 +75,10 @@ def film_side_by_side(settings: Settings) -> int:
 
 
 def _entries(words: Sequence[str]) -> list[Entry]:
-    """Return an entry for each of the ``words`` of ``--film``: files, `untrained` and `real`. The source of the latter
-    two is the last file before them, or else the first file. Raises SettingError if no word is a file, or if the source
-    of `real` is no proxy."""
-    files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]
+    """Return an entry for each of the ``words`` of ``--film``: files, `untrained` and `real`. The words `untrained` and
+    `real` refer to the last file before them or, without one, to the first file. Raises SettingError if no word is a
+    file, or if `real` refers to a run."""
+    files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
         raise SettingError(line, "film")
@@ -114,8 +115,8 @@ def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor that plays the agent of a source in a role (`Entry`): the agent of a checkpoint, or an agent
-    that trains on a proxy here. ``stack`` closes the environments of checkpoints."""
+    """Return the actor for a source and a role (`Entry`). It plays the agent of a checkpoint, or an agent that this
+    function trains on a proxy. ``stack`` closes the environments of checkpoints."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
@@ -129,7 +130,8 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
     stack.callback(loop.close)
     steps_of_first_seed = int(source.run_state["env_steps"][0])
     caption = f"{trained.implementation} ({trained.exp_name}, seed {trained.seed}), {steps_of_first_seed:,} steps"
-    if role == UNTRAINED:  # if agents follow commands, it gets the commands of the trained agent
+    if role == UNTRAINED:
+        # If agents follow commands, this agent gets the commands of the trained agent.
         commands = {name: float(value.mean()) for name, value in loop.agents[0].commands_now().items()}
         untrained_settings = trained_settings.replace(command={**commands, **trained_settings.command})
         loop = build_loop(untrained_settings, for_training=False)
@@ -140,8 +142,9 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Train an agent of implementation ``name`` with config ``agent`` on the proxy, or in the role `real` on the real
-    environment, or as `untrained` not at all. Return its actor. Its seed is the first agent's in ``--eval_agent``."""
+    """Train an agent of implementation ``name`` with config ``agent`` on the proxy, and return its actor. In the role
+    `real` it trains on the real environment, and in the role `untrained` not at all. It has the seed of the first agent
+    that ``--eval_agent`` trains."""
     steps = proxy.config.steps_in_use
     # The rule "tests" ends a training by tests on the real environment, which this agent does not get.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule

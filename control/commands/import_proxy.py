@@ -29,13 +29,14 @@ def import_proxy(settings: Settings) -> int:
     implementation, choices = files.implementation_of(original.kind), {"proxy": original.kind}
     agent = original.agents.get("agent", agents_of(implementation, game, choices))
     _, config = agent_and_proxy_defaults(implementation, game, choices, agent)
-    # The default settings of searches may scale inputs and outputs; the original does not.
+    # Settings ``rn_...`` may scale inputs and outputs of a reward network. The usual settings of searches do, but
+    # originals do not, and neither do the defaults of the class.
     changes = {field.name: field.default for field in dataclasses.fields(config) if field.name.startswith("rn_")}
     changes |= original.settings
     config = dataclasses.replace(config, **{**changes, "proxy": original.kind})
     try:
         check(config)
-        parameters, views = files.zero_parameters(config, spaces)
+        parameters, views = files.zero_parameters(config, spaces)  # [D], and its parts by the names of tensors
     except SettingError as error:
         raise refused(path, f"its setting {error}", "settings of a proxy") from error
     for key in sorted(tensors.keys() | views.keys()):

@@ -76,6 +76,8 @@ _TEACHERS: dict[str, dict[str, Any]] = {
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
 _EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # evaluations of the teacher during its training, and their episodes
+_TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is for the teacher's score
+_EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
 _SOONER = 0.8  # fraction of the steps with the task's reward within which a learned reward makes agents learn sooner
@@ -87,6 +89,11 @@ _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
 _SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # largest times of an update, a fit and an agent's training
 # Steps of the environment that a stage makes, roughly; in the exam, of each agent that trains on the task itself.
 _STEPS = {"bandit": 41_000, "reward": 60_000, "exam": 50_000}
+# How many times as fast the parts of a stage can be, roughly: a fit that needs no second attempt, and agents and the
+# steps of the environment in machine code.
+_SPEEDUPS = {"fit": 2, "agent": 10, "exam_step": 2, "race_step": 5}
+_CONTINUOUS_FACTOR = 5  # more time of an agent with continuous actions, because TD3 and SAC have five networks
+_USUAL_WIDTH = 64  # units of a layer; observations of more numbers take more time
 
 
 @dataclass
@@ -120,10 +127,13 @@ class Task:
         return self.options.race_steps or self._affordable_steps(RACE_STEPS, 2 * self.options.race_agents)
 
     def _affordable_steps(self, steps: int, agents: int) -> int:
-        """Return ``steps`` or, in a slow environment, a smaller number: ``agents`` agents with so many steps each take
-        `_MAX_SECONDS` together. It has two digits other than 0, and is at least `_MIN_STEPS`."""
-        affordable = float(f"{self.results['probe']['steps_per_second'] * _MAX_SECONDS / agents:.1e}")
-        return min(steps, max(_MIN_STEPS, int(affordable))) if self.is_slow else steps
+        """Return the number of steps of each of ``agents`` agents, ``steps`` if possible. In a slow environment it is
+        reduced, so that all agents together take `_MAX_SECONDS`, but not below `_MIN_STEPS`."""
+        if not self.is_slow:
+            return steps
+        affordable = self.results["probe"]["steps_per_second"] * _MAX_SECONDS / agents
+        rounded = float(f"{affordable:.1e}")  # to two significant digits
+        return min(steps, max(_MIN_STEPS, int(rounded)))
 
     def save(self) -> None:
         """Write the settings and the results to `RESULTS`."""
@@ -182,7 +192,7 @@ def learn(settings: Settings) -> int:
         print_over_bar("the same command with --resume goes on")
         raise
     folder = learned.folder
-    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # agents learn faster with it
+    reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
     proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
     commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
@@ -196,18 +206,21 @@ def learn(settings: Settings) -> int:
 
 
 def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
-    """Run the stages of ``--learn`` in a new folder, or with ``resume`` in the newest one. Raises SettingError."""
-    run = dataclasses.replace(settings.run, implementation="learned")
+    """Run the stages of ``--learn`` in a new folder or, with ``resume``, in the newest one if there is one. If
+    ``verbose``, print the results. Raises SettingError if the environment or the teacher cannot be used, or if the
+    settings differ from the settings of the run to resume."""
+    run = dataclasses.replace(settings.run, implementation="learned")  # a part of the folder's path
     previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
-    spaces = spaces_of(run.gamename)  # raises errors before files are written
+    spaces = spaces_of(run.gamename)  # raises the error for a wrong environment before files are written
     if spaces.is_image:
         raise SettingError(
             f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
         )
     if settings.subcommand.teacher is not None:
         try:
-            teacher(settings.subcommand.teacher, run.gamename, spaces)
+            teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy
         except SettingError as error:
+            # The message begins with the name of the setting of searches that selects a policy.
             raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
     folder = previous or run_dir.create(run, subfolders=())
     with run_dir.locked(folder):
@@ -233,7 +246,7 @@ def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settings:
     """Return the settings of the command, with the values in ``saved`` for settings that the user did not set. Raises
-    SettingError if the user set another value than the saved one."""
+    SettingError if the user set another value than the saved one, except for ``learn`` and ``only``."""
     values = {name: value for name, value in saved.items() if name not in ("learn", "only")}
     errors = []
     for name in sorted(settings.explicit_names & values.keys()):
@@ -245,12 +258,14 @@ def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settin
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
-    """Run the stages that have no results, and write the page. Return whether no stage failed. A stage is left out if
-    a stage that it requires has failed, or if ``--only`` selects other stages."""
+    """Run the stages that have no results, and write the page. A stage is left out if a stage that it requires has
+    failed, or if ``--only`` selects other stages. If the exam fails, the file of the bandit gets a name that says so.
+    Return True if no stage failed."""
     only = task.options.only
     names = [name for name in STAGES if only is None or name in (only, *_REQUIRED[only])]
     failures = {name for name in names if task.results.get(name, {}).get("failed")}
-    if verbose and all(name in task.results or failures.intersection(_REQUIRED[name]) for name in names):
+    is_over = all(name in task.results or failures.intersection(_REQUIRED[name]) for name in names)
+    if verbose and is_over:
         print_wrapped("nothing is left to do: these are the results of the earlier run")
     for name in names:
         if failures.intersection(_REQUIRED[name]):
@@ -264,7 +279,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             task.results[name]["text"] = stage_text(name, task.results[name])
             task.save()
         if verbose:
-            print_named(name, f"{task.results[name]['text']}{_time_left(task, names)}", 9)
+            text = f"{task.results[name]['text']}{_time_left(task, names)}"
+            print_named(name, text, width=9)  # the longest name of a stage, "teacher", and two blanks
         if task.results[name].get("failed"):
             failures.add(name)
     bandit = task.folder / BANDIT
@@ -274,9 +290,10 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     write_page(task.folder, task.game, task.results, command_text)
     if sentences := " ".join(conclusion(task.results)):
         show_learned(task.folder, sentences, task.folder / FIGURE)
-    results = {name: task.results[name] for name in names if name in task.results}
+    results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
-        print("\n" + paint(wrap_text(verdict_text(sentence, not failures), sys.stdout), "bold", sys.stdout))
+        text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
+        print("\n" + paint(text, "bold", sys.stdout))
         if "exam" in results:
             print(f"\n{returns_table(results)}\n")
     return not failures
@@ -297,7 +314,7 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     stage fails if the teacher is not better than random play."""
     training: dict[str, Any] = {}  # results of the training; empty without one
     if task.options.teacher is None:
-        training = _train_teacher(task, watch_part(watch, 0, 0.95))
+        training = _train_teacher(task, watch_part(watch, 0, _TRAINING_FRACTION))
     act = teacher(task.teacher, task.game, task.spaces)
     score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
     result = {**training, "policy": training.get("implementation", task.teacher), "score": dataclasses.asdict(score)}
@@ -307,8 +324,8 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _teacher_settings(task: Task) -> Settings:
-    """Return the settings of a teacher's training. Unless the user chose the implementation, it is Q-learning if the
-    observations are numbered cells, SAC for continuous actions in a slow environment, and else PPO."""
+    """Return the settings of a teacher's training. The implementation is the user's choice. By default it is Q-learning
+    if the observations are numbered cells, else SAC for continuous actions in a slow environment, else PPO."""
     run = task.settings.run
     if "implementation" in task.settings.explicit_names:
         implementation = run.implementation
@@ -321,8 +338,9 @@ def _teacher_settings(task: Task) -> Settings:
         changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
         steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
-    changes |= {"logdir": str(task.folder), "exp_name": TEACHER.partition(".")[0], "num_threads": run.num_threads}
-    changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": -(-task.teacher_steps // _EVALUATIONS)}
+    steps_per_epoch = -(-task.teacher_steps // _EVALUATIONS)  # rounded up; each epoch ends with an evaluation
+    changes |= {"logdir": str(task.folder), "exp_name": Path(TEACHER).stem, "num_threads": run.num_threads}
+    changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": steps_per_epoch}
     changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
     changes |= {"time_limit": task.time_limit}
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
@@ -334,7 +352,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     settings, seed = _teacher_settings(task), task.settings.run.seed
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
-    callback = StopWhenFlat(math.ceil(_PATIENCE * _EVALUATIONS), watch, task.spaces.max_return, baseline)
+    patience = math.ceil(_PATIENCE * _EVALUATIONS)  # number of evaluations
+    callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
@@ -372,7 +391,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
         ``flat [D]``. ``name`` determines the episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
-        return Score.of(_policy_returns(task, stages.parameters.target(flat[None]), name))
+        policy = stages.parameters.target(flat[None])  # of one member: flat[None] is [1, D]
+        return Score.of(_policy_returns(task, policy, name))
 
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
@@ -413,7 +433,8 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     fraction = 1 / (len(names) + len(references))  # of the work, for the agents of an implementation
     agents: dict[str, Score] = {}
     for number, name in enumerate(names):
-        loop, seeds = _inner_loop(task, proxy, name, test_episodes=10), fresh_seeds(task.seed, f"exam of {name}", count)
+        loop = _inner_loop(task, proxy, name, test_episodes=_EXAM_EPISODES)
+        seeds = fresh_seeds(task.seed, f"exam of {name}", count)
         proxies = proxy.parameters.expand(count, -1)  # [count, D], equal rows
         outcome = loop.run(proxies, seeds, watch=watch_part(watch, number * fraction, fraction))
         agents[name] = Score.of(outcome.scores)
@@ -425,7 +446,8 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
         real[name] = Score.of(outcome.scores)
         real_steps += int(outcome.steps.sum())
     teacher_score = task.score("teacher", "score")
-    advice = _EXAM_ADVICE if task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION else ""
+    is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
+    advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
     verdict = joint_verdict({name: task.verdict(score, teacher_score, advice) for name, score in agents.items()})
     return {
         "agents": {name: dataclasses.asdict(score) for name, score in agents.items()},
@@ -447,14 +469,16 @@ def _learners_on_task(task: Task) -> tuple[str, ...]:
 
 
 def _train_on_task(task: Task, proxy: files.Proxy, name: str, watch: Watch | None) -> Outcome:
-    """Train and test a few agents of implementation ``name`` on the task itself, with the default settings for it, for
-    as many steps as on the proxy."""
-    loop = _inner_loop(task, proxy, name, test_episodes=10)
-    loop.agent_config = default_config(name, task.game)
-    if hasattr(loop.agent_config, "buffer_size"):
-        capacity = min(loop.agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
-        loop.agent_config = dataclasses.replace(loop.agent_config, buffer_size=capacity)
-    return loop.run(None, fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS), watch=watch)
+    """Train and test `_REAL_AGENTS` agents of implementation ``name`` on the task itself, for as many steps as other
+    agents train on the proxy. They have the default settings for the task, but a replay buffer of limited size."""
+    loop = _inner_loop(task, proxy, name, test_episodes=_EXAM_EPISODES)
+    agent_config = default_config(name, task.game)  # in place of the settings in the proxy's file
+    if hasattr(agent_config, "buffer_size"):  # an agent with a replay buffer
+        capacity = min(agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
+        agent_config = dataclasses.replace(agent_config, buffer_size=capacity)
+    loop.agent_config = agent_config
+    seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
+    return loop.run(None, seeds, watch=watch)  # None: on the task itself
 
 
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -465,8 +489,9 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     steps, count = task.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
     solved = random_play + GOOD_FRACTION * (goal - random_play)
-    name = parse_agents(proxy.description["settings"]["agent"])[0]
+    name = parse_agents(proxy.description["settings"]["agent"])[0]  # the implementation of all agents
     test_every = max(1, steps // _TESTS)
+    # The rule "budget" ends a training only after all steps.
     limits = {"inner_steps": steps, "inner_rule": "budget", "test_every": test_every, "test_episodes": _TEST_EPISODES}
     seeds = fresh_seeds(task.seed, "race", count)
     arms: dict[str, dict[str, Any]] = {}  # name of a reward -> results of the agents that train with it
@@ -475,16 +500,16 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     real_steps = 0
     for number, (reward_name, flat) in enumerate(weights.items()):
         loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
-        if flat is None:  # agents with the task's reward have their default settings
+        if flat is None:  # agents with the task's reward have the default settings for the task
             loop.agent_config = default_config(name, task.game)
-        outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))
+        outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))  # each reward is half of the work
         curve = outcome.curve  # [N, T]
         real_steps += int(outcome.steps.sum())
         # A test counts if the next one is as good: a single one may be luck. The last test has no next one.
         lasting = torch.cat([torch.minimum(curve[:, :-1], curve[:, 1:]), curve[:, -1:]], 1)
         solved_at = first_solved_test(lasting, solved)  # [N], index of a test
         _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
-        num_late_tests = max(1, curve.shape[1] // 4)
+        num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
         late = float(curve[:, -num_late_tests:].mean())
         arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
         arms[reward_name]["curves"] = curve.tolist()
@@ -503,12 +528,15 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
 
 
 def _is_gain(learned: Mapping[str, Any], baseline: Mapping[str, Any], solved: float) -> bool:
-    """Return whether agents with the learned reward reach the return ``solved`` clearly sooner than with the task's
-    reward (``baseline``). A smaller difference may be chance, and a reward that is quick at first may be worse in the
-    end."""
-    learned_steps, baseline_steps = (arm["median"] or math.inf for arm in (learned, baseline))
-    is_sooner = learned_steps < baseline_steps and learned_steps <= _SOONER * baseline_steps
-    return is_sooner and learned["late"] >= min(solved, baseline["late"])
+    """Return whether a learned reward is better than the task's reward (``baseline``). Both are results of
+    `_compare_rewards`. With the learned reward, half of the agents must reach the return ``solved`` clearly sooner,
+    because a small difference may be chance. Their late returns must be at least ``solved``, or as high as with the
+    task's reward, because a reward that is quick at first may be worse in the end."""
+    learned_steps = learned["median"] or math.inf  # None if fewer than half of the agents reach ``solved``
+    baseline_steps = baseline["median"] or math.inf
+    is_sooner = learned_steps < baseline_steps  # False if both are infinite
+    is_clearly_sooner = is_sooner and learned_steps <= _SOONER * baseline_steps
+    return is_clearly_sooner and learned["late"] >= min(solved, baseline["late"])
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
@@ -540,10 +568,11 @@ def learners(spaces: Spaces) -> tuple[str, ...]:
 
 
 def _inner_loop(task: Task, proxy: files.Proxy, name: str, **changes: Any) -> InnerLoop:
-    """Return the training loop of agents of implementation ``name``, with the agents' settings in the proxy's file, and
-    the settings of the proxy's search with ``changes``."""
+    """Return the training loop of agents of implementation ``name``. The agents have the settings that are in the
+    proxy's file. ``changes`` replace settings of the proxy's search, such as the number of test episodes."""
     config = dataclasses.replace(proxy.config, **changes)
-    return InnerLoop(config, name, agent_settings(proxy, name, {}), task.game, task.settings.run.num_threads)
+    agent_config = agent_settings(proxy, name, changed={})
+    return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
 
 
 def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
@@ -573,18 +602,19 @@ def _command_text(task: Task) -> str:
         values["implementation"] = implementation
     if task.is_slow:
         values |= {"teacher_steps": task.teacher_steps, "race_steps": task.race_steps}
-    flags = (f"--{flag} {value}" for flag, value in values.items())
-    return " ".join(("python trainer.py", f"--learn {task.options.learn or task.game} --seed {task.seed}", *flags))
+    flags = [f"--{flag} {value}" for flag, value in values.items()]
+    game = task.options.learn or task.game  # as the user wrote it
+    return " ".join(["python trainer.py", f"--learn {game} --seed {task.seed}", *flags])
 
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
-    """Return the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes left``. It is
-    empty if there are none."""
+    """Return an estimate of the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes
+    left``. It is empty if there are none, or if they take less than a second."""
     remaining = [times for name, times in _stage_times(task).items() if name in names and name not in task.results]
     shorter, longer = sum(times[0] for times in remaining), sum(times[1] for times in remaining)
     if longer < 1:
         return ""
-    divisor, unit = (60, "minutes") if longer >= 90 else (1, "seconds")
+    divisor, unit = (60, "minutes") if longer >= 90 else (1, "seconds")  # both numbers have one unit
     first, last = round(shorter / divisor), round(longer / divisor)
     if first == 0:
         return f"; up to {last} {unit} left"
@@ -592,9 +622,10 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
 
 
 def _stage_times(task: Task) -> dict[str, tuple[float, float]]:
-    """Return a shorter and a longer time of each stage after `probe`, in seconds. The shorter time assumes that the
-    teacher reaches its best return at once, in episodes as short as in random play, and that agents train in machine
-    code; the longer time assumes none of this. Both use the speed that the stage `probe` measured."""
+    """Return a shorter and a longer estimate of the time of each stage after `probe`: stage -> two numbers of seconds.
+    The shorter time assumes that the teacher reaches its best return at once, in episodes as short as in random play,
+    and that agents train in machine code. The longer time assumes none of this. Both use the speed of the environment
+    that the stage `probe` measured."""
     options, probe = task.options, task.results["probe"]
     update_time, fit_time = _SECONDS["update"], _SECONDS["fit"]
     step_time = 1 / probe["steps_per_second"]
@@ -604,26 +635,33 @@ def _stage_times(task: Task) -> dict[str, tuple[float, float]]:
     judging_time = _JUDGING_EPISODES * episode_time
     teacher_times = 0.0, judging_time
     if options.teacher is None:
-        steps, num_tests = task.teacher_steps, _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES
+        steps = task.teacher_steps
+        num_episodes = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES  # the latter of two checkpoints
         training_time = steps * (step_time + update_time)
         teacher_times = (
-            _PATIENCE * (steps * step_time + num_tests * episode_time),
-            training_time + num_tests * longest_episode_time + judging_time,
+            # The training ends after the fraction `_PATIENCE` of its steps if no later evaluation is better.
+            _PATIENCE * (steps * step_time + num_episodes * episode_time),
+            training_time + num_episodes * longest_episode_time + judging_time,
         )
 
     num_real_agents = _REAL_AGENTS * len(_learners_on_task(task))
     num_agents = options.exam_agents * len(learners(task.spaces)) + num_real_agents
     real_time = num_real_agents * (options.exam_steps or _STEPS["exam"]) * step_time
-    agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / 64)  # 64 is the usual width of layers
+    agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / _USUAL_WIDTH)
     if not isinstance(task.spaces.actions, Discrete):
-        agent_time *= 5  # TD3 and SAC have five networks
-    test_time = 10 * episode_time  # of an agent
+        agent_time *= _CONTINUOUS_FACTOR
+    test_time = _EXAM_EPISODES * episode_time  # of an agent
+    exam_times = (
+        num_agents * agent_time / _SPEEDUPS["agent"] + real_time / _SPEEDUPS["exam_step"],
+        num_agents * (agent_time + test_time) + real_time,
+    )
 
-    race_steps = 2 * options.race_agents * task.race_steps
+    race_steps = 2 * options.race_agents * task.race_steps  # with two rewards
+    shorter_fit_time = fit_time / _SPEEDUPS["fit"]
     return {
         "teacher": teacher_times,
-        "bandit": (fit_time / 2, _STEPS["bandit"] * step_time + fit_time),
-        "exam": (num_agents * agent_time / 10 + real_time / 2, num_agents * (agent_time + test_time) + real_time),
-        "reward": (fit_time / 2, _STEPS["reward"] * step_time + fit_time),
-        "race": (race_steps * step_time / 5, race_steps * (step_time + update_time)),
+        "bandit": (shorter_fit_time, _STEPS["bandit"] * step_time + fit_time),
+        "exam": exam_times,
+        "reward": (shorter_fit_time, _STEPS["reward"] * step_time + fit_time),
+        "race": (race_steps * step_time / _SPEEDUPS["race_step"], race_steps * (step_time + update_time)),
     }

@@ -39,6 +39,7 @@ def push(name: str, write: Callable[[Path], object], config: str, rows: Mapping[
         write(folder)
         function = "Policy" if (folder / AGENT).exists() else "load"
         call = f'understudy.{function}("hf://{name}")'
+        # The card is Markdown with a header in YAML, which the hub reads.
         card = f"---\nlibrary_name: understudy\ntags: {tags}\n---\n\n# {title}\n\n| | |\n|---|---|\n{table}\n"
         card += f"\n```\n{result}\n```\n\n```python\nimport understudy\n\n{call}\n```\n"
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -88,8 +88,9 @@ class Film:
 
 
 class Run:
-    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint (of the last one without
-    evaluations). ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the training."""
+    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint, or of the last checkpoint if
+    the run has no evaluation. ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the
+    training."""
 
     def __init__(self, path: str | Path, finished: bool = True):
         self.path, self.finished = Path(path), finished
@@ -130,9 +131,9 @@ class Run:
     def evaluate(
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
     ) -> Evaluation:
-        """Play ``episodes`` for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
-        ``gamename`` is another environment with the same spaces. ``seed`` determines the episodes. Results equal
-        ``--eval_agent`` with the same ``--evaluation``. Raises SettingError."""
+        """Play ``episodes`` episodes for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
+        ``seed`` determines the episodes. ``gamename`` selects another environment with the same spaces. Results equal
+        ``--eval_agent`` with the same ``--evaluation``. Raises SettingError if an argument is not possible."""
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
@@ -145,8 +146,8 @@ class Run:
         return Evaluation(episode_results.returns.double().numpy(), episode_results.lengths.numpy())
 
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
-        """Film ``episodes`` of the first seed's agent, with greedy actions or, if ``sample``, sampled actions. Writes a
-        new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if rendering is
+        """Film ``episodes`` episodes of the first seed's agent, with greedy actions or, if ``sample``, sampled actions.
+        Writes a new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if rendering is
         impossible."""
         settings = settings_to_play(self.settings.replace(num_workers=1), 1)
         configure_process(settings.run)
@@ -162,13 +163,17 @@ class Run:
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def export(self, path: str | Path) -> Path:
-        """Write the greedy policy of the first seed's agent to a new file and return its ``path`` (.safetensors for
-        `understudy.Policy`, .js or .onnx). Raises SettingError if it exists, or if no single network is the policy."""
-        with contextlib.closing(trained_loop(self._checkpoint, self.settings.replace(num_workers=1), seed=0)) as loop:
+        """Write the greedy policy of the first seed's agent to a new file, and return its ``path``. The ending of the
+        path selects the format: .safetensors for `understudy.Policy`, .js or .onnx. Raises SettingError if the file
+        exists, or if the policy is not a single network."""
+        settings = self.settings.replace(num_workers=1)
+        loop = trained_loop(self._checkpoint, settings, seed=0)  # no episode is played, so the seed has no effect
+        with contextlib.closing(loop):
             return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
-        """Return the greedy action for one observation ``[*O]``, with command and memory of the start of an episode."""
+        """Return the greedy action for ``obs [*O]``, as for the first observation of an episode: an agent with a memory
+        or a command begins anew."""
         return self.policy().act(obs)
 
     def __repr__(self) -> str:
@@ -196,8 +201,9 @@ def settings_in_environment(settings: Settings, game: str) -> Settings:
 
 
 def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
-    """Build the loop that plays the agents of a checkpoint, for an evaluation. ``settings`` are the run's, perhaps with
-    changes that do not affect the networks. ``seed`` determines the episodes. Raises UserError for a search."""
+    """Build the loop that plays the agents of a checkpoint, for an evaluation. ``settings`` are the settings of the
+    checkpoint's run, and may be changed if this does not change the networks. ``seed`` determines the episodes. Raises
+    UserError for the checkpoint of a search, which has no agent."""
     if settings.proxy is not None:
         problem = "is a search: its result is a proxy that agents train on, not an agent"
         raise UserError(f"{str(checkpoint.path)!r} {problem}")
@@ -209,8 +215,9 @@ def trained_loop(checkpoint: Checkpoint, settings: Settings, seed: int) -> Loop:
 
 
 def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
-    """Write the greedy policy of the agent's first seed to the new file ``path``, and return the path. Its ending
-    selects the format (`FORMATS`). Raises SettingError as `Run.export` does."""
+    """Write the greedy policy of the first seed of ``agent`` to the new file ``path``, and return the path. Its ending
+    selects the format (`FORMATS`). Raises SettingError if the file exists or cannot be written, or if the policy is not
+    a single network."""
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)
     problem = ""
@@ -233,13 +240,14 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     }
     tensors: dict[str, torch.Tensor] = {}
     for i, layer in enumerate(network.layers):
-        for name, tensor in zip(PARTS, layer, strict=False):  # only some layers have gates, the last two parts
-            tensors[name.format(i)] = tensor
+        # The parts of a layer are weight, bias and, only in some layers, weight and bias of a gate.
+        for name, tensor in zip(PARTS, layer, strict=False):
+            tensors[name.format(i)] = tensor  # such as "layers.0.weight"
     if network.moments is not None:
         tensors["mean"], tensors["scale"] = network.moments
     if network.command:
         header["command"] = list(network.command)
-        tensors["command"] = torch.stack(list(network.command.values()), 1)  # [7, commands]
+        tensors["command"] = torch.stack(list(network.command.values()), 1)  # [7, commands], rows as `COMMAND_ROWS`
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)

@@ -112,7 +112,7 @@ def search_space(settings: Settings) -> Space:
         entries, _ = translate(entries, families, valid_flags)
         dimensions = {}
         for name, entry in entries.items():
-            names = {name, "hidden_sizes"} if name in SHAPE else {name}
+            names = {name, "hidden_sizes"} if name in SHAPE else {name}  # ``hidden_sizes`` sets width and depth
             is_set = not names.isdisjoint(settings.explicit_names)
             if user_path or not is_set:
                 dimensions[name] = _dimension(name, entry, settings, valid_flags)
@@ -140,14 +140,16 @@ def _with_hidden_sizes(values: Mapping[str, Any], settings: Settings) -> dict[st
 
 
 def _published_file(settings: Settings) -> Path:
-    """Return the file of the published space. For a search, a file for the kind of proxy, such as
-    ``search_se-bandit.yaml``, or for the agent is preferred. Raises SettingError if there is none."""
+    """Return the file of the published space, such as ``experiments/ddqn/search_ddqn.yaml``. If the implementation
+    learns a proxy, a file for the kind of proxy, such as ``search_se-bandit.yaml``, comes first, then a file for the
+    agent. Raises SettingError if there is no file."""
     implementation, agent, proxy = settings.run.implementation, settings.run.agent, settings.proxy
-    package = family(implementation).package.rpartition(".")[2]
-    folder, name = _EXPERIMENTS / _FOLDERS.get(package, package), implementation.lower()
+    package = family(implementation).package.rpartition(".")[2]  # its last part
+    folder = _EXPERIMENTS / _FOLDERS.get(package, package)
+    name = implementation.lower()
     names = [] if proxy is None else [f"{name}-{proxy.proxy}", f"{name}-{agent.lower()}"]
     names += [name, name.partition("-")[0]]  # "rcp-r", then "rcp"
-    for file_name in names:
+    for file_name in names:  # the first existing file counts
         path = folder / f"search_{file_name}.yaml"
         if path.exists():
             return path
@@ -155,8 +157,9 @@ def _published_file(settings: Settings) -> Path:
 
 
 def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) -> Dimension:
-    """Return the dimension for an entry of a file. The entry is a list of choices, or ``{kind: arguments}`` with a kind
-    of `KINDS`. Raises SettingError, also if one of its values conflicts with the other settings of a trial."""
+    """Return the dimension for the ``entry`` of the setting ``name`` in a file: a list of choices, or ``{kind:
+    arguments}`` with a kind of `KINDS`. Raises SettingError for a wrong entry, and for a value that is out of range or
+    conflicts with the other ``settings``."""
     implementation = settings.run.implementation
     if name not in valid_flags:
         raise unknown_error(name, valid_flags, implementation, prefix="", game="")
@@ -172,18 +175,19 @@ def _dimension(name: str, entry: Any, settings: Settings, valid_flags: Flags) ->
     else:
         *values, count = _read_range(name, kind, arguments)
     setting_values = [1 - value for value in values] if kind == "log1m" else values
-    # Raises if a value is out of range or conflicts with other settings.
+    # Raises the error if a value is out of range or conflicts with other settings.
     trials = [settings.replace(**_with_hidden_sizes({name: value}, settings)) for value in setting_values]
     if name not in SHAPE and kind != "log1m":
-        values = [trial.value(name) for trial in trials]  # with the type of the setting
+        values = [trial.value(name) for trial in trials]  # converted to the type of the setting
     if kind == "logspace":
         kind = "loguniform"  # with a count
     return Dimension(name, kind, tuple(dict.fromkeys(values)), count)
 
 
 def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[Any]]:
-    """Return the kind of a dimension (`KINDS`) and its arguments, from the ``entry`` of the setting ``name``. Numbers
-    are texts, because files are read as text. Raises SettingError if the setting has no such dimension."""
+    """Return the kind of a dimension (`KINDS`) and its arguments, such as ``("uniform", ["0", "1"])``, from the
+    ``entry`` of the setting ``name``. Numbers are texts, because files are read as text. Raises SettingError if the
+    entry has another form, or if the type of the setting does not allow the kind."""
     if isinstance(entry, list):
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
@@ -194,7 +198,7 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
     if not isinstance(entry, dict) or len(entry) != 1:
         allowed = " or ".join(["a list of choices", *ranges])
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")
-    ((kind, arguments),) = entry.items()
+    ((kind, arguments),) = entry.items()  # the only item
     if kind not in ("choice", *ranges):
         raise SettingError(f"{name}: {kind!r} is unknown here; allowed: {', '.join(['choice', *ranges])}")
     if not isinstance(arguments, list) or not arguments:
@@ -213,8 +217,8 @@ def _read_choice(name: str, choice: Any, flag: Flag) -> Any:
 
 
 def _read_range(name: str, kind: str, arguments: list[Any]) -> tuple[float, float, int]:
-    """Return ``(low, high, count)`` for the ``arguments`` of a range, texts. ``count`` is the number of points of a
-    grid, 0 for other ranges. Raises SettingError if the arguments are not valid."""
+    """Return ``(low, high, count)`` for a range: its ends, and the number of points of a grid, 0 for other ranges.
+    ``arguments`` are the texts in the file. Raises SettingError if they are not valid."""
     allowed, types = KINDS[kind]
     try:
         numbers = [number_type(text) for number_type, text in zip(types, arguments, strict=True)]

@@ -11,11 +11,12 @@ from control.cli.settings import Settings
 
 Command = Sequence[object]  # the words of a command after ``python``, or a command of TensorBoard
 TRAINER = Path(__file__).parents[2] / "trainer.py"
+_NAME_WIDTH = 12  # smallest width of the column of names, so that the summaries of commands look alike
 
 
 def command(settings: Settings, *words: object) -> Command:
     """Return ``words`` as a command of ``trainer.py``, with ``--import`` for modules that the run needed."""
-    module_of_game, _, _ = settings.run.gamename.rpartition(":")  # "" for a game without a module
+    module_of_game, _, _ = settings.run.gamename.rpartition(":")  # of ``module:Name-v0``; "" for a name without ":"
     modules = dict.fromkeys([*settings.imports, module_of_game])  # without repetitions
     imports = ",".join(filter(None, modules))
     import_words = ("--import", imports) if imports else ()
@@ -23,7 +24,8 @@ def command(settings: Settings, *words: object) -> Command:
 
 
 def path_text(value: object, folder: Path | None = None) -> str:
-    """Return ``value`` as text. A path inside ``folder`` or the working directory becomes relative to it."""
+    """Return ``value`` as text. A path inside ``folder`` becomes relative to it, and any other path inside the working
+    directory becomes relative to that."""
     for base in (folder, Path.cwd()):
         if base and isinstance(value, Path) and base != value and value.is_relative_to(base):
             value = value.relative_to(base)
@@ -33,7 +35,7 @@ def path_text(value: object, folder: Path | None = None) -> str:
 def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], folder: Path | None = None) -> None:
     """Print ``lines``, pairs ``(name, value)``, and ``commands`` that can be pasted into a shell. The first word of a
     command is ``tensorboard`` or a file for ``python``. Paths inside ``folder`` become relative to it."""
-    width = max([12, *(len(name) + 2 for name, _ in lines)])  # of the column of names
+    width = max([_NAME_WIDTH, *(len(name) + 2 for name, _ in lines)])  # of the column of names
     for name, value in lines:
         print_named(f"  {name}", path_text(value, folder), width + 2)
     if commands:
@@ -43,10 +45,12 @@ def show_next(lines: Sequence[tuple[str, object]], commands: Sequence[Command], 
         shell_words = [shlex.quote(path_text(word)) for word in (_program(str(program)), *arguments)]
         # NUL replaces blanks inside a word, so that the line does not break there. No word contains NUL.
         line = " ".join(word.replace(" ", "\0") for word in shell_words)
-        print(wrap_text(f"  {line}", sys.stdout, "    ", " \\").replace("\0", " "), flush=True)
+        wrapped_line = wrap_text(f"  {line}", sys.stdout, indent="    ", end=" \\")
+        print(wrapped_line.replace("\0", " "), flush=True)
 
 
 def _program(name: str) -> str | Path:
-    """Return ``name`` if it starts the program of this Python environment in the shell, else the program's path."""
+    """Return the word that starts the program ``name`` of this Python environment in a shell: ``name`` if the shell
+    finds this program, else the program's path."""
     program_path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
     return name if shutil.which(name) == str(program_path) else program_path

@@ -142,7 +142,8 @@ def train_and_report(settings: Settings) -> int:
 
 def exit_status(folder: Path) -> int:
     """Return the exit status of the finished run in ``folder``: 1 for a search whose verdict is a failure, else 0."""
-    return 0 if read_verdict(folder).get("passed", True) else 1
+    passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
+    return 0 if passed else 1
 
 
 def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
@@ -211,7 +212,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     old_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
-    # ``quit_when_solved`` decides whether a new target_return ends the search.
+    # ``quit_when_solved`` may change, because a new ``target_return`` of a search has no effect without it.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
@@ -225,7 +226,9 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
-        changes[end_name] = new_values[end_name]  # null by default, because total_steps ends the run
+        # Now ``total_steps`` ends the run, and not the epochs of the interrupted run. The new value is null, unless the
+        # user set the number of epochs too.
+        changes[end_name] = new_values[end_name]
     changes["resume"] = False
     return dataclasses.replace(previous.replace(**changes), imports=settings.imports)
 
@@ -254,7 +257,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
                 lines.append(("last", last_score))
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
-        if module.best == -math.inf and not module.settings.run.no_checkpoint:
+        if module.best == -math.inf and not module.settings.run.no_checkpoint:  # -inf before the first evaluation
             note(f"nothing was evaluated yet, as --eval_every is {module.validate_every} epochs: there is no best.ckpt")
     checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")
     if checkpoint_path:
@@ -268,19 +271,21 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 
 
 def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
-    """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0, solved (475 or
-    more)``. If the score is not a greedy return, add the best greedy return. ``metrics`` are the columns of
+    """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0 (tests after
+    epoch 20: 478.0 and 482.0), solved (475 or more)``. The two tests are only in the text if their mean is the score.
+    If the score is not a greedy return, the text ends with the best greedy return. ``metrics`` are the columns of
     metrics.csv."""
     loop = module.loop
     best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
-    text, is_greedy = f"{loop.score_name} {number_text(module.best)}", loop.score_tag == GREEDY
+    is_greedy = loop.score_tag == GREEDY
+    text = f"{loop.score_name} {number_text(module.best)}"
     if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
         epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
         if epoch in greedy_means:
             first = greedy_means[epoch]
             second = 2 * module.best - first
             text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(second)})"
-    if "return" not in loop.score_name:
+    if "return" not in loop.score_name:  # it cannot be compared with the return that solves the environment
         return text
     solved = solved_return(module.settings.run.gamename)
     if solved is not None:
@@ -337,7 +342,7 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
     settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
-        commands.append(("tensorboard", "--logdir", folder.parents[2]))  # of the experiment
+        commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment
     has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
     if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
@@ -357,7 +362,8 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
         figure = learning_curve(folder, style_of(run))
         show_image(module, folder, "curve", figure)
         yield "figure", figure
-    if module.is_over():  # before the best weights replace the last ones
+    if module.is_over():
+        # These files are about the last weights. Below, the weights of the best checkpoint replace them.
         for line in write_outputs(module.settings, module.agents, folder):
             yield "output", line
     if not run.record:

@@ -54,8 +54,9 @@ Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an
 @dataclass
 class Trial:
     """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
-    best evaluation; ``raw`` are the same as the search algorithm suggested them, before `Space.decode`. ``course`` has
-    a row ``[length, score]`` for every evaluation, with the length of the trial until then (`trial_length`)."""
+    best evaluation. ``raw`` are the suggestions of the search algorithm that `Space.decode` converted to ``values``.
+    ``course`` has a row ``[length, score]`` for every evaluation, with the length of the trial until then
+    (`trial_length`)."""
 
     number: int
     folder: Path
@@ -95,17 +96,19 @@ class Search:
             self._read_trials()
             return
         run = self.settings.run
-        tuning = dataclasses.asdict(self.settings.subcommand)  # which `to_yaml` omits
-        del tuning["search_space"], tuning["resume_search"]
+        tuning = dataclasses.asdict(self.settings.subcommand)  # settings of the command, which `to_yaml` omits
+        del tuning["search_space"], tuning["resume_search"]  # paths, which a resumed search sets itself
         values = {**yaml.safe_load(to_yaml(self.settings)), **tuning, "num_seeds": run.num_seeds, "seed": run.seed}
         atomic_write_text(self.folder / SETTINGS, yaml.safe_dump(values, sort_keys=False))
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
 
     def _read_trials(self) -> None:
-        """Read the trials of the resumed search. Trials that had not ended are ``interrupted``. Raises SettingError."""
+        """Read the trials of the resumed search from ``trials.json``. Trials that had not ended get the status
+        "interrupted". Raises SettingError if the file is damaged."""
 
         def saved_trial(record: Mapping[str, Any]) -> Trial:
+            """Return a trial from its entry in the file."""
             number = int(record["number"])
             raw = {name: record["raw"][name] for name in self.space.dimensions}
             return Trial(
@@ -165,7 +168,7 @@ class Search:
         if is_better or SEARCHES in metrics:
             trial.best = trial.last
             trial.raw, trial.values = dict(raw), self.space.decode(raw)
-            if self.scored[0] is trial:
+            if self.scored[0] is trial:  # the best of all trials
                 message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
                 self._print(f"trial {number}: {message}  ({self._text(trial)})")
         self.write()
@@ -227,10 +230,12 @@ class Search:
         self.write()
         best = self.scored[:_NUM_BEST]
         if not best and not interrupted:
-            count = f"all {len(self.problems)} trials failed" if self.problems else "no trial was evaluated"
-            first = f"; the first: {self.problems[0]}" if self.problems else ""
-            logs = f"; see {self.folder}/trial_*/log.txt" if list(self.folder.glob("trial_*/log.txt")) else ""
-            raise UserError(f"{count}{first}{logs}")
+            problem = "no trial was evaluated"
+            if self.problems:
+                problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
+            if list(self.folder.glob("trial_*/log.txt")):
+                problem += f"; see {self.folder}/trial_*/log.txt"
+            raise UserError(problem)
         self._print_counts(interrupted)
         self._print_best(best)
         run, search_config = self.settings.run, self.settings.subcommand
@@ -332,7 +337,8 @@ class Report(CheckpointCallback):
 
 
 def run_trial(settings: Settings, folder: Path, start_from: Path | None, report: Reporter) -> None:
-    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. Raises TrialFailed."""
+    """Train in ``folder``, from the checkpoint ``start_from`` unless it is None. ``report`` is called with the
+    measurements of each evaluation (`Report`). Raises TrialFailed."""
     with trial_log(folder, settings.run), contextlib.closing(build_module(settings)) as module:
         atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         if start_from:
@@ -361,8 +367,9 @@ def trial_log(folder: Path, run: RunConfig) -> Iterator[None]:
 
 
 def _restore_with_learning_rates(checkpoint: Checkpoint, module: RunModule, best: Path) -> None:
-    """Restore ``module`` from a checkpoint, which may be of another trial (PBT), except the learning rates. The best
-    score becomes the score in the checkpoint ``best``, or ``-inf`` without this file. Changes ``checkpoint``."""
+    """Restore ``module`` from ``checkpoint``, but keep the learning rates of ``module``. With PBT the checkpoint may be
+    of another trial. So the best score is read from this trial's checkpoint ``best``; it is ``-inf`` if the file does
+    not exist. Overwrites these numbers in ``checkpoint``."""
     for optimizer, saved in zip(module.configure_optimizers(), checkpoint.content["optimizer_states"], strict=True):
         for group, saved_group in zip(optimizer.param_groups, saved["param_groups"], strict=True):
             saved_group["lr"] = group["lr"]

@@ -34,7 +34,7 @@ def tune(settings: Settings) -> int:
     """Run or resume the hyperparameter search of ``settings``. Return 0, or 130 if Ctrl-C ended it. Raises UserError if
     the search space or the cluster is wrong, or if every trial failed."""
     resumed = settings.subcommand.resume_search
-    if resumed:
+    if resumed:  # the folder of the search has a copy of its space
         settings = settings.replace(search_space=str(Path(resumed, trials.SPACE)))
     settings = trials.with_trial_defaults(settings)
     run, search_config, space = settings.run, settings.subcommand, search_space(settings)
@@ -42,7 +42,7 @@ def tune(settings: Settings) -> int:
     raise_all([*_problems(settings, space)])
     settings = checked_in_spaces(settings, spaces_of(run.gamename))
     for module in ("ray", *_EXTRA_MODULES.get(search_config.tune_algorithm, ())):
-        importlib.import_module(module)
+        importlib.import_module(module)  # raises the error for a missing module before files are written
     max_concurrent = search_config.max_concurrent_trials or os.cpu_count() or 1
     search: Search | None = None
     interrupted = False
@@ -65,7 +65,8 @@ def tune(settings: Settings) -> int:
 
 
 def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
-    """Print the hyperparameters of a search, and the number, length and algorithm of its trials."""
+    """Print the hyperparameters of a search, and the number, length and algorithm of its trials. ``num_kept`` of them
+    are from the search that is resumed. ``max_concurrent`` trials run at the same time."""
     run, search_config, space = search.settings.run, search.settings.subcommand, search.space
     place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
     measure, length = trial_length(search.settings)
@@ -127,6 +128,7 @@ def _run_trials(search: Search) -> None:
         ray_tune.with_resources(trainable, {"cpu": run.num_workers}),
         param_space={} if "optuna" in search_config.tune_algorithm else _domains(space),
         tune_config=ray_tune.TuneConfig(
+            # The trials of a resumed search count, except the interrupted ones, which run again.
             num_samples=search_config.num_samples - len(search.trials) + len(interrupted),
             max_concurrent_trials=search_config.max_concurrent_trials,
             # A trial of proxy searches is stopped between two of them, so its process can run another trial. A process
@@ -151,16 +153,17 @@ def _run_trials(search: Search) -> None:
 
 
 def _perturbation_interval(settings: Settings) -> int:
-    """Return the number of epochs or steps (`trial_length`) between PBT's perturbations: about a tenth of a run."""
+    """Return the number of epochs or steps (`trial_length`) between PBT's perturbations: about a tenth of a run. It is
+    a multiple of the epochs between evaluations, because only an evaluation can be followed by a perturbation."""
     measure, length = trial_length(settings)
     eval_every = settings.schedule.eval_every if measure == "epoch" else 1
-    return eval_every * max(1, round(length / 10 / eval_every))  # a multiple of the epochs between evaluations
+    return eval_every * max(1, round(length / 10 / eval_every))
 
 
 def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, folder: Path) -> None:
     """Run one trial: a training run, or several proxy searches. Ray calls this in a separate process on any node.
-    ``config`` has the suggested hyperparameters, ``settings`` the other ones, and ``folder`` is the folder of the
-    hyperparameter search. Raises TrialFailed."""
+    ``config`` are the hyperparameters as the search algorithm suggested them, ``settings`` the settings of the
+    hyperparameter search, and ``folder`` is its folder. Raises TrialFailed."""
     from ray import tune as ray_tune
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -182,7 +185,7 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
         if not saves_for_ray:
             ray_tune.report(metrics)
             return
-        # For Ray, a checkpoint is a whole folder.
+        # For Ray, a checkpoint is a whole folder, which it copies. A link makes a folder of the file without a copy.
         with tempfile.TemporaryDirectory(prefix=".", dir=trial_folder) as checkpoint_folder:
             newest = max(trial_folder.rglob("last.ckpt"), key=lambda path: path.stat().st_mtime)
             os.link(newest, Path(checkpoint_folder, "last.ckpt"))
@@ -224,8 +227,9 @@ def _finished_trials(search: Search) -> list[Trial]:
 
 
 def _searcher(search: Search) -> Any:
-    """Return Ray's search algorithm, which suggests the hyperparameters of trials. It suggests the interrupted trials
-    of a resumed search first, and it knows the scores of the trials that had ended. BOHB cannot resume."""
+    """Return Ray's search algorithm, which suggests the hyperparameters of trials. In a resumed search it first
+    suggests the hyperparameters of interrupted trials. Optuna also learns the scores of the trials that had ended. A
+    search with BOHB or PBT cannot be resumed."""
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
@@ -254,8 +258,8 @@ def _searcher(search: Search) -> Any:
 
 
 def _scheduler(search: Search) -> Any:
-    """Return Ray's scheduler, which stops, pauses or perturbs trials. ASHA also gets the results of trials that ended
-    before the search was resumed."""
+    """Return Ray's scheduler, which stops, pauses or perturbs trials, for the algorithm of the search. In a resumed
+    search, ASHA is given the results of the trials that had ended."""
     from ray.tune import schedulers
 
     settings, space, search_config = search.settings, search.space, search.settings.subcommand
@@ -275,7 +279,7 @@ def _scheduler(search: Search) -> Any:
         )
         controller: Any = None  # ASHA does not use it
         for trial in _finished_trials(search):
-            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")
+            kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")  # ASHA uses only the id of a trial
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
                 scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
@@ -313,13 +317,14 @@ def _listener(search: Search) -> Any:
 
         def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
             search.start(_trial_number(trial), trial.config)
-            text = Path(trial.error_file).read_text(encoding="utf-8")  # with the traceback
+            text = Path(trial.error_file).read_text(encoding="utf-8")
             lines = [line.strip() for line in text.splitlines() if line.strip()]
+            # A traceback ends with the class and the message of the exception.
             _, failed, problem = lines[-1].partition("TrialFailed: ")
             if failed:
                 search.end(_trial_number(trial), problem)
             else:  # the process was killed; the trial may succeed when the search is resumed
-                reason = ": ".join(["its process ended", *lines[1:2]])
+                reason = ": ".join(["its process ended", *lines[1:2]])  # Ray's reason is in the second line, if any
                 search.end(_trial_number(trial), reason, "interrupted")
 
     return Listener()

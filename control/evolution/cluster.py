@@ -56,16 +56,18 @@ _GRACE_SECONDS = 1.0  # before tasks are cancelled
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Context manager for Ray: a local instance with ``cpus`` cores if ``address`` is None, or the cluster at
-    ``address``.
+    """Context manager that connects this process to Ray, and disconnects it at the end.
 
-    Raises UserError, one line, if the cluster cannot be reached or Ray cannot start. Temporary files of a local
-    instance are removed at the end. Sets the environment variables that Ray reads, unless they are set already.
+    ``address`` is ``host:port`` of the head of an existing cluster, ``auto`` for the cluster of this machine, or None.
+    With None, a local instance with ``cpus`` cores is started, and stopped at the end, when its temporary files are
+    removed. ``cpus`` has no effect with a cluster. Environment variables that Ray reads (`_VARIABLES`) are set, unless
+    the user has set them. Raises UserError with a message of one line if the cluster cannot be reached or Ray cannot
+    start.
     """
     variables = {**_VARIABLES, **_LOCAL_VARIABLES} if address is None else _VARIABLES
     for name, value in variables.items():
         os.environ.setdefault(name, value)
-    if address is not None and address != "auto":
+    if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
         _check_cluster(address)
     import ray
 
@@ -83,7 +85,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     }
     temporary = tempfile.mkdtemp(prefix="ray-")
     if address is None:
-        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107.
+        # Ray adds about 60 characters for its sockets, and the path of a socket has at most 107. None: Ray's folder.
         options["_temp_dir"] = temporary if len(temporary) < 40 else None
         options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": _LOCAL_STORE_BYTES}
     previous_handler = signal.getsignal(signal.SIGTERM)
@@ -97,7 +99,7 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
                 raise _unreachable(address, reason) from error
             line = f"Ray cannot start on this machine, which may be too busy or out of memory: {reason}"
             raise ProcessDied(line) from error
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield
     finally:
@@ -106,12 +108,14 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
 
 def _check_cluster(address: str) -> None:
-    """Raise UserError if no program listens at ``address``. Ray in this process would retry for minutes."""
+    """Raise UserError unless ``address`` is ``host:port`` and a program listens there. This is checked before Ray is
+    called, because Ray would try for minutes to connect."""
     host, _, port = address.rpartition(":")
     try:
         if not host or not port.isdecimal():
-            raise OSError("allowed: host:port of a cluster's head, or auto")
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+            raise OSError("allowed: host:port of a cluster's head, or auto")  # becomes the reason in the message
+        host = host.strip("[]")  # brackets around an IPv6 address
+        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
         raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
@@ -131,7 +135,8 @@ class RayWorkers:
     They use a local Ray or the cluster at ``ray_address``. In a trial of a hyperparameter search, they use its Ray and
     the cores that the trial has reserved. If a process dies, another one trains its agents again with the same result.
     Nodes with different processors may round differently. Workers ignore Ctrl-C; an exception from a signal handler of
-    this process ends `run` at once. Raises UserError (one line) if no cluster can be joined or no worker can start.
+    this process ends `run` at once. The constructor raises UserError if no cluster can be joined or no worker can
+    start.
     """
 
     def __init__(
@@ -150,7 +155,8 @@ class RayWorkers:
             cleanup.callback(_cancel, self._tasks)
             import ray
 
-            cores = 0 if in_trial else 1  # of a task, which waits until they are free; a trial has reserved its cores
+            # Ray starts a task when so many cores are free. In a trial the tasks use the cores of the trial.
+            cores = 0 if in_trial else 1
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
             self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], starting=True)
@@ -162,7 +168,7 @@ class RayWorkers:
         """Train and test agents as `InnerLoop.run` does, with a contiguous part of the agents in each worker process.
         The seconds in the outcome are the maximum over workers. ``watch`` is not called.
 
-        Raises UserError, one line, if three workers have died while they trained the same agents.
+        Raises UserError if `_DEATHS` workers have died while they trained the same agents.
         """
         tasks = []
         for rows in torch.arange(len(seeds)).tensor_split(min(self._num_workers, len(seeds))):
@@ -180,9 +186,9 @@ class RayWorkers:
         self._close()
 
     def _results(self, tasks: list[Any], starting: bool = False) -> list[Any]:
-        """Return the results of Ray's ``tasks``, in order. If a task fails, cancel the others and raise its error
-        (`_error_of_task`). ``starting`` says that the tasks have no agents yet."""
-        self._tasks[:] = tasks  # `_cancel` has this list
+        """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
+        error (`_error_of_task`). ``starting`` says that the tasks have no agents yet."""
+        self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
@@ -247,8 +253,9 @@ def _cancel(tasks: list[Any]) -> None:
 
 
 def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
-    """Return the exception to raise for the ``error`` of a task: the UserError that the task raised, any other error of
-    the task with its traceback, or a UserError if the ``worker`` died. ``starting`` says that it had no agents yet."""
+    """Return the exception to raise for Ray's ``error`` of a task. If the task raised a UserError, return that. If it
+    raised any other exception, return ``error``, which shows its traceback. If the process of the task died, return a
+    UserError. ``worker`` is its name in the message, and ``starting`` says that it had no agents yet."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):

@@ -83,7 +83,7 @@ def _weights_by_rank(kind: int, n: int) -> Tensor:
     if kind == 4:
         return (torch.arange(n) == 0).double()  # only the best
     weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
-    return weights / weights[0] if weights[0] > 0 else weights
+    return weights / weights[0] if weights[0] > 0 else weights  # the best one is 0 if n = 1
 
 
 def _log_ranks(n: int) -> Tensor:
@@ -108,8 +108,9 @@ def shared_utilities(fitness: Tensor) -> Tensor:
 
 
 def _by_rank(fitness: Tensor, values: Tensor) -> Tensor:
-    """Return ``values [n]`` float64, which are sorted from the best member's to the worst member's, in the order of the
-    members of ``fitness [n]``. Members with equal fitness get the mean of their values."""
+    """Return the value ``[n]`` of each of n members by its rank. ``values [n]`` float64 has the value of the best
+    member first and of the worst member last. ``fitness [n]`` and the result are in the order of the members. Members
+    with equal fitness get the mean of their values."""
     # Groups of members with equal fitness, best first: the group of each member [n], and the size of each group.
     _, group_of_member, sizes = (-failures_last(fitness)).unique(return_inverse=True, return_counts=True)
     group_of_rank = torch.arange(len(sizes)).repeat_interleave(sizes)  # [n]

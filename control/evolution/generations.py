@@ -141,7 +141,7 @@ class InitialSearch:
             proxies.append(stages.with_searched_part(searched + self.config.noise_std * noise, candidate))
         base_seed = derive_seed(self.seed, "initial agent")
         base_seed -= base_seed % self.kinds  # a multiple of `kinds`
-        seeds = [base_seed + i % self.kinds for i in range(num_copies)] * num_candidates
+        seeds = [base_seed + i % self.kinds for i in range(num_copies)] * num_candidates  # the same for all candidates
         scores = objective(self.train(torch.cat(proxies), seeds), self.config)
         fitness = scores.view(num_candidates, num_copies).mean(1).nan_to_num(-torch.inf)
         return candidates[int(fitness.argmax())]
@@ -165,7 +165,7 @@ class InitialSearch:
             half = -(-len(strategies) // 2)  # rounded up
             best_rows = sorted(strategies, key=lambda row: -scores[row])[:half]
             strategies = {row: strategies[row] for row in best_rows}
-        (winner,) = strategies
+        (winner,) = strategies  # the only row that is left
         return self.stages.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:

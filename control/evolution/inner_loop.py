@@ -138,20 +138,20 @@ def train(
     says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
-    have ended are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`. ``watch`` is
-    called with the finished fraction.
+    have ended are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`, such as in
+    machine code. ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
     members, envs = agent.members, agent.envs
-    agent.budget = (loop.steps + steps) * envs
+    agent.budget = (loop.steps + steps) * envs  # schedules of the agent, such as epsilon, depend on it
     running = torch.ones(members, dtype=torch.bool)
     weights = agent.flat_parameters.clone()  # [M, D], final for agents that have ended
-    steps_taken = torch.full((members,), steps * envs)
+    steps_taken = torch.full((members,), steps * envs)  # fewer for agents that end earlier
     num_episodes = torch.zeros(members, dtype=torch.int64)
-    curve = [torch.zeros(members, 0)]
+    curve = [torch.zeros(members, 0)]  # a column [M, 1] for each test follows
     stops_early = rule is not None or episodes is not None
-    make_steps = advance or type(loop).advance
+    make_steps = advance or type(loop).advance  # functions whose first argument is the loop
     watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
     while steps_done < steps and running.any():
@@ -159,14 +159,14 @@ def train(
         if test is not None:
             next_steps = min(next_steps, test_every - steps_done % test_every)
         if watch is not None:
-            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)
+            remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)  # of all agents' steps
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-watch_steps // envs))  # rounded up
         # If agents may stop early, the steps pause at the end of an episode.
         for ended in make_steps(loop, next_steps, running, stops_early):
             if not stops_early:
                 continue
-            ended = _of_running(ended, running)  # because rules may be slow
+            ended = _of_running(ended, running)  # rules may be slow, so they get no episodes of other agents
             if not len(ended.members):
                 continue
             num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
@@ -316,7 +316,7 @@ class InnerLoop:
         if self.compiled is None:
             return False
         random_proxy = self.stages.parameters.initial(Streams([0]))  # [1, D]
-        loop = self.begin(random_proxy, [0])
+        loop = self.begin(random_proxy, [0])  # to examine its agent and its environment
         with contextlib.closing(loop.environment):
             return bool(self.compiled.can_compile(loop))
 
@@ -358,7 +358,7 @@ class InnerLoop:
             trained = train(loop, steps, rule, config.train_episodes, **options)
         if compiled_tests is not None:
             num_done = compiled_tests.tests_done
-            trained.curve = compiled_tests.returns[:, :num_done].contiguous().mean(2)
+            trained.curve = compiled_tests.returns[:, :num_done].contiguous().mean(2)  # [M, T], means over the episodes
             self._training_test_steps += int(compiled_tests.lengths[:, :num_done].sum())
         if isinstance(loop.environment, TensorEnvironment):  # a proxy may scale observations
             trained.policy = loop.environment.dynamics.adapted(trained.policy)

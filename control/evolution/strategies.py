@@ -127,7 +127,8 @@ class OpenAIES(Strategy):
         self.steps = 0
 
     def gradient(self, noise: Tensor, fitness: Tensor) -> Tensor:
-        """Return the gradient ``[D]`` of the ranked ``fitness [P]``, estimated by ``noise [rows, D]``, minus decay."""
+        """Return the estimated gradient ``[D]``, by the formula of the class, minus weight decay. ``fitness [P]`` is of
+        the population that ``noise [rows, D]`` has perturbed."""
         utility = shaping.centred_ranks(fitness)
         if self.mirrored:
             plus, minus = utility.view(self.rows, 2).unbind(1)

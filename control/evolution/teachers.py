@@ -73,7 +73,8 @@ def is_teacher(source: str) -> bool:
 
 
 def policy_error(source: str, problem: str, allowed: str) -> SettingError:
-    """Return the error for a policy ``source`` that cannot be used. ``problem`` follows its name in the message."""
+    """Return the error for a policy ``source`` that cannot be used. In the message, ``problem`` follows its name
+    directly, so it begins with a comma or a colon."""
     return SettingError(f"start_from is {source!r}{problem}; allowed: {allowed}", "start_from")
 
 
@@ -92,6 +93,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
     shape = (actions.n,) if wants_values else spaces.action_shape  # of the output for one observation
 
     def checked_policy(obs: Tensor) -> Tensor:
+        """Return the policy's actions or action values for ``obs [N, S]``, after a check of their shape and range."""
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
@@ -104,7 +106,7 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
-    checked_policy(two_observations)  # raises the errors now
+    checked_policy(two_observations)  # raises the errors of an unsuitable policy now
     return checked_policy
 
 
@@ -140,6 +142,7 @@ def _function_policy(source: str) -> Teacher:
         raise policy_error(source, problem, "a proxy, a checkpoint, or module:function") from error
 
     def act(obs: Tensor) -> Tensor:
+        """Call the user's function with an array, and return its result as a tensor."""
         try:
             return torch.as_tensor(np.asarray(function(obs.numpy())))
         except (Exception, SystemExit) as error:  # the user's function may raise anything
@@ -170,8 +173,9 @@ def _agent_policy(source: str, game: str, wants_values: bool) -> Teacher:
         raise policy_error(source, f", but {run.implementation} has no value of each action", "clone_of actions")
 
     def act(obs: Tensor) -> Tensor:
+        """Return the action values ``[N, A]`` or the greedy actions for ``obs [N, S]``."""
         if wants_values:
-            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # of [M, N, A]
+            return agent.values(obs.expand(agent.members, *obs.shape))[0]  # the first member's, of [M, N, A]
         policy = agent.begin(len(obs), Streams.from_name(agent.seeds, "cloning"), sample=False, evaluate=True)
         return first_member_actions(policy, obs)
 
@@ -203,12 +207,13 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     if obs_shape != spaces.obs_shape or not fits:
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
         raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
-    if wants_values and not hasattr(model, "q_net"):
+    if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
         name = type(model).__name__
         raise policy_error(source, f"{_SB3_DESCRIPTION}, but {name} has no value of each action", "clone_of actions")
 
     @torch.no_grad()
     def act(obs: Tensor) -> Tensor:
+        """Return the action values ``[N, A]`` or the actions, ``[N]`` or ``[N, A]``, for ``obs [N, S]``."""
         observations = (obs.argmax(1) if is_cell else obs).numpy()
         if wants_values:
             inputs, _ = model.policy.obs_to_tensor(observations)
@@ -261,7 +266,7 @@ def visited_states(
     observations: list[Tensor] = []
     with contextlib.closing(make_environment(game, 1, envs, time_limit=limit)) as real:
         real.reset(streams.episode_seeds(envs))
-        done = torch.ones(1, envs, dtype=torch.bool)  # so that the first step of the loop resets all again
+        done = torch.ones(1, envs, dtype=torch.bool)  # the loop first resets all environments again
         space = real.spaces.actions
         while len(observations) * envs < 2 * count:
             obs = real.reset(streams.episode_seeds(envs), done)[0].float()  # [E, S]
@@ -299,7 +304,7 @@ class TeacherEpisodes:
     def returns(self, discount: float, episodes: int) -> tuple[Tensor, Tensor]:
         """Return observations ``[N, S]`` from ``episodes`` episodes, and the policy's discounted returns ``[N]`` from
         each observation on. So that the observations differ, each episode begins with random actions. Their number is
-        random, at most one and a half times the mean length of random play."""
+        random: at most one and a half times the mean length of random play and, with a time limit, half of it."""
         streams = Streams([derive_seed(self.seed, f"returns of a teacher {next(self._calls)}")])
         observations, returns = [], []
         limit = spaces_of(self.game).max_episode_steps
@@ -326,6 +331,7 @@ class TeacherEpisodes:
         step_numbers = itertools.count()
 
         def act(obs: Tensor) -> Tensor:
+            """Return the actions ``[E]`` or ``[E, A]`` of the next step for ``obs [E, S]``."""
             random_action = random_actions(real.spaces.actions, streams, real.envs)[0]  # [E] or [E, A]
             is_random = next(step_numbers) < random_steps  # [E]
             if random_action.dim() == 2:
@@ -338,23 +344,28 @@ class TeacherEpisodes:
 
 
 def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated. If it was
-    truncated, the mean reward of its last tenth continues for ever."""
+    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 if the episode was terminated.
+    If it was truncated, the estimate assumes that it would have gone on for ever with the mean reward of its last
+    tenth."""
     steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
     is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
     mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
-    geometric_sum = mean_reward / max(1 - discount, 1e-3)  # of mean_reward * discount ** t
+    # The sum of mean_reward * discount ** t over all t, or for a discount near 1 over about a thousand steps.
+    geometric_sum = mean_reward / max(1 - discount, 1e-3)
     return geometric_sum * trajectory.truncated.any(0)
 
 
 def cloned_proxy(
     source: str, stages: Stages, game: str, seed: int, count_steps: CountSteps = lambda steps: None
 ) -> Tensor:
-    """Return the parameters ``[D]`` of a proxy made from the policy ``source``. The proxy is a bandit (a synthetic
-    environment in which every step is an episode) that shows the policy's actions or values in the states that it
-    visits, or a reward made from its returns. ``count_steps`` is called with the number of real steps. Raises
-    SettingError if no proxy with these settings can be made from the policy."""
-    needs_values = stages.check_policy(source)
+    """Return the parameters ``[D]`` of a proxy made from the policy ``source`` (`is_teacher`).
+
+    The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward. In the states that
+    the policy visits, a bandit's rewards are highest for the policy's actions, or equal its action values. A reward is
+    made from the policy's returns. ``count_steps`` is called with the number of real steps. Raises SettingError if no
+    proxy with these settings can be made from the policy.
+    """
+    needs_values = stages.check_policy(source)  # raises the SettingError
     act = teacher(source, game, stages.spaces)
     policy = teacher(source, game, stages.spaces, needs_values) if needs_values else act
     episodes = TeacherEpisodes(act, game, seed, count_steps)

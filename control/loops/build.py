@@ -60,16 +60,17 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """Return the spaces of a game, from an environment that is opened and closed. ``time_limit`` replaces its limit."""
+    """Return the spaces of the environment with the name ``game``, which is opened and closed for this. They contain
+    the time limit. ``time_limit`` replaces the limit of the environment, unless it is None."""
     environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
 
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
-    """Raise SettingError if an agent of class ``agent_type`` cannot play the run's game, with these ``spaces``. The
-    error suggests agents that can. ``inner_agent`` is the name of an agent that trains on a learned environment or
-    reward, "" for the agent of an ordinary run."""
+    """Raise SettingError if an agent of class ``agent_type`` cannot play the game of ``run``, which has these
+    ``spaces``. The error suggests agents that can. ``inner_agent`` is the name of the agent if it trains on a learned
+    environment or reward, and "" for the agent of an ordinary run."""
     mismatch = _mismatch(agent_type, spaces)
     if mismatch is None:
         return
@@ -108,14 +109,15 @@ def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, 
     """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``.
 
     Raises SettingError if the user changed a setting from its default although it has no effect in this environment.
-    ``reasons`` are further settings without effect here, ``{setting: reason}``. Settings that have no effect in any
-    environment are not checked.
+    ``reasons`` are further settings without effect in this environment, ``{setting: reason}``. Settings that have no
+    effect in any environment are not checked here.
     """
     settings_here = with_missing_features(settings, spaces)
     reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
     for name in sorted(settings.explicit_names & ineffective_only_here):
-        if as_dict(settings)[name] != default_settings(settings)[name]:
+        is_changed = as_dict(settings)[name] != default_settings(settings)[name]
+        if is_changed:
             raise SettingError(f"--{name} has no effect on {settings.run.gamename}: {reasons_here[name]}", name)
     return settings_here
 
@@ -137,11 +139,12 @@ def _episode_loop(settings: Settings) -> EpisodeLoop:
     open_environment = partial(
         make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
     )
-    training = open_environment(max(1, schedule.episodes))
+    training = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
     # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
-    evaluation = open_environment(run.eval_episodes) if run.eval_episodes > schedule.episodes else None
+    needs_more_rows = run.eval_episodes > schedule.episodes
+    evaluation = open_environment(run.eval_episodes) if needs_more_rows else None
     agent.budget = settings.total_steps  # None if the run has no limit of steps
     return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
 
@@ -150,8 +153,9 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
     """Return whether agents of the implementation ``agent`` train in machine code. They do if the setting ``compiled``
     is on and ``is_supported()``, which is called only then, returns True.
 
-    The default gives way, with a note, if Numba is missing or machine code cannot be cached. If the user or the run to
-    resume set ``compiled`` and it is impossible, raises SettingError.
+    If the user, or the run to resume, switched ``compiled`` on, and machine code is impossible, raises SettingError. If
+    it is only on by default, agents without machine code train in torch. A note is printed if Numba is missing, or if
+    machine code cannot be cached.
     """
     is_required = "compiled" in settings.explicit_names
     if not settings.value("compiled"):
@@ -178,13 +182,14 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     they do. Raises SettingError if machine code is required and impossible."""
     implementation, threads = settings.run.implementation, settings.run.num_threads
     if not family(implementation).has_machine_code:
-        # Raises the error if the user set ``compiled``.
-        return HAS_NUMBA and decide_compiled(settings, implementation, lambda: False)
+        # False, or the error if the user set ``compiled``. Without Numba, no note should recommend it for this agent.
+        return HAS_NUMBA and decide_compiled(settings, implementation, is_supported=lambda: False)
 
     def is_supported() -> bool:
+        """Make each loop use machine code if it can. Return whether all of them do."""
         from control.loops.compiled import use_machine_code  # imports Numba
 
-        return all([use_machine_code(loop, threads) for loop in loops])  # a list: all of them, also after a False
+        return all([use_machine_code(loop, threads) for loop in loops])  # a generator would end at the first False
 
     return decide_compiled(settings, implementation, is_supported)
 
@@ -192,11 +197,11 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
 def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     """Build the loop of an agent that learns step by step, with open environments. The agents of a group, one per seed,
     have networks of one shape. Without ``for_training``, no machine code is loaded. Raises SettingError if machine code
-    is required and impossible, and as `_group` does."""
+    is required and impossible, or if the agent needs the environment's dynamics and these are not available."""
     run, schedule = settings.run, settings.schedule
     seeds = list(range(run.seed, run.seed + run.num_seeds))
     members_by_group = agent_class(run.implementation).groups(settings.agent, seeds)  # indices in `seeds`
-    workers = max(1, run.num_workers // len(members_by_group))
+    workers = max(1, run.num_workers // len(members_by_group))  # processes for the environments of each group
     groups = [_group(settings, members, seeds, workers) for members in members_by_group]
     assert settings.epochs is not None  # an epoch has a number of steps
     step_groups = StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)

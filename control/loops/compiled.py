@@ -64,7 +64,8 @@ def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
-    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state`` is the state after the step."""
+    """Stub: store step ``t`` of member ``m`` in environment ``e``. ``state [K]`` is the state after the step,
+    ``discount`` the factor of the next value in a target, and ``done`` says whether the step ended the episode."""
 
 
 def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
@@ -72,14 +73,16 @@ def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
 
 
 def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
-    """Stub: return the greedy discrete action of member ``m``, or write a continuous one to ``continuous_action``.
-    ``scratch`` is memory to overwrite (`EpisodeArrays.player_scratch`)."""
+    """Stub: return the greedy discrete action of member ``m`` for the observation ``obs [O]`` of the environment's
+    ``state [K]``. A continuous action is written to ``continuous_action [A]`` instead. ``scratch`` is memory to
+    overwrite (`EpisodeArrays.player_scratch`)."""
 
 
 def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
     """Let compiled code call ``implementation`` in place of ``stub`` if the first argument is a ``first_type``."""
 
     def find(first_argument: Any, *arguments: Any) -> Any:
+        """Return the function for arguments of these Numba types, or None if it is another kind's."""
         return implementation if first_argument.instance_class is first_type else None
 
     overload(stub, jit_options=jit_options, strict=False)(find)  # not strict: `find` has other names of arguments
@@ -283,7 +286,8 @@ def can_compile_agent(agent: Any) -> bool:
     """Return whether an agent has compiled functions that support its settings."""
     kind = KINDS.get(type(agent))
     parts_without_code = [getattr(agent, name, None) for name in ("curiosity", "action_noise")]
-    if kind is None or any(part is not None for part in parts_without_code):
+    uses_such_part = any(part is not None for part in parts_without_code)
+    if kind is None or uses_such_part:
         return False
     supports_settings = getattr(kind, "can_compile", None)  # a kind without this function supports all settings
     return supports_settings is None or bool(supports_settings(agent))
@@ -332,15 +336,15 @@ def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: in
 
 
 def _world_of(agent: Any, environment: Environment) -> envs.World:
-    """Return the environment in which ``agent`` trains as a world for compiled code. If it has no compiled version,
-    Python steps it, and the world is a placeholder."""
+    """Return the environment in which ``agent`` trains as a world for compiled code. If the environment has no compiled
+    version, Python makes its steps, and the world only has the sizes that compiled code needs."""
     cells_only = isinstance(agent, tabular.Agent)
     return envs.make_world(environment, cells_only) or envs.make_external_world(agent.spaces, cells_only)
 
 
 def _player_and_world(policy: Policy, environment: Environment) -> tuple[Any, envs.World] | None:
-    """Return a greedy policy as a player, and its environment as a world, for compiled code. Return None if a compiled
-    function is missing or episodes may never end."""
+    """Return what compiled code needs to play a greedy policy: the policy as a player, and its environment as a world.
+    Return None if a compiled function is missing or if episodes may never end."""
     if isinstance(policy, ActorPolicy):  # several kinds of agents have this policy
         kind = KINDS.get(type(policy.agent))
     else:
@@ -368,7 +372,7 @@ def _make_episode_arrays(player: Any, world: envs.World, tests: TestArrays) -> E
 
 class CompiledLoop:
     """Replaces `StepLoop.advance` and `StepLoop.epoch` by machine code in one training run, and plays its ``tests``.
-    ``threads`` divide the members among them; their number does not change the results."""
+    The members are divided between ``threads`` threads, whose number does not change the results."""
 
     def __init__(self, threads: int = 1, tests: CompiledTests | None = None):
         self.threads, self.tests = threads, tests
@@ -404,6 +408,7 @@ class CompiledLoop:
             if watch is not None:
                 watch(steps_done / steps)
             random_numbers, block_steps = _take_random_numbers(agent, steps - steps_done, max_joined)
+            # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
             tensors, seeds = _begin_block(loop, block_steps, all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
@@ -482,9 +487,9 @@ class CompiledLoop:
 
 
 def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
-    """Return the random numbers of the agent's next T steps, ``{name: [M, T, ...]}``, and T. T is at most
-    ``max_steps``, and at most the rest of the agent's current block of random numbers. Further blocks are added as long
-    as T is at most ``max_joined``."""
+    """Take the random numbers of the agent's next T steps. Return them as ``{name: [M, T, ...]}``, and T. They are the
+    rest of the agent's current block of random numbers, and further blocks as long as T is at most ``max_joined``. T is
+    at most ``max_steps``."""
     random_numbers = agent.noise.take(max_steps, max_joined)
     first, *_ = random_numbers.values()
     return random_numbers, first.shape[1]
@@ -500,8 +505,8 @@ def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str,
 
 
 def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
-    """Return tensors of zeros for the fields of a `Block` of T = ``steps`` steps, ``{field: tensor}``. The arrays of
-    the block are to share their memory."""
+    """Return tensors of zeros for the fields of a `Block` of T = ``steps`` steps, ``{field: tensor}``. The caller makes
+    the arrays of the block from them, which share their memory."""
     members, num_envs = agent.members, agent.envs
     by_env, by_step = (members, num_envs), (members, steps, num_envs)  # [M, E], [M, T, E]
     obs_size = agent.spaces.obs_shape[0]
@@ -583,8 +588,9 @@ class CompiledAgent:
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
-        self._steps_left, self._block_steps, self._step = steps, 0, 0  # a fault may have left a block in the middle
-        self._loss = getattr(self.agent, "loss", self._loss)
+        # All are reset, because an error in the previous epoch may have left a block unfinished.
+        self._steps_left, self._block_steps, self._step = steps, 0, 0
+        self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
         return loop.epoch_by_steps(steps, watch)
 
     def _begin_block(self) -> None:
@@ -617,7 +623,7 @@ class CompiledAgent:
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Keep the step for `learn` (`StepAgent.observe`). `act` has kept ``obs`` and ``action``."""
+        """Keep the step for `learn` (`StepAgent.observe`). `act` has already stored ``obs`` and ``action``."""
         for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
             self._tensors[name].copy_(values)
         self._tensors["done"][:, self._step] = done
@@ -630,7 +636,7 @@ class CompiledAgent:
         self._run(LEARN)
         self.agent.count_steps(1)
         self._step += 1
-        if self._step == self._block_steps:  # the agent's metrics use the minibatch of the latest update
+        if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again
             self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
         return self._loss.clone()
 
@@ -649,30 +655,33 @@ def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
 
 
 def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
-    """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache. Called before
-    training, so that no epoch is slower than the others. Print a note if this takes long. ``evaluation`` is the
-    environment of evaluations."""
-    # A copy makes one step, so that training is not changed.
+    """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache. This is called
+    before training, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new
+    agent makes one training step and plays one episode of the environment ``evaluation``. Prints a note if the
+    functions are not in the cache. The agent and the environment of ``loop`` do not change."""
     agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
     streams = Streams([0] * agent.members)
     module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
     world_name = type(_world_of(agent, loop.environment)).__name__
-    marker = cache_folder() / f"{module_name}.{world_name}.compiled"  # exists if the functions are in the cache
+    marker = cache_folder() / f"{module_name}.{world_name}.compiled"  # an empty file; exists if they are in the cache
     if not marker.exists():
         family_name = module_name.split(".")[-2]
         note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
     if isinstance(loop.machine_code, CompiledLoop):
+        # The result, the metrics of the epoch, is not needed.
         CompiledLoop().epoch(StepLoop(agent, copy.deepcopy(loop.environment), streams), steps=1)
-    else:
+    else:  # Python steps the environment, so an invented step, all zeros, is enough
         compiled_agent = CompiledAgent(StepLoop(agent, loop.environment, streams))
         compiled_agent._steps_left = 1
         shape = (agent.members, agent.envs)
         obs, zeros = torch.zeros(*shape, *agent.spaces.obs_shape), torch.zeros(shape)
         action = compiled_agent.act(obs)
-        compiled_agent.observe(obs, action, obs, zeros, zeros, torch.zeros(shape, dtype=torch.bool))
+        not_done = torch.zeros(shape, dtype=torch.bool)
+        compiled_agent.observe(obs, action, next_obs=obs, reward=zeros, discount=zeros, done=not_done)
         compiled_agent.learn()
     seeds = torch.zeros(agent.members, 1, dtype=torch.int64)
-    play(agent.begin(1, streams, sample=False, evaluate=True), evaluation, seeds)
+    policy = agent.begin(1, streams, sample=False, evaluate=True)
+    play(policy, evaluation, seeds)  # the episode itself is not needed
     marker.touch()
 
 
@@ -726,7 +735,7 @@ def warm() -> None:
     discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
     for game, implementation in [*discrete, ("cliff", "QLearning"), ("pendulum", "SAC"), ("pendulum", "TD3")]:
         config = default_config(implementation, game)
-        environment = make_environment(game, 1, config.num_envs, time_limit=1)
+        environment = make_environment(game, 1, config.num_envs, time_limit=1)  # episodes of one step
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
         use_machine_code(loop)

@@ -52,13 +52,13 @@ class EpisodeLoop(Loop):
             self.steps_kind = "recorded"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
-        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns
+        self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns; 1: not used
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
 
     def warm_up(self) -> None:
-        """Store the recorded episodes of ``schedule.dataset``, if any. Then play and store ``schedule.warm_up`` random
-        episodes, none with a dataset."""
+        """Let the agent store experiences before the first epoch: the recorded episodes of ``schedule.dataset``, if
+        any, and ``schedule.warm_up`` episodes of random play (0 with a dataset)."""
         if self.schedule.dataset is not None:
             recording = Recording(self.schedule.dataset, self.game, self.environment.spaces)
             for trajectory in recording.trajectories(len(self.seeds)):
@@ -67,7 +67,8 @@ class EpisodeLoop(Loop):
             self.agent.observe(self._play(RandomPolicy(self.environment.spaces, count, self.streams.fork()), count))
 
     def epoch(self) -> dict[str, Tensor]:
-        """See `Loop.epoch`. An off-policy agent learns before the epoch's episodes, an on-policy agent after them."""
+        """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). An off-policy agent learns
+        before the epoch's episodes, an on-policy agent after them."""
         start = time.perf_counter()
         self.epochs += 1
         row: dict[str, Tensor] = {}
@@ -90,7 +91,7 @@ class EpisodeLoop(Loop):
         metrics = self.agent.learn()
         self.gradient_steps += self.schedule.gradient_steps
         self._check_members(metrics[self.agent.main_loss])
-        collapsed, text = self.agent.has_collapsed(metrics)
+        collapsed, text = self.agent.has_collapsed(metrics)  # [M] bool, and a text for the warning
         self.stuck = self.stuck + 1 if collapsed.any() else 0
         if self.stuck == _STUCK_EPOCHS:
             self._warn(f"for {_STUCK_EPOCHS} epochs {text}")

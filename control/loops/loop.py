@@ -110,7 +110,8 @@ class Loop(ABC):
         return Episodes.joined([self._play_round(count, sample, record_actions) for count in counts])
 
     def _play_policy(self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool) -> Episodes:
-        """Play evaluation episodes from ``seeds [M, E]``. Add the trajectory to ``trajectories`` if that is a list."""
+        """Play evaluation episodes from ``seeds [M, E]``. If ``trajectories`` is a list, add all steps of the episodes
+        to it; then no actions are recorded."""
         if self.trajectories is None:
             return play_episodes(policy, environment, seeds, record_actions)
         trajectory = rollout(policy, environment, seeds)
@@ -218,7 +219,7 @@ def as_observations(
 
 def first_member_actions(policy: Policy, obs: Tensor) -> Tensor:
     """Return the first member's actions, ``[E]`` or ``[E, A]``, for ``obs [E, *O]`` of any dtype."""
-    obs = obs if obs.dtype == torch.uint8 else obs.float()
+    obs = obs if obs.dtype == torch.uint8 else obs.float()  # agents take images as bytes
     member_obs = obs.expand(policy.members, *obs.shape)  # [M, E, *O], the same for every member
     return policy.act(member_obs)[0]
 

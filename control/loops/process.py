@@ -33,7 +33,8 @@ def configure_process(run: RunConfig) -> None:
 
 
 def _thread_failed(failed: threading.ExceptHookArgs) -> None:
-    """Print the exception of a thread, except disk errors of TensorBoard's, which its next write raises again."""
+    """Print the exception that has ended a thread (`threading.excepthook`), unless it is a disk error. Such an error is
+    from the thread in which TensorBoard writes, and the next write of this process raises it again."""
     is_disk_error = isinstance(failed.exc_value, OSError) and failed.exc_value.errno in DISK
     if not is_disk_error:
         threading.__excepthook__(failed)
@@ -58,5 +59,6 @@ def _keep_memory() -> None:
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL("libc.so.6")
         # The trim threshold alone would do harm, because setting it stops glibc from raising the mmap threshold.
-        if libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30):
-            libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        was_set = libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)  # 1 GiB
+        if was_set:
+            libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)  # the largest int: never

@@ -102,7 +102,7 @@ class Recording:
         try:
             obs = torch.from_numpy(_flat_observations(self.dataset.observation_space, episode))
             values = np.asarray(episode.actions)
-            if isinstance(self.spaces.actions, Discrete):  # agents count actions from 0
+            if isinstance(self.spaces.actions, Discrete):  # agents count actions from 0, the dataset from its ``start``
                 actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
             else:
                 actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
@@ -133,7 +133,7 @@ def check_new(name: str) -> None:
     try:
         parse_dataset_id(name)
         path = get_dataset_path(name)
-        parents = path.parents[: name.count("/")]  # in the folder of datasets
+        parents = path.parents[: name.count("/")]  # the folders that are named in the id, such as lander
         if path.exists():
             problem = ", which exists; allowed: a new id"
         elif any((parent / "data").exists() for parent in parents):

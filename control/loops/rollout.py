@@ -65,15 +65,15 @@ class Step(NamedTuple):
     next_obs: Tensor
 
 
-@functools.cache
+@functools.cache  # a second call does nothing
 def _note_length() -> None:
     """Print a note about a long episode without a time limit, once per process."""
     note(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
 
 
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
-    """Play one episode in each of the first E environments of every member, and return all steps. ``seeds [M, E]``
-    start the episodes."""
+    """Play one episode in each of the first E environments of every member, and return all steps. ``seeds [M, E]`` are
+    the seeds of the episodes."""
     steps = list(_play(policy, environment, seeds))
     columns: dict[str, Tensor] = {}
     for name in Step._fields[:-1]:  # without next_obs
@@ -101,7 +101,7 @@ def play_episodes(policy: Policy, environment: Environment, seeds: Tensor, recor
 
 def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[Step]:
     """Play one episode in each of the first E environments of every member. Yield each step until the last episode has
-    ended. ``seeds [M, E]`` start the episodes.
+    ended. ``seeds [M, E]`` are the seeds of the episodes.
 
     After the end of its episode, an environment makes no more steps and its rewards are 0. The policy still receives
     all E rows, so that a row's result does not depend on the number of running episodes.

@@ -126,7 +126,7 @@ class StepLoop:
         losses = []
         waited = torch.zeros(members, dtype=torch.int64, device=device)  # steps before the member could learn
         # Number of finished episodes, and the sums of their returns and lengths, [M] each.
-        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)
+        counts, returns, lengths = torch.zeros(3, members, dtype=torch.float64, device=device)  # three rows
         self.agent_obs = None  # an epoch begins with current observations, even for agents that act on stale ones
         for steps_done in range(steps):
             if watch is not None:
@@ -200,8 +200,8 @@ class StepLoop:
         return torch.cat(seeds, 1), torch.cat(states, 1)
 
     def prepare_random_numbers(self, steps: int) -> None:
-        """Sample in advance the random numbers that will be needed after the next ``steps`` steps. Another thread may
-        call this during these steps."""
+        """Sample in advance the random numbers that will be needed after the next ``steps`` steps, unless training ends
+        with them. Another thread may call this during these steps."""
         agent: Any = self.agent
         first_step, end_of_training = self.steps + steps, agent.budget // agent.envs
         if first_step < end_of_training:
@@ -211,8 +211,8 @@ class StepLoop:
                 self._initial_states.prepare()
 
     def start_episodes(self, where: Tensor | None) -> Tensor:
-        """Start an episode in each environment of the mask ``where [M, E]`` (None: all). Return the observations of all
-        environments."""
+        """Start an episode in each environment for which ``where [M, E]`` is True, or in all if it is None. Return the
+        observations of all environments."""
         numbers = self._initial_states_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
@@ -241,12 +241,12 @@ class StepLoop:
         obs = torch.empty(*self.returns.shape, *spaces.obs_shape, dtype=spaces.obs_dtype)
         for name in STATE_NAMES:
             value, current = state[name], getattr(self, name)
-            if name == "obs" or (name == "agent_obs" and value is not None):  # both are None in a new loop
-                current = obs
+            if name == "obs" or (name == "agent_obs" and value is not None):
+                current = obs  # a new loop has None, with which the saved observations cannot be compared
             check_like(current, value, name)
             device = self.streams.device if name == "seeds" else self.agent.device
             setattr(self, name, value.to(device) if isinstance(value, Tensor) else value)
-        # Find the streams' position: the number of the current block of random numbers, -1 before the first one.
+        # Move the streams to the saved block of random numbers. Its number is -1 before the first block.
         block, last_block = state["block"], self.steps // BLOCK
         require(block in range(-1, last_block + 1), "a block of starts", f"is {block}", f"-1 to {last_block}")
         self._initial_states.seek(state["streams"], block)

@@ -66,7 +66,7 @@ class Plateau:
         self.latest.add(members, ended.returns)
         current = self.latest.mean(members, n)
         previous = self.latest.mean(members, n, skip=n)
-        relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)
+        relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)  # without a division by 0
         is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
         has_steps = ended.step * loop.agent.envs >= self.floor

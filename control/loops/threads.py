@@ -30,12 +30,12 @@ def for_members(
     memories: Sequence[Memory],
     background_task: Callable[[], object] | None = None,
 ) -> None:
-    """Divide the members ``range(members)`` into pieces, and call ``work(memory, first, last)`` for the members
-    ``first`` to ``last - 1`` of each piece, at most `MOST_PER_CALL`. Signals are handled between pieces.
+    """Divide the members ``range(members)`` into pieces of at most `MOST_PER_CALL`, and call ``work(memory, first,
+    last)`` for each piece: the members ``first`` to ``last - 1``. Signals are handled between pieces.
 
-    There is one thread for each of the ``memories``, and it passes this item as ``memory``. The current thread has the
-    first item. The second thread begins with ``background_task``, which requires two or more threads. All threads have
-    finished or stopped when this function returns or raises.
+    There is one thread for each item of ``memories``, which it passes to ``work`` as ``memory``. The current thread has
+    the first item. If there is a ``background_task``, there must be two or more threads, and the second one calls it
+    before its first piece. All threads have finished or stopped when this function returns or raises.
     """
     threads = len(memories)
     # Several pieces for each of several threads, so that all end at about the same time.
@@ -44,6 +44,7 @@ def for_members(
     pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
     def run_pieces(memory: Memory, take_piece: Callable[[], int]) -> None:
+        """Work on pieces until none is left. ``take_piece`` removes a piece and returns it."""
         while pieces:
             try:
                 first = take_piece()
@@ -52,6 +53,7 @@ def for_members(
             work(memory, first, min(first + size, members))
 
     def run_thread(memory: Memory, task: Callable[[], object] | None) -> None:
+        """Call ``task`` if there is one, and then work on pieces, from the last one backwards."""
         if task is not None:
             task()
         run_pieces(memory, pieces.pop)
@@ -59,11 +61,11 @@ def for_members(
     tasks = []
     for memory in memories[1:]:
         tasks.append(_pool(threads - 1).submit(run_thread, memory, background_task))
-        background_task = None
+        background_task = None  # only the second thread has it
     try:
         run_pieces(memories[0], pieces.popleft)  # from the other end, so that a core finds its members in its cache
     finally:
-        pieces.clear()
+        pieces.clear()  # after an exception, the other threads stop too
         wait(tasks)
         for task in tasks:
             task.result()  # raises the thread's exception
