@@ -18,6 +18,7 @@ from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
+SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
 USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
 
 {examples}
@@ -117,14 +118,17 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
         families = families_of(implementation, valid_flags["agent"].default)
         for flag in flags(implementation, game).values():
             if _contains(flag, text, families):
-                matches.setdefault(flag.name, flag)
+                # The page has no list of the sources that the help text refers to.
+                meta = {**flag.meta, "help": SOURCES.sub("", flag.meta["help"])}
+                matches.setdefault(flag.name, dataclasses.replace(flag, meta=meta))
                 owners.setdefault(flag.name, []).append(implementation)
     if not matches:
         hint = nearest(text, valid_flags)
         raise SettingError(f"help is {text!r}, which no setting contains{hint}; allowed: all, or a word")
     first, *_ = implementations()
-    heading = (
-        f"settings with {text!r}; defaults are for the first implementation in brackets, without them for {first}:"
+    heading = _wrap(
+        f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
+        f"Without brackets, all implementations have the setting, and the default is of {first}."
     )
     notes: dict[str, str] = {}
     for name, names_of_owners in owners.items():

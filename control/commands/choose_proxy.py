@@ -58,9 +58,12 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "figure", fit_figure(folder, style_of(run))
     else:
         print_if(verbose, "drawing the fitness of all generations")
-        yield "figure", learning_curve(folder, style_of(run))
+        figure = learning_curve(folder, style_of(run))
+        show_image(module, folder, "figures/curve", figure)
+        yield "figure", figure
     if not module.is_over():
         return
+    search_steps = module.real_steps
     generation, winner = 0, module.mean.detach()[0]
     rows: list[dict[str, Any]] = []  # results of the re-evaluated means
     is_clone = getattr(module.config, "preset", "") in CLONES
@@ -85,7 +88,8 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
     yield from _score_lines(module, summary)
     if not fit:
-        yield "real steps", f"{module.real_steps:,}"
+        tests_after = module.real_steps - search_steps
+        yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
     show_held_out(module, folder, summary["mean"], verdict.sentence)
     if run.record:
         print_if(verbose, "filming an agent that trains on the winner")

@@ -360,7 +360,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     if (folder / "metrics.csv").exists():
         print_if(verbose, "drawing the learning curve")
         figure = learning_curve(folder, style_of(run))
-        show_image(module, folder, "curve", figure)
+        show_image(module, folder, "figures/curve", figure)
         yield "figure", figure
     if module.is_over():
         # These files are about the last weights. Below, the weights of the best checkpoint replace them.

@@ -85,4 +85,4 @@ def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
     axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
     title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
     axis.set(xlabel="thousand steps on the task", ylabel="return", title=title)
-    axis.legend(loc="lower right")  # its labels are of this panel alone
+    axis.legend(loc="lower right", fontsize="small")  # its labels are of this panel alone

@@ -26,6 +26,7 @@ from markupsafe import Markup, escape
 
 from control.cli.colour import print_wrapped, warning
 from control.cli.files import read_json, read_mapping
+from control.cli.help import SOURCES
 from control.cli.options import flags_for_values
 from control.cli.parse import parse
 from control.cli.progress import time_in_words
@@ -54,7 +55,6 @@ from control.storage.versions import FILE, read_versions, versions
 from models.settings import SettingError, UserError
 
 MAX_FILMS = 12  # on a page
-_SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
 _FIGURES = {
     "": "Curves over steps",
     "scores": "Comparison of scores: performance profiles and probability of improvement",
@@ -365,7 +365,8 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     print_wrapped(f"Report: {short_path(target)} ({target.stat().st_size / 1e6:.1f} MB; open it in a browser)")
     for folder in folders:
         if folder.learn_results:
-            print_wrapped(f"It is about the teacher; all of --learn: {short_path(folder.learn_folder / stages.PAGE)}")
+            page = short_path(folder.learn_folder / stages.PAGE)
+            print_wrapped(f"It has the teacher of --learn; the page about all of it: {page}")
     return 0
 
 
@@ -459,7 +460,7 @@ def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
         "return of": group.kind_of_return or "-",
         "best return": number_text(group.best),
         "seeds": f"{len(group.runs)} ({_seed_numbers([run.seed for run in group.runs])})",
-        "steps": group.steps,
+        "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
     }
 
@@ -581,7 +582,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
                 default = _setting_text(flags[name].default)
                 is_changed = is_changed or folder.setting_texts[name] != default
                 defaults.append(default)
-                meanings.append(_SOURCES.sub("", flags[name].meta["help"]))
+                meanings.append(SOURCES.sub("", flags[name].meta["help"]))
         row = [name, *texts, " / ".join(dict.fromkeys(defaults)) or "-", " / ".join(dict.fromkeys(meanings))]
         rows.append(row)
         if is_changed:

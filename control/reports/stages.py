@@ -70,11 +70,11 @@ def returns_table(results: Mapping[str, Any]) -> Table:
     of agents or, of a single policy, of episodes."""
     scores = exam_scores(results)
     random_play, goal = scores["random play"]["mean"], scores["teacher"]["mean"]
-    rows = [["returns on the task", "mean", "± 2 standard errors", "way to teacher", "count"]]
+    rows = [["returns on the task", "mean", "way to teacher", "± 2 standard errors", "count"]]
     for name, score in scores.items():
         percent = 100 * (score["mean"] - random_play) / (goal - random_play)
         mean, margin = number_text(score["mean"]), number_text(2 * score["error"])
-        rows.append([name, mean, margin, f"{percent:.0f} %", str(score["count"])])
+        rows.append([name, mean, f"{percent:.0f} %", margin, str(score["count"])])
     return Table(rows)
 
 
