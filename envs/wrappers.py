@@ -129,10 +129,12 @@ class GreyFrame(gym.ObservationWrapper):
         self.observation_space = Box(0, 255, (size, size), np.uint8)
 
     def observation(self, obs: Any) -> np.ndarray:
-        """Convert an image ``[H, W(, C)]`` to a grey frame. Raises `envs.promises.BrokenContract` if it is none."""
+        """Convert an image ``[H, W(, C)]`` to a grey frame of `FRAME_SIZE` rows and columns, uint8. Raises
+        `envs.promises.BrokenContract` if the observation is no such image."""
         picture = obs["screen"] if isinstance(obs, Mapping) else obs
         check_observation(self._images, picture)
         image = torch.from_numpy(np.ascontiguousarray(picture))
+        # The first matrix averages rows, the second columns and colours.
         frame = self._rows @ image.flatten(1).float() @ self._columns
         return frame.round_().to(torch.uint8).numpy()
 

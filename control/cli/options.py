@@ -211,10 +211,11 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
 
 def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:
     """Return the setting whose name or alias is most similar to ``name``, or None if none is similar. For a switch that
-    is on by default, it may also be the negation, such as ``no_compiled``. ``flags_only`` are flags that are no
-    settings, which may be suggested too."""
+    is on by default, it may also be the negation, such as ``no_compiled``. ``PPO_lr``, a name for runs with several
+    agents, gives ``lr``. ``implementation`` is the user's. ``flags_only`` are flags that are not settings, which may be
+    suggested too."""
     prefix, _, base_name = name.partition("_")
-    if prefix in implementations() and base_name in valid_flags:  # PPO_lr, which with one agent is called lr
+    if prefix in implementations() and base_name in valid_flags:
         return base_name
     families = families_of(implementation, valid_flags["agent"].default)
     aliases = {**HINTS, **vocabulary(families, valid_flags)}

@@ -305,11 +305,12 @@ def _agent_reasons(
 
 
 def effective_values(settings: Settings) -> dict[str, Any]:
-    """Return setting -> value for a training run, from which `from_dict` restores the same run. Settings that have no
-    effect, settings that only flags may set and settings of other commands are left out."""
+    """Return setting -> value for a training run, from which `from_dict` restores the same run. Left out are settings
+    that have no effect, settings that only flags may set, settings of a subcommand such as --plot, and an end of the
+    training that is None."""
     run, values = settings.run, as_dict(settings)
     omitted = {"resume", *replaced_in(run.implementation), *ineffective(settings), *names_with(run, "by_flag")}
-    omitted |= kinds(type(settings.subcommand)).keys()  # without a command there are none
+    omitted |= kinds(type(settings.subcommand)).keys()  # empty without a subcommand
     if not settings.command:
         omitted.add("command")
     for name in (end_setting(run.implementation), "total_steps"):

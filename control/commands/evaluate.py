@@ -87,12 +87,13 @@ def evaluate(settings: Settings) -> int:
 
 
 def _check_source(settings: Settings, is_proxy: bool) -> None:
-    """Raise SettingError if the user set settings that have no effect on a proxy (``is_proxy``), or on a checkpoint."""
-    fresh_agents = settings_of_fresh_agents()
-    if is_proxy:
+    """Raise SettingError if the user set a setting that has no effect in the evaluation of a proxy (``is_proxy``), or
+    else of a checkpoint."""
+    fresh_agents = settings_of_fresh_agents()  # names of settings
+    if is_proxy:  # fresh agents train on it, so only their settings may be changed
         source = "a proxy"
         unused = (_CHECKPOINT_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() - fresh_agents)
-    else:
+    else:  # no agent trains, so settings of fresh agents may not be changed
         source = "a checkpoint, which holds its agent"
         unused = (_PROXY_ONLY_SETTINGS & settings.explicit_names) | (settings.changed.keys() & fresh_agents)
     check_effects((name, f" with --eval_agent of {source}") for name in sorted(unused))

@@ -212,7 +212,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     previous, explicit_names = checkpoint.settings, settings.explicit_names
     old_values, new_values = as_dict(previous), as_dict(settings)
     by_flag = names_with(settings.run, "by_flag")  # their values are never taken from the checkpoint
-    # ``quit_when_solved`` may change, because a new ``target_return`` of a search has no effect without it.
+    # A search uses ``target_return`` only with ``quit_when_solved``. The user may change the first, so also the second.
     changeable = {"quit_when_solved", *family(previous.run.implementation).changeable(previous.agent), *by_flag}
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
@@ -226,8 +226,8 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
-        # Now ``total_steps`` ends the run, and not the epochs of the interrupted run. The new value is null, unless the
-        # user set the number of epochs too.
+        # The user set ``total_steps``, which ends the run from now on. The number of epochs of the interrupted run must
+        # not end it, so it becomes the user's number, or null without one.
         changes[end_name] = new_values[end_name]
     changes["resume"] = False
     return dataclasses.replace(previous.replace(**changes), imports=settings.imports)

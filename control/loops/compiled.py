@@ -594,7 +594,8 @@ class CompiledAgent:
         return loop.epoch_by_steps(steps, watch)
 
     def _begin_block(self) -> None:
-        """Take the random numbers of the next steps, and allocate the arrays of their `Block`."""
+        """Take the random numbers of the next steps, and allocate arrays for their results. Two `Block`s share these
+        arrays, one for each phase (`ACT`, `LEARN`)."""
         agent, kind = self.agent, KINDS[type(self.agent)]
         self._random_numbers, self._block_steps = _take_random_numbers(agent, self._steps_left)
         self._step = 0

@@ -296,9 +296,9 @@ _MIN_VALUES = 10  # an axis of fewer values includes all
 
 
 def finish_panel(axis: Any, tag: str, ylabel: str, log: bool, values: Array | None = None) -> None:
-    """Set the labels of a panel of curves, write its steps with k and M, and cut off the lowest outliers among its
-    ``values`` (`clip_below`). With ``log`` the y axis is logarithmic if all values are positive and spread over a
-    factor of 30."""
+    """Set the labels of a panel of curves, whose tag decides between the steps of a run and of a search. Abbreviate the
+    numbers of steps, such as ``10k``, and cut off the lowest outliers among the ``values`` (`clip_below`). With
+    ``log`` the y axis is logarithmic if all values are positive and spread over a factor of 30."""
     axis.set(xlabel=SEARCH_STEPS_LABEL if of_search([tag]) else STEPS_LABEL, ylabel=ylabel)
     scale(axis, log)
     if values is not None:

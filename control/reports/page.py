@@ -484,7 +484,7 @@ def _agents_iqm(scores: dict[str, Any]) -> tuple[str, str]:
 
 def _page_figures(groups: Sequence[ReportGroup]) -> list[dict[str, Any]]:
     """Return the figures of `--plot` in the order of `_FIGURES`, each with its SVG for ``wide`` and for ``narrow``
-    screens, its ``caption`` and its ``note``. Empty if no return and no loss was logged."""
+    screens, its ``caption`` and its ``note``. Empty if neither episode returns nor losses were logged."""
     figure = figure_of(groups)
     if not any(arm.curves for arm in figure.arms):
         return []
@@ -494,13 +494,13 @@ def _page_figures(groups: Sequence[ReportGroup]) -> list[dict[str, Any]]:
     compared_labels = list(dict.fromkeys(label for task in tasks.values() for label in task))
     figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _FIGURES}
     for number, ((name, note), wide, narrow) in enumerate(zip(names_and_notes, wide_svgs, narrow_svgs, strict=True)):
-        kind = name.rstrip("0123456789")  # such as "losses" for "losses2"
+        kind = name.rstrip("0123456789")  # such as "losses" for "losses2"; "" is the figure of returns
         topic = _enumeration(compared_labels) if kind == "scores" else _title(groups)
         caption = f"{_FIGURES[kind]}: {topic}."
         alt = f"{caption} The tables below have the numbers."
         svgs = {"wide": _inline(wide, f"f{number}", alt), "narrow": _inline(narrow, f"n{number}", alt)}
         figures[kind].append(svgs | {"caption": caption, "note": note})
-    return [*figures[""], *figures["scores"], *figures["losses"]]
+    return [figure for kind in _FIGURES for figure in figures[kind]]
 
 
 def _draw_svgs(figure: Figure, narrow: bool) -> tuple[list[str], list[tuple[str, str]]]:

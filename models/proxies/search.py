@@ -275,7 +275,9 @@ def validate(config: SearchConfig) -> str | None:
     if config.inner_rule == "tests" and config.solved_reward is None:
         return "inner_rule is 'tests', but solved_reward is null; allowed: a solved_reward to test for"
     _, needed_by_objective = OBJECTIVES[config.objective]
-    needs = [("objective", need) for need in needed_by_objective]  # pairs of a setting and one that it needs
+    needs = [
+        ("objective", need) for need in needed_by_objective
+    ]  # pairs (setting, setting that must not be null with it)
     if config.choose_by == "stays":
         needs += [("choose_by", "solved_reward"), ("choose_by", "test_every")]
     for name, need in needs:

@@ -71,8 +71,11 @@ class Networks:
         self.size = self.searched + sum(math.prod(shape) for shape in self._fixed_shapes.values())
 
     def initial(self, streams: Streams) -> Tensor:
-        """Return initial parameters ``[M, size]``, sampled as ``proxy_init`` says. A target network has weights N(0,
-        1/inputs), zero biases and a last layer of zeros. A table is standard normal until `fill_table` fills it."""
+        """Return initial parameters ``[M, size]``: first the ones that are searched, sampled as ``proxy_init`` says,
+        then the fixed ones, which a search does not change (a table of states, center and spread of a target).
+
+        ``done_bias`` is added to the last bias of the done network. A target network has weights N(0, 1/inputs), zero
+        biases and a last layer of zeros. A table is standard normal until `fill_table` fills it."""
         parts = [part.initial(streams) for part in self.parts.values()]
         if self.config.proxy_init == "normal":
             parts = []  # the samples above are not used, but they must advance the streams
@@ -88,6 +91,7 @@ class Networks:
         if self.has_target:
             self._sample_target(self.split(flat)["target"], streams)
         if self._fixed_shapes:
+            # Append the fixed parameters, zeros at first.
             flat = torch.cat([flat, flat.new_zeros(len(flat), self.size - self.searched)], 1)
             fixed = self.fixed(flat)
             if self.num_table_rows:
