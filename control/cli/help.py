@@ -101,7 +101,7 @@ def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str) -> s
     SettingError if no setting contains the text. ``choices`` are as in `help_text`."""
     implementation = choices["implementation"]
     families = families_of(implementation, valid_flags["agent"].default)
-    matches = [flag for flag in valid_flags.values() if _contains(flag, text, families)]
+    matches = [_without_sources(flag) for flag in valid_flags.values() if _contains(flag, text, families)]
     if not matches:
         return _search_all_page(valid_flags, choices["gamename"], text)
     heading = f"settings of {implementation} with {text!r}:"
@@ -118,9 +118,7 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
         families = families_of(implementation, valid_flags["agent"].default)
         for flag in flags(implementation, game).values():
             if _contains(flag, text, families):
-                # The page has no list of the sources that the help text refers to.
-                meta = {**flag.meta, "help": SOURCES.sub("", flag.meta["help"])}
-                matches.setdefault(flag.name, dataclasses.replace(flag, meta=meta))
+                matches.setdefault(flag.name, _without_sources(flag))
                 owners.setdefault(flag.name, []).append(implementation)
     if not matches:
         hint = nearest(text, valid_flags)
@@ -135,6 +133,11 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
         if len(names_of_owners) < len(implementations()):
             notes[name] = f"of {', '.join(names_of_owners)}"
     return "\n".join([heading, *_entries(_best_matches_first([*matches.values()], text), notes, ())])
+
+
+def _without_sources(flag: Flag) -> Flag:
+    """Return a flag whose help text has no references to sources, for pages that do not list the sources."""
+    return dataclasses.replace(flag, meta={**flag.meta, "help": SOURCES.sub("", flag.meta["help"])})
 
 
 def _best_matches_first(matches: Sequence[Flag], text: str) -> list[Flag]:

@@ -69,7 +69,9 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
                     return folder, _train_in(folder, module, callbacks, verbose)
-            warning(f"{folder.name} ended before its first checkpoint, so this starts anew")
+            resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
+            hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
+            warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
         settings = settings.replace(resume=False)
     initial_checkpoint: Checkpoint | None = None
     if run.reload:
@@ -273,9 +275,10 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
 def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
     """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0 (tests after
     epoch 20: 478.0 and 482.0), solved (475 or more)``. The two tests are only in the text if their mean is the score.
-    If the score is not a greedy return, the text ends with the best greedy return. ``metrics`` are the columns of
+    If the return that solves the environment is unknown, the text compares the score with the first score of the run.
+    If the score is not a greedy return, it ends with the best greedy return. ``metrics`` are the columns of
     metrics.csv."""
-    loop = module.loop
+    loop, num_seeds = module.loop, len(module.seeds)
     best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
     is_greedy = loop.score_tag == GREEDY
     text = f"{loop.score_name} {number_text(module.best)}"
@@ -290,7 +293,14 @@ def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, li
     solved = solved_return(module.settings.run.gamename)
     if solved is not None:
         text += f", {solved_verdict(module.best, solved)}"
-    if not is_greedy and greedy_means and len(module.seeds) == 1:
+    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
+    if solved is None and len(scores) > num_seeds:
+        first_score = sum(scores[:num_seeds]) / num_seeds  # of the first evaluation
+        comparison = "better than" if module.best > first_score else "no better than"
+        if module.best == first_score:
+            comparison = "as good as"
+        text += f", {comparison} the first ({number_text(first_score)})"
+    if not is_greedy and greedy_means and num_seeds == 1:
         text += f"; best greedy return {number_text(max(greedy_means.values()))}"
     return text
 

@@ -38,7 +38,7 @@ from control.reports.tags import GREEDY, SAMPLED, TAGS
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
-from models.settings import SettingError, UserError
+from models.settings import SettingError, UserError, raise_all
 
 METRIC = "score"  # name of a trial's score: its greedy evaluation, or the running mean of training returns
 EVALUATED = (GREEDY, SAMPLED)  # measurements of trials that train agents
@@ -395,10 +395,12 @@ def with_trial_defaults(settings: Settings) -> Settings:
     defaults: dict[str, Any] = {"num_seeds": REPEATS, "tune_algorithm": "optuna_asha"}
     changes: dict[str, Any] = {"tune_objective": objective}
     if objective != "score":
+        errors_of_settings = []
         for name in ("solved_reward", "generations" if objective == "generations" else "total_steps"):
             if settings.value(name) is None:
                 line = f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score"
-                raise SettingError(line, "tune_objective")
+                errors_of_settings.append(SettingError(line, "tune_objective"))
+        raise_all(errors_of_settings)
         changes["quit_when_solved"] = True
         defaults["eval_every"] = 1  # to end with the generation that solves the task
     changes |= {name: value for name, value in defaults.items() if name not in settings.explicit_names}

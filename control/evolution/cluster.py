@@ -51,7 +51,7 @@ _VARIABLES = {
 _LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_GRACE_SECONDS = 1.0  # before tasks are cancelled
+_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
 
 
 @contextlib.contextmanager
@@ -192,6 +192,11 @@ class RayWorkers:
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
+            if starting:
+                waiting = concurrent.futures.wait(futures, _NOTICE_SECONDS, FIRST_EXCEPTION).not_done
+                if waiting:
+                    line = f"waiting for free cores: {len(waiting)} of {len(futures)} workers have none yet"
+                    print(line, file=sys.stderr)
             concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
                 error = future.exception() if future.done() else None

@@ -42,12 +42,11 @@ def threshold(outcome: Outcome, config: Any) -> Tensor:
     return -outcome.steps.to(shortfall.dtype) - config.unsolved_weight * shortfall
 
 
-_OBJECTIVES = {"final": final, "average": average, "auc": auc, "threshold": threshold}
-
-
 def objective(outcome: Outcome, config: Any) -> Tensor:
-    """Return the fitness ``[N]`` by the function that the setting ``objective`` names."""
-    return _OBJECTIVES[config.objective](outcome, config)
+    """Return the fitness ``[N]``, computed by the function of this module that has the name ``config.objective``. The
+    names are in `models.proxies.search.OBJECTIVES`."""
+    fitness: Tensor = globals()[config.objective](outcome, config)
+    return fitness
 
 
 def first_stable(curve: Tensor, solved: float) -> Tensor:

@@ -413,10 +413,10 @@ class CompiledLoop:
             tensors, seeds = _begin_block(loop, block_steps, all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
                 pass  # without `pause` it yields nothing
-            blocks.append(tensors)
+            blocks.append({name: tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
             steps_done += block_steps
         results: dict[str, Tensor] = {}
-        for name in ("done", "ended_returns", "ended_lengths", "losses"):
+        for name in blocks[0]:
             results[name] = torch.cat([block[name] for block in blocks], 1)  # [M, T, ...]
         done = results["done"]
         # After each step: the number of steps in all environments [T], and the number of finished episodes [M, T].

@@ -178,8 +178,9 @@ class RunFolder:
         path = self.learn_folder / stages.RESULTS
         with contextlib.suppress(OSError, ValueError):
             results = read_json(path) if path.is_file() else {}
-            return {name: result for name, result in results.items() if name != "settings"}
-        return {}  # the file is malformed
+            if isinstance(results, dict) and isinstance(results.get("teacher"), dict):
+                return {name: result for name, result in results.items() if name != "settings"}
+        return {}  # the file is malformed, or of another program
 
     @property
     def learn_folder(self) -> Path:
