@@ -21,6 +21,7 @@ from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
 from control.reports.tags import GREEDY
+from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
@@ -91,6 +92,7 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     assert results["exam"]["agents"]["QLearning"]["mean"] == 1.0
     printed = capsys.readouterr().out
     assert "of the way from random play" in printed and "page.html" in printed
+    assert find_proxy(folder) == folder / learn.BANDIT  # so `--eval_agent` takes the folder
     bandit, reward = files.load(folder / learn.BANDIT), understudy.load(folder / learn.REWARD)
     assert "states.table" not in bandit.networks.named_tensors(bandit.parameters)
     env = gym.make("understudy/Synthetic-v0", proxy=folder / learn.BANDIT)
@@ -165,6 +167,9 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     assert policy(torch.zeros(3, 4)).shape == (3,)
     again = trainer.learn("cartpole", verbose=False, resume=True, **options)
     assert again.folder == result.folder and again.results == result.results
+    assert trainer.main(["--report", str(result.folder)]) == 0
+    page = (result.folder / "report.html").read_text()
+    assert 'href="page.html"' in page and "still running" not in page
 
 
 def test_returns_of_a_policy_are_discounted() -> None:
