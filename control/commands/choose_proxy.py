@@ -26,6 +26,7 @@ from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
 from control.lightning.board import show_held_out, show_image
+from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
@@ -58,9 +59,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "figure", fit_figure(folder, style_of(run))
     else:
         print_if(verbose, "drawing the fitness of all generations")
-        figure = learning_curve(folder, style_of(run))
-        show_image(module, folder, "figures/curve", figure)
-        yield "figure", figure
+        yield "figure", draw_curve(module, folder)
     if not module.is_over():
         return
     search_steps = module.real_steps
@@ -98,6 +97,13 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         show_image(module, folder, "film", video.with_suffix(".gif"))
     print_if(verbose, "drawing what the winner shows agents")
     yield "picture", _draw_winner(module, path)
+
+
+def draw_curve(module: RunModule, folder: Path) -> Path:
+    """Draw the learning curve of a run or search, add it to TensorBoard, and return its file."""
+    figure = learning_curve(folder, style_of(module.settings.run))
+    show_image(module, folder, "figures/curve", figure)
+    return figure
 
 
 def _draw_winner(module: ProxyModule, path: Path) -> Path:

@@ -53,6 +53,7 @@ from control.reports.stages import GOOD_FRACTION, PAGE, RESULTS, conclusion, ret
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
 from control.storage import checkpoints, run_dir
+from control.storage.run_dir import BANDIT
 from envs.make import make_environment, stages_of
 from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
@@ -62,7 +63,7 @@ from models.settings import SettingError, raise_all
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
-TEACHER, BANDIT, REWARD = "teacher.ckpt", "bandit.safetensors", "reward.safetensors"
+TEACHER, REWARD = "teacher.ckpt", "reward.safetensors"
 _TIME_LIMIT = 1000  # steps of an episode if the task has no limit, because a policy may never end it
 _JUDGING_EPISODES = 64  # episodes that judge a teacher and a clone
 # Steps of an environment per second below which it is slow: a teacher of continuous actions is SAC, and agents of the

@@ -17,7 +17,7 @@ from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
-from control.commands.choose_proxy import finish_search, print_if, real_agents_text
+from control.commands.choose_proxy import draw_curve, finish_search, print_if, real_agents_text
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
@@ -30,8 +30,7 @@ from control.lightning.supervised import SupervisedModule
 from control.lightning.trackio_logger import TrackioLogger
 from control.loops.build import check_accelerator
 from control.loops.process import configure_process
-from control.reports.curves import learning_curve, solved_return
-from control.reports.figures import style_of
+from control.reports.curves import solved_return
 from control.reports.outputs import check_outputs, write_outputs
 from control.reports.runs import note_other_versions
 from control.reports.tables import number_text, solved_verdict
@@ -369,9 +368,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     run = module.settings.run
     if (folder / "metrics.csv").exists():
         print_if(verbose, "drawing the learning curve")
-        figure = learning_curve(folder, style_of(run))
-        show_image(module, folder, "figures/curve", figure)
-        yield "figure", figure
+        yield "figure", draw_curve(module, folder)
     if module.is_over():
         # These files are about the last weights. Below, the weights of the best checkpoint replace them.
         for line in write_outputs(module.settings, module.agents, folder):

@@ -53,8 +53,7 @@ def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:
     the learning curves with both rewards, if the stage `race` has run."""
     race, scores = results.get("race"), exam_scores(results)
     size = (WIDTH, 0.8 + 0.28 * len(scores))  # inches
-    # With min_labels=99, the page has no legend; the panel of the race has one of its own curves.
-    with figure_panels(path, rows(2 if race else 1), size, style, min_labels=99) as axes:
+    with figure_panels(path, rows(2 if race else 1), size, style) as axes:
         _draw_scores(axes[0], scores)
         if race:
             _draw_race(axes[1], race)
@@ -75,14 +74,15 @@ def _draw_scores(axis: Any, scores: Mapping[str, Any]) -> None:
 def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
     """Draw the learning curves of agents with the learned reward and with the task's reward."""
     labels = {"learned": "learned reward", "task": "task's reward"}
-    for (reward, label), colour in zip(labels.items(), COLOURS[2:], strict=False):
+    lines = []  # for a legend in this panel; lines with labels would be in the legend of the whole figure
+    for reward, colour in zip(labels, COLOURS[2:], strict=False):
         result = race["arms"][reward]
         curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
         steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
-        axis.plot(steps, np.median(curves, 0), color=colour, label=label)
+        lines += axis.plot(steps, np.median(curves, 0), color=colour)
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
-    axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--", label=goal_label)
+    lines.append(axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--"))
     title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
     axis.set(xlabel="thousand steps on the task", ylabel="return", title=title)
-    axis.legend(loc="lower right", fontsize="small")  # its labels are of this panel alone
+    axis.legend(lines, [*labels.values(), goal_label], loc="lower right", fontsize="small")

@@ -21,6 +21,7 @@ from models.settings import SettingError, UserError
 
 KEYS = ("epoch", "env_steps", "seed")
 LARGEST = 500_000_000  # maximum bytes of a metrics.csv
+BANDIT = "bandit.safetensors"  # in the folder of `--learn`
 LAST_CHECKPOINT = Path("checkpoints", "last.ckpt")  # the checkpoint, in a run's folder, from which --resume continues
 _VERSION = re.compile(r"version_(\d+)")
 Row = tuple[list[str], Sequence[float]]  # the cells of a line of metrics.csv as texts, and the same as numbers
@@ -69,7 +70,7 @@ def find_proxy(path: Path) -> Path | None:
 
     folders = [folder for folder in (path, newest(path)) if folder]
     for folder in folders:
-        for name in (PROXY_FILE, "bandit.safetensors"):
+        for name in (PROXY_FILE, BANDIT):
             if (folder / name).exists():
                 return folder / name
     return None

@@ -242,15 +242,7 @@ _RANKS = {
 }
 
 # RCP-R learns from fewer, larger batches than in its published form, because the quantile network needs as many.
-_RCP_R_RANKS = {
-    "desire_rtg": False,
-    "desire_rank": True,
-    "average_decay": 0.99,
-    "value_hidden_sizes": (64, 64),
-    "val_func_update_interval": 1,
-    "num_grad_steps": 100,
-    "batch_size": 768,
-}
+_RCP_R_RANKS = _RANKS | {"num_grad_steps": 100, "batch_size": 768}
 
 _OBEDIENT = _RANKS | {
     "rank_low_share": 0.25,
