@@ -176,7 +176,7 @@ class EpisodeMemory:
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
             total = sum(lengths)
-            # What this member's state looks like if its fields have the shapes and dtypes of ``example``.
+            # A state with this member's lengths, and with the names, shapes and dtypes that the fields must have.
             template = {
                 "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
                 "lengths": lengths,

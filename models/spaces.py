@@ -34,8 +34,8 @@ class Spaces:
     obs_dtype: torch.dtype = torch.float32  # uint8 for images, from 0 to 255
     max_episode_steps: int | None = None  # time limit in steps, None without one
     max_return: float | None = None  # largest possible return of an episode, None if unknown
-    binary: bool = False  # whether every number of an observation is known to be 0 or 1
-    one_hot: bool = False  # whether every observation is known to be one-hot, the index of a cell or state
+    binary: bool = False  # True if every number of an observation is 0 or 1; False also if that is unknown
+    one_hot: bool = False  # True if every observation is one-hot, the index of a cell; False also if that is unknown
     info: tuple[str, ...] = ()  # names of the numbers in the info of each step
 
     @property

@@ -91,7 +91,7 @@ def _parse_mode(text: str) -> int | str:
     """Return the number of the mode named ``text``, or ``text`` unchanged if it is a number. Raises SettingError for an
     unknown name."""
     name = text.lower().replace("-", "_").replace(" ", "_")
-    # Text that begins with a digit is taken for a number, which is checked later.
+    # Text that begins with a digit must be a number, which is checked later.
     if name not in MODE_NAMES and not text.lstrip("+-")[:1].isdigit():
         raise choice_error("mode", text, MODE_NAMES, guess=name)
     return MODE_NAMES.get(name, text)

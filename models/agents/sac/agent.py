@@ -41,8 +41,8 @@ class Agent(TwinCriticAgent):
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return what is sampled for a step, for `NoiseBlocks`: the random numbers of the base class, and normal
-        numbers ``now`` for the actor's actions in the minibatch. They have the shape of ``next``, for the actions in
+        """Return the draws of a step for `NoiseBlocks`: the random numbers of the base class, and normal numbers
+        ``now`` for the actor's actions in the minibatch. They have the shape of ``next``, for the actions in
         the next states."""
         uniform_draw, normal_draw = super()._noise_draws()
         _, shapes = normal_draw

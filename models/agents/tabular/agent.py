@@ -84,7 +84,7 @@ class Agent(EpsilonGreedy, InnerAgent):
         self._transition: tuple[Tensor, ...] = ()
 
     def _noise_draws(self) -> list[Draw]:
-        """Return what is sampled for a step, for `NoiseBlocks`: the random numbers of epsilon-greedy actions. SARSA
+        """Return the draws of a step for `NoiseBlocks`: the random numbers of epsilon-greedy actions. SARSA
         also samples them for the next actions, by names that begin with "next "."""
         prefixes = ("",) if self.config.backup == "max" else ("", "next ")
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}

@@ -39,7 +39,7 @@ class Agent(td3.Agent):
         return weights
 
     def _noise_draws(self) -> list[Draw]:
-        """Return what is sampled for a step, for `NoiseBlocks`: the random numbers of TD3, then Gumbel noise, which is
+        """Return the draws of a step for `NoiseBlocks`: the random numbers of TD3, then Gumbel noise, which is
         added to logits. ``act_gumbel`` is for the action in the environment. The other two are for each update:
         ``next_gumbel`` for the actions of the target actor, and ``gumbel`` for the actions of the actor."""
         act_shape = (self.action_size, self.envs)
