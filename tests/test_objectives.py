@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from control.evolution.objectives import first_solved_test, first_stable, objective, stays_solved
-from control.reports.search import describe, quartiles, speed_text
+from control.reports.search import describe, quartiles, reward_comparison, speed_text
 from models.proxies.reward.config import Config
 from models.proxies.search import SearchConfig, validate
 
@@ -107,3 +107,22 @@ def test_second_phase_has_its_settings() -> None:
     for generation in (4, 99):
         phase_settings = vars(config.at(generation))
         assert {name: value for name, value in phase_settings.items() if value != getattr(config, name)} == changed
+
+
+@pytest.mark.parametrize("learned, task, expected", [
+    # Higher returns in the end.
+    ([[5.0, 9.0], [5.0, 9.2]], [[5.0, 1.0], [5.0, 1.2]], ("helps", "1.1 after as many steps; ")),
+    # Equal returns, and the first solved test after half of the steps, or after as many.
+    ([[5.0, 6.0], [5.0, 6.0]], [[1.0, 6.0], [1.0, 6.0]], ("helps", "agent solves: 25 (task's reward: 50).")),
+    ([[1.0, 6.0], [1.0, 6.0]], [[1.0, 6.0], [1.0, 6.0]], ("shows no clear gain", "(task's reward: 50).")),
+    # Sooner, but with lower returns in the end.
+    ([[5.0, 1.0], [5.0, 1.2]], [[1.0, 9.0], [1.0, 9.2]], ("shows no clear gain", "(task's reward: 50).")),
+    # No agent solves a test, or none with the task's reward.
+    ([[1.0, 2.0], [1.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]], ("shows no clear gain", "2.0 after as many steps.")),
+    ([[5.0, 2.0], [5.0, 2.0]], [[1.0, 2.0], [1.0, 2.0]], ("helps", "(task's reward: never).")),
+])  # fmt: skip
+def test_comparison_with_the_reward_of_the_task(learned: Any, task: Any, expected: tuple[str, str]) -> None:
+    config = SearchConfig(test_every=25, solved_reward=5.0)
+    text = reward_comparison(outcome_of(torch.tensor(learned)), outcome_of(torch.tensor(task)), config)
+    conclusion, end = expected
+    assert text.startswith(f"The learned reward {conclusion}: with the task's reward, agents return ") and end in text

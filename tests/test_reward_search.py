@@ -1,6 +1,7 @@
 """Whole searches for reward networks: phases, resume, restarts and initial rewards."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,9 @@ def test_search_of_two_phases_resumes_exactly(tmp_path: Path, monkeypatch: pytes
     assert "first solved test" in output and "of agents solve all tests of the second half" in output
     assert [std for std, _ in starts][-2:] == [0.05, 0.5] and starts[-1][1]
     scores = json.loads((full_folder / "scores.json").read_text())
+    assert re.search(
+        r"The learned reward (helps|shows no clear gain): with the task's reward", scores["verdict"]["sentence"]
+    )
     assert {row["generation"] for row in scores["second_test"]} == {3, 4, 5}
     for stops in ((2, 4), (1, 3, 4)):
         for generations in stops:
@@ -69,6 +73,7 @@ def test_search_of_two_phases_resumes_exactly(tmp_path: Path, monkeypatch: pytes
     assert trainer.main(["--eval_agent", str(full_folder), "--num_agents", "3"]) in SEARCHED
     output = capsys.readouterr().out
     assert "emptyroom33 by a reward network: " in output and output.count("\n  Steps to the first solved test: ") == 2
+    assert "The learned reward " in output
     rows = [line for line in output.splitlines() if line.startswith(("reward network ", "real reward "))]
     assert len(rows) == 2 and all(row.endswith(" 40") for row in rows)  # the same number of steps
 

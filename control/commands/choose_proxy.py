@@ -32,7 +32,7 @@ from control.lightning.supervised import SupervisedModule
 from control.loops.build import spaces_of
 from control.reports.curves import learning_curve
 from control.reports.figures import style_of
-from control.reports.search import describe, fit_figure, iqm_text, speed_text
+from control.reports.search import describe, fit_figure, iqm_text, reward_comparison, speed_text
 from control.reports.tables import solved_verdict
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
@@ -78,7 +78,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         )
     scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
     print_if(verbose, "playing at random and with constant actions on the real environment")
-    verdict = _verdict(module, outcome)
+    verdict = _verdict(module, outcome, verbose)
     scores["verdict"] = verdict.as_dict()
     path = folder / PROXY_FILE
     write_proxy(path, winner, module.settings, module.stages.spaces, scores)
@@ -153,9 +153,10 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     return summary, outcome
 
 
-def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
+def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
     """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
-    actions and a teacher. The steps of these in the real environment are not counted as steps of the search."""
+    actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The steps of
+    these in the real environment are not counted as steps of the search."""
     run, config = module.settings.run, module.config
     teacher_policy = None
     if config.start_from is not None and is_teacher(config.start_from):
@@ -166,7 +167,20 @@ def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
         goal = spaces_of(run.gamename, config.test_limit).max_return
     advice = family(run.implementation).advice(config)
     progress = _fitness_progress(module, outcome, goal)
-    return baselines.judge(outcome.scores.numpy(), goal=goal, progress=progress, advice=advice)
+    comparison = ""
+    if module.steps_kind == "training":  # agents train on the real environment, with a learned reward
+        comparison = reward_comparison(outcome, _agents_with_task_reward(module, verbose), config)
+    returns = outcome.scores.numpy()
+    return baselines.judge(returns, goal=goal, progress=progress, advice=advice, comparison=comparison)
+
+
+def _agents_with_task_reward(module: ProxyModule, verbose: bool) -> Outcome:
+    """Train agents with the task's reward, and test them: as many as in `_evaluate_winner`, with the same seeds and
+    for as many steps."""
+    seeds = module.seeds_of("report", module.config.report_agents)
+    print_if(verbose, f"{len(seeds)} agents with the task's reward, to compare")
+    with progress("agents trained and tested", verbose) as watch:
+        return module.workers.run(None, seeds, watch=watch, inner_steps=module.config.steps_in_use)
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from torch import Tensor
 
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
@@ -35,7 +34,7 @@ from control.loops.rollout import Episodes
 from control.reports import obedience
 from control.reports.curves import solved_return
 from control.reports.runs import note_other_versions
-from control.reports.search import describe, iqm_text, speed_text
+from control.reports.search import describe, iqm_text, reward_comparison, speed_text
 from control.reports.statistics import interval, iqm
 from control.reports.tables import Table, number_text, solved_verdict, with_interval
 from control.reports.verdict import Baselines, Verdict
@@ -45,6 +44,7 @@ from envs.names import split_name, with_parameters
 from models.mixture import names_in
 from models.proxies import files
 from models.proxies.files import Proxy, ProxyError
+from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
@@ -323,14 +323,17 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     print(paint(Table([HEADER]).lines(WIDTHS)[0], "dim", sys.stdout))
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
-    returns = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
+    outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
+    comparison = ""
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
     if not options.real_baseline:
         footer = ""
     elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
-        train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
+        real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
         hint = "--real_steps N sets the steps on the real one"
-        footer = "" if is_reward_network else f"agents make as many steps and updates on both; {hint}"
+        footer = f"agents make as many steps and updates on both; {hint}"
+        if is_reward_network:
+            footer, comparison = "", reward_comparison(outcome, real_outcome, _described(settings, config))
     else:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
@@ -342,7 +345,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     goal = spaces_of(proxy.game, limit).max_return
     if config.solved_reward is not None and not run.time_limit:
         goal = config.solved_reward
-    verdict = Baselines.measure(proxy.game, run.seed, limit).judge(returns.numpy(), goal=goal)
+    baselines = Baselines.measure(proxy.game, run.seed, limit)
+    verdict = baselines.judge(outcome.scores.numpy(), goal=goal, comparison=comparison)
     print()
     for line in filter(None, [footer, verdict_text(verdict.sentence, verdict.passed)]):
         print_wrapped(line)
@@ -351,9 +355,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
-) -> Tensor:
+) -> Outcome:
     """Train fresh agents for at most ``steps`` steps each, and test them in the real environment. Print a row of the
-    table with the ``title``. Return the agents' mean returns in the tests, ``[N]``.
+    table with the ``title``, and return the results of all agents.
 
     The N = ``num_agents`` agents train on the proxy if ``on_proxy``, else on the real environment. ``agents`` maps
     implementations to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
@@ -378,10 +382,14 @@ def _train_and_print(
             with contextlib.closing(make_workers(config, name, agent_config, proxy.game, *processes)) as workers:
                 outcomes[name] = workers.run(proxies, seeds, watch=implementation_watch, **limits)
     outcome = Outcome.joined([*outcomes.values()])
-    # solved_reward is a return of whole episodes, so it does not apply to shorter ones.
-    described_config = dataclasses.replace(config, solved_reward=None) if run.time_limit else config
-    _print_row(title, describe(outcome, described_config), outcomes)
-    return outcome.scores
+    _print_row(title, describe(outcome, _described(settings, config)), outcomes)
+    return outcome
+
+
+def _described(settings: Settings, config: SearchConfig) -> SearchConfig:
+    """Return the config for statistics of agents. If ``--time_limit`` shortens their episodes, it has no
+    ``solved_reward``, which is a return of whole episodes."""
+    return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
 def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:

@@ -48,7 +48,7 @@ from control.loops.build import spaces_of
 from control.loops.process import configure_process
 from control.loops.rollout import FunctionPolicy, play_episodes
 from control.reports.learned import FIGURE, write_page
-from control.reports.search import quartiles
+from control.reports.search import SOONER, quartiles
 from control.reports.stages import GOOD_FRACTION, PAGE, RESULTS, conclusion, returns_table, stage_text
 from control.reports.tables import number_text
 from control.reports.verdict import Baselines, Score, Verdict, joint_verdict
@@ -81,7 +81,6 @@ _TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
-_SOONER = 0.8  # fraction of the steps with the task's reward within which a learned reward makes agents learn sooner
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
@@ -536,7 +535,7 @@ def _is_gain(learned: Mapping[str, Any], baseline: Mapping[str, Any], solved: fl
     learned_steps = learned["median"] or math.inf  # None if fewer than half of the agents reach ``solved``
     baseline_steps = baseline["median"] or math.inf
     is_sooner = learned_steps < baseline_steps  # False if both are infinite
-    is_clearly_sooner = is_sooner and learned_steps <= _SOONER * baseline_steps
+    is_clearly_sooner = is_sooner and learned_steps <= SOONER * baseline_steps
     return is_clearly_sooner and learned["late"] >= min(solved, baseline["late"])
 
 

@@ -4,6 +4,7 @@ The importance of hyperparameters is PED-ANOVA (Watanabe, Bansal & Hutter 2023, 
 compares the values in the best trials with the values in all trials. Imports neither torch nor Optuna at the start.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,6 +104,31 @@ def speed_text(summary: dict[str, Any]) -> str:
     share = f"{100 * summary['staying']:.0f} % of agents solve all tests of the second half"
     first = f"Steps to the first solved test: {texts['first']}."
     return f"{first} Steps until all later tests are solved: {texts['stays']} ({share})."
+
+
+SOONER = 0.8  # at most this fraction of the steps is clearly sooner; a smaller difference may be chance
+
+
+def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig") -> str:
+    """Return a sentence that compares agents with a learned reward (``learned``) with agents that trained as long with
+    the task's reward (``task``). The learned reward helps if its agents have clearly higher returns in the end, or if
+    they have no lower ones and the median agent solves its first test clearly sooner."""
+    from control.reports.verdict import Score  # imports torch
+
+    learned_score, task_score = Score.of(learned.scores.numpy()), Score.of(task.scores.numpy())
+    if not (learned_score.count and task_score.count):
+        return ""
+    helps = learned_score.exceeds(task_score)
+    text = f"with the task's reward, agents return {task_score} after as many steps"
+    # Lower quartile, median, upper quartile, maximum; missing if the agents have no tests or the goal is unknown.
+    _, learned_steps, *_ = describe(learned, config).get("first", [None] * 4)
+    _, task_steps, *_ = describe(task, config).get("first", [None] * 4)
+    if learned_steps or task_steps:
+        learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
+        text += f"; first test that the median agent solves: {learned_text} (task's reward: {task_text})"
+        is_sooner = (learned_steps or math.inf) <= SOONER * (task_steps or math.inf) and bool(learned_steps)
+        helps |= is_sooner and not task_score.exceeds(learned_score)
+    return f"The learned reward {'helps' if helps else 'shows no clear gain'}: {text}."
 
 
 def iqm_text(summary: dict[str, Any]) -> str:

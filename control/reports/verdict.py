@@ -162,13 +162,15 @@ class Verdict(Baselines):
 
     Agents whose mean return reaches ``goal``, such as the environment's largest return, need not exceed the best
     constant action. ``progress`` is a pair: the fitness in a search's first generation, and the fitness of its winner.
-    ``advice`` names changes to try after a failure.
+    ``advice`` names changes to try after a failure. ``comparison`` is one more sentence, such as a comparison with
+    agents that trained with the task's reward.
     """
 
     agents: Score
     goal: float | None = None
     progress: tuple[Score, Score] | None = None
     advice: str = ""
+    comparison: str = ""
 
     @property
     def passed(self) -> bool:
@@ -185,7 +187,11 @@ class Verdict(Baselines):
 
     @property
     def sentence(self) -> str:
-        """Two sentences: the result of the comparison, and the numbers that it compares."""
+        """The result of the comparison, the numbers that it compares and, if any, the further `comparison`."""
+        return f"{self._result_and_numbers} {self.comparison}".rstrip()
+
+    @property
+    def _result_and_numbers(self) -> str:
         if self.failure:
             return _two_sentences(self.failure, self.advice, self.numbers if self.agents.count else "")
         if self.teacher is not None:
