@@ -146,6 +146,16 @@ def test_faults_of_steps_and_resets(fault: str) -> None:
     assert FAULTS[fault][1] in line
 
 
+def test_steps_are_counted_from_the_start_of_the_episode() -> None:
+    fault = next(name for name, (does, _) in FAULTS.items() if "step" in does)
+    environment = GymnasiumEnvironment(game(fault), 1, 1)
+    environment.reset(torch.tensor([[8]]))  # with an even seed this fault does not occur
+    one_step(environment)
+    environment.reset(torch.tensor([[7]]))
+    with pytest.raises(EnvironmentFault, match="step 1 of the episode with seed 7"):
+        one_step(environment)
+
+
 @pytest.mark.parametrize("fault", SPACES)
 def test_unsupported_spaces(fault: str) -> None:
     with pytest.raises(SettingError) as caught:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
+from control.evolution.generations import generation_agents, population_fitness
 from control.evolution.inner_loop import Outcome
 from control.evolution.strategies import STRATEGIES, Archive
 from control.lightning.proxy_module import ProxyModule
@@ -104,6 +105,32 @@ def test_limit_of_tests_grows_between_two_generations() -> None:
     assert {generation: config.at(generation).test_limit for generation in table} == table
     assert (config.at(500).noise_std, config.at(501).noise_std) == (0.05, 0.5)
     assert Config(test_limit=1000).at(1).test_limit == 1000
+
+
+def test_agents_of_a_generation() -> None:
+    """Two agents for each of three proxies, then one for the mean, whose seed is always its own."""
+    population, mean = torch.eye(3), torch.full((3,), 5.0)
+    options = {"agents_per_proxy": 2, "center_agents": 1}
+    seeds = {}
+    for common in (False, True):
+        config = Config(common_random_numbers=common, **options)
+        proxies, seeds[common] = generation_agents(population, mean, config, seed=4, kinds=1, number=1, name="first")
+        assert torch.equal(proxies, torch.cat([population.repeat_interleave(2, 0), mean[None]]))
+    assert len(set(seeds[False])) == 7
+    assert seeds[True][:2] == seeds[True][2:4] == seeds[True][4:6] and len(set(seeds[True])) == 3
+
+
+def test_fitness_by_ranks_of_agents_in_the_same_position() -> None:
+    """Three proxies with two agents each; the last score is of the mean's agent. One agent has diverged."""
+    scores = torch.tensor([1.0, 30.0, 2.0, 10.0, 3.0, torch.nan, 7.0])
+    fitness, ranked, of_mean = population_fitness(scores, Config(agents_per_proxy=2), 3)
+    torch.testing.assert_close(fitness, torch.tensor([15.5, 6.0, torch.nan]), equal_nan=True)
+    torch.testing.assert_close(ranked, fitness, equal_nan=True)
+    assert of_mean.tolist() == [7.0]
+    fitness, ranked, _ = population_fitness(scores, Config(agents_per_proxy=2, rank_apart=True), 3)
+    torch.testing.assert_close(fitness, torch.tensor([15.5, 6.0, torch.nan]), equal_nan=True)
+    # Ranks from -0.5 to 0.5: first agents -0.5, 0, 0.5; second agents 0.5, 0, -0.5 (the lowest: diverged).
+    torch.testing.assert_close(ranked.float(), torch.tensor([0.0, 0.0, torch.nan]), equal_nan=True)
 
 
 def test_cma_es_of_the_page_converges_and_resumes(tmp_path: Any) -> None:

@@ -18,6 +18,7 @@ import understudy
 from conftest import Finished
 from control.cli.parse import parse
 from control.cli.settings import RunConfig, Settings
+from control.commands import exports
 from control.commands.run import export_policy
 from control.loops.build import spaces_of
 from fake_runs import Shown, refused
@@ -314,6 +315,16 @@ def test_files_that_cannot_be_written_or_read_are_errors(tmp_path: Path) -> None
         exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "file" / "a.safetensors")
     with pytest.raises(understudy.PolicyError, match="allowed: a file of --eval_agent RUN --export FILE"):
         understudy.Policy(tmp_path / "absent")
+
+
+def test_no_file_is_replaced(tmp_path: Path) -> None:
+    path = exported(build("DDQN", spaces_of("cartpole"), [3]), tmp_path / "agent.safetensors")
+    content = path.read_bytes()
+    tensors = {"layers.0.weight": np.ones((3, 4)), "layers.0.bias": np.zeros(3)}
+    tensors |= {"layers.1.weight": np.ones((2, 3)), "layers.1.bias": np.zeros(2)}
+    with pytest.raises(FileExistsError):
+        exports.write(path, tensors, HEADER)
+    assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 
 HEADER: dict[str, Any] = {

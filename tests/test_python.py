@@ -22,10 +22,12 @@ import understudy
 from conftest import ROOT
 from control.cli.settings import RunConfig, Settings
 from control.commands import learn
+from control.commands.run import trained_loop
 from control.lightning.agent import AgentModule
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.loops.steps import StepGroups
 from control.reports.verdict import joint_verdict
+from control.storage import checkpoints
 from control.storage.checkpoints import CheckpointError
 from fake_runs import Shown, refused
 from helpers import (
@@ -87,6 +89,9 @@ def test_loaded_agent_predicts_and_evaluates(tmp_path: Path) -> None:
         best = agent.with_weights(agent.flat_parameters).act(torch.tensor(obs).float().expand(2, 1, 4))[0, 0]
     assert run.predict(obs) == loaded_run.predict(obs) == int(best) and loaded_run.folder == run.folder
     assert run.evaluate(3).returns.shape == (2, 3)
+    streams = trained_loop(checkpoints.load(run.folder), run.module.settings, seed=5).evaluation_streams
+    first_seeds, second_seeds = streams.episode_seeds(3).tolist()
+    assert not {*first_seeds} & {*second_seeds}  # the two agents play different episodes
     with pytest.raises(SettingError, match="sample is True"):
         run.evaluate(3, sample=True)
     for wrong, line in ((obs[1:], r"shape \[3\]; allowed: \[4\]"), (obs[None], r"\[1, 4\]; allowed: \[4\], one")):
