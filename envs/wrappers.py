@@ -29,7 +29,10 @@ class FastDiscrete(gym.spaces.Discrete):
 
 
 class SparseReward(gym.Wrapper):
-    """Pay 0 until the last step of the episode, which pays the whole return (float64 sum of the rewards)."""
+    """Pay 0 until the last step of the episode, which pays the whole return (float64 sum of the rewards).
+
+    An episode that ends at its time limit is reported as terminated, because no reward can follow. Otherwise agents
+    would add the value of the last observation to the whole return, and prefer to reach the time limit."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._sum = 0.0
@@ -38,7 +41,8 @@ class SparseReward(gym.Wrapper):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self._sum += float(as_number(reward))
-        return obs, self._sum if terminated or truncated else 0.0, terminated, truncated, info
+        ends = terminated or truncated
+        return obs, self._sum if ends else 0.0, ends, False, info
 
 
 class RepeatAction(gym.Wrapper):

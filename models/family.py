@@ -87,8 +87,8 @@ class Family:
     learns_from: Literal["episodes", "steps", "evolution"]
     # Game -> overrides for all implementations, also for agents that train on a proxy of the game.
     game_defaults: Mapping[str, Overrides] = dataclasses.field(default_factory=dict)
-    # (Implementation, game) -> overrides, but not for agents that train on a proxy.
-    environment_presets: Mapping[tuple[str, str], Overrides] = dataclasses.field(default_factory=dict)
+    # (Implementation, game) or (implementation, game, preset) -> overrides, but not for agents that train on a proxy.
+    environment_presets: Mapping[tuple[str, ...], Overrides] = dataclasses.field(default_factory=dict)
     # Preset -> implementation -> overrides. ``config`` then has a field ``preset``, whose default changes nothing.
     presets: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     preset_game: Callable[[str], str | None] = lambda preset: None  # the game that a preset is for; None: any game

@@ -153,7 +153,8 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
     - ``implementations[name]`` of the family,
     - its ``game_defaults`` of the game,
     - its ``environment_presets`` of this implementation and game,
-    - its ``presets``, if ``choices``, the settings that the user has chosen, contain a ``preset``.
+    - its ``presets``, if ``choices``, the settings that the user has chosen, contain a ``preset``,
+    - its ``environment_presets`` of this implementation, game and preset.
 
     ``game`` may have parameters after a comma ("procmaze,grid_size=5"), which change no defaults. Raises SettingError
     for a preset that ``name`` does not have.
@@ -172,6 +173,7 @@ def default_config(name: str, game: str, choices: Mapping[str, Any] | None = Non
         values["preset"] = preset
         if preset in family_spec.presets:
             values |= family_spec.presets[preset][name]
+            values |= family_spec.environment_presets.get((name, game_name, preset), {})
     return family_spec.config(**values)
 
 

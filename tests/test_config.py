@@ -35,7 +35,7 @@ def test_defaults_are_the_published_run() -> None:
 
 @pytest.mark.parametrize("name", implementations())
 def test_defaults_are_in_range(name: str) -> None:
-    for game in {game for _, game in family(name).environment_presets} | {"cartpole"}:
+    for game in {game for _, game, *_ in family(name).environment_presets} | {"cartpole"}:
         check(default_config(name, game))
 
 
@@ -89,6 +89,7 @@ def test_preset_changes_defaults(tmp_path: Path) -> None:
     assert parse(["--implementation", "AAC", "--preset", "skeleton"]).agent.beta == 1.0
     ranks = parse(["--preset", "ranks", "--gamename", "lunarlander-sparse"]).agent
     assert (ranks.desire_rank, ranks.desire_rtg, ranks.desire_horizon, ranks.lr) == (True, False, False, 1e-3)
+    assert ranks.discount == 1.0 and parse(["--preset", "ranks"]).agent.discount == 0.99
 
 
 def test_replace_checks_values() -> None:

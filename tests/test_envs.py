@@ -119,7 +119,8 @@ def test_sparse_reward_is_the_return_at_the_end():
         assert rewards == [0.0, 0.0, 7.0]
     truncated = wrappers.SparseReward(gym.make("Scripted-v0", max_episode_steps=2))
     truncated.reset()
-    assert [truncated.step(5)[1] for _ in range(2)] == [0.0, 3.0]
+    steps = [truncated.step(5)[1:4] for _ in range(2)]
+    assert steps == [(0.0, False, False), (3.0, True, False)]  # terminated: no reward can follow the whole return
 
 
 BOX = Box(np.float32([[-1, 0], [0, -2]]), np.float32([[1, 1], [3, 2]]))

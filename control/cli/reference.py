@@ -162,8 +162,9 @@ def _other_defaults(family: Family) -> dict[str, Mapping[str, Any]]:
             overrides[f"`--preset {preset}` with `{name}`"] = values
     for game, values in family.game_defaults.items():
         overrides[f"on `{game}`"] = values
-    for (name, game), values in family.environment_presets.items():
-        overrides[f"`{name}` on `{game}`"] = values
+    for (name, game, *presets), values in family.environment_presets.items():  # at most one preset
+        title = f"`{name}` on `{game}`"
+        overrides[" with ".join([title, *(f"`--preset {preset}`" for preset in presets)])] = values
     return {title: values for title, values in overrides.items() if values}
 
 

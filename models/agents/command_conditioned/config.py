@@ -322,6 +322,9 @@ FAMILY = Family(
             "lr": 5e-4,
             "last_few": 25,
         },
+        # With a discount, agents would postpone a bad return, which is paid in the last step, until the time limit.
+        ("UDRL", "lunarlander-sparse", "ranks"): {"discount": 1.0},
+        ("RCP-R", "lunarlander-sparse", "ranks"): {"discount": 1.0},
         ("UDRL", "takecover"): _IMAGES | {"lr": 1e-3, "buffer_unit": "episodes", "buffer_size": 300, "last_few": 50},
         ("RCP-A", "takecover"): _IMAGES | {"lr": 5e-4, "buffer_size": 8000, "val_func_update_interval": 2},
     },
