@@ -162,8 +162,12 @@ class Task:
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of `trainer.learn`: the ``folder`` of its files, and whether all stages ``passed``. A notebook
-    displays it as its figure."""
+    """The result of `trainer.learn`. Notebooks display its figure.
+
+    Attributes:
+        folder: Folder with the files.
+        passed: Whether all stages passed.
+    """
 
     folder: Path
     passed: bool
