@@ -75,7 +75,8 @@ html_theme_options = {
     "source_directory": "",
 }
 
-FIGURE_WIDTH = 1400  # pixels of PNGs by `control.reports.figures`
+# Pixels of PNGs by `control.reports.figures`: those as wide as a page, and those that a telephone shows as a whole.
+CLASSES_BY_WIDTH = {1400: "panels", 700: "narrow"}
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
@@ -85,7 +86,7 @@ _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
     """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
-    classes = " ".join(["panels"] * (int.from_bytes(header[16:20]) == FIGURE_WIDTH) + [shown] * bool(shown))
+    classes = f"{CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), '')} {shown}".strip()
     options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
     return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
 
@@ -186,10 +187,12 @@ def _tidy_api(app, document):
 
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
-    of a path. Tables do not break ranges such as [1, 2] and (1 to 2), which are elements. Each line of code is an
+    of a path. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2], which are elements. Each line of code is an
     element. If it wraps, it continues two columns to the right of its start."""
-    span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)")
+    span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
     cell = re.compile(r"<td\b.*?</td>", re.S)
+    # One number in brackets stays beside the number before it.
+    body = cell.sub(lambda it: re.sub(r"(?<=\d) (?=\[([\d.,]+|never)\])", "\N{NO-BREAK SPACE}", it[0]), body)
     body = cell.sub(lambda it: span.sub(r'<span class="range">\g<0></span>', it[0]), body)
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"

@@ -91,7 +91,7 @@ class Policy:
             command: ``[C]`` or ``[N, C]``. None means the command at the start of an episode.
 
         Returns:
-            Actions: ``int64``, scalar or ``[N]``, or float32 ``[A]`` or ``[N, A]``.
+            The actions, ``int64`` (scalar or ``[N]``) or float32 (``[A]`` or ``[N, A]``).
 
         Raises:
             PolicyError: Observation or command have another shape.
