@@ -187,8 +187,8 @@ def _tidy_api(app, document):
 
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
-    of a path. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2], which are elements. Each line of code is an
-    element. If it wraps, it continues two columns to the right of its start."""
+    of a path. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2], which are elements. Each line of code is
+    an element. If it wraps, it continues two columns to the right of its start."""
     span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
     cell = re.compile(r"<td\b.*?</td>", re.S)
     # One number in brackets stays beside the number before it.
@@ -253,14 +253,16 @@ def _link_settings(app, document):
 
 
 def _classify_tables(app, document):
-    """Mark tables of sentences, which telephones show as a list."""
+    """Mark tables of sentences, which telephones show as a list, and long cells of others, which need some width."""
     from docutils import nodes
 
     for table in document.findall(nodes.table):
-        cells = [entry.astext() for body in table.findall(nodes.tbody) for entry in body.findall(nodes.entry)]
-        columns = len(list(table.findall(nodes.colspec)))
-        if columns <= 3 and max(map(len, cells), default=0) > 60 and sum(map(len, cells)) > 20 * len(cells):
+        cells = [cell for body in table.findall(nodes.tbody) for cell in body.findall(nodes.entry)]
+        lengths = [len(cell.astext()) for cell in cells]
+        if len(list(table.findall(nodes.colspec))) <= 3 and max(lengths) > 60 and sum(lengths) > 20 * len(cells):
             table["classes"].append("sentences")
+        for cell, length in zip(cells, lengths, strict=True):
+            cell["classes"] += ["long"] * (length > 25)
 
 
 # Words of readers, for which a page has others.
