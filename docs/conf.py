@@ -261,6 +261,10 @@ def _classify_tables(app, document):
         lengths = [len(cell.astext()) for cell in cells]
         if len(list(table.findall(nodes.colspec))) <= 3 and max(lengths) > 60 and sum(lengths) > 20 * len(cells):
             table["classes"].append("sentences")
+            heads = [head.astext() for head in next(table.findall(nodes.thead)).findall(nodes.entry)]
+            for i, cell in enumerate(cells):
+                if (column := i % len(heads)) and heads[column] and cell.children:
+                    cell[0].insert(0, nodes.inline("", f"{heads[column]}: ", classes=["column-name"]))
         for cell, length in zip(cells, lengths, strict=True):
             cell["classes"] += ["long"] * (length > 25)
 
