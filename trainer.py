@@ -46,13 +46,10 @@ if TYPE_CHECKING:
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
     """Train as the command does. Writes a run folder with metrics and checkpoints.
 
-    Args:
-        verbose: Whether to print a line for each evaluation and a summary, and not only warnings.
-        callbacks: Callbacks of Lightning.
-        **settings: Any of the settings by name, such as ``lr=1e-3``.
-
-    Returns:
-        The run, with its metrics and its agent.
+    :param verbose: Whether to print a line for each evaluation and a summary, and not only warnings.
+    :param callbacks: Callbacks of Lightning.
+    :param settings: Any of the settings by name, such as ``lr=1e-3``.
+    :return: The run, with its metrics and its agent.
     """
     training_settings = config.training_from(**settings)
     from control.commands.run import Run
@@ -65,13 +62,10 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
     """Learn a synthetic environment and a reward for a task, as ``--learn`` does.
 
-    Args:
-        gamename: Environment of the task, such as ``"CartPole-v1"`` or ``"my_module:MyTask-v0"``.
-        verbose: Whether to print the results of each stage, and not only warnings.
-        **settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``.
-
-    Returns:
-        The results, and the folder with the files.
+    :param gamename: Environment of the task, such as ``"CartPole-v1"`` or ``"my_module:MyTask-v0"``.
+    :param verbose: Whether to print the results of each stage, and not only warnings.
+    :param settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``.
+    :return: The results, and the folder with the files.
     """
     learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
     from control.commands.learn import learn_in_folder
@@ -84,11 +78,8 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
 def load(path: str | Path) -> "Run":
     """Load a run.
 
-    Args:
-        path: Folder of the run, or a checkpoint.
-
-    Returns:
-        The run, with its metrics and its agent.
+    :param path: Folder of the run, or a checkpoint.
+    :return: The run, with its metrics and its agent.
     """
     from control.commands.run import Run
 
@@ -98,13 +89,10 @@ def load(path: str | Path) -> "Run":
 def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
     """Play episodes with the agent of every seed of a run.
 
-    Args:
-        path: Folder of the run, whose best checkpoint is played, or a checkpoint.
-        episodes: Number of episodes of each seed.
-        **options: Other arguments of `Run.evaluate`, such as ``seed``.
-
-    Returns:
-        Returns and lengths of the episodes.
+    :param path: Folder of the run, whose best checkpoint is played, or a checkpoint.
+    :param episodes: Number of episodes of each seed.
+    :param options: Other arguments of `Run.evaluate`, such as ``seed``.
+    :return: Returns and lengths of the episodes.
     """
     return load(path).evaluate(episodes, **options)
 
@@ -113,11 +101,8 @@ def module(**settings: Any) -> "RunModule":
     """Build a LightningModule for a ``pytorch_lightning.Trainer``. Also sets torch's number of threads and matmul
     precision.
 
-    Args:
-        **settings: Any of the settings by name, such as ``lr=1e-3``.
-
-    Returns:
-        The untrained module.
+    :param settings: Any of the settings by name, such as ``lr=1e-3``.
+    :return: The untrained module.
     """
     training_settings = config.training_from(**settings)
     from control.commands.train import build_module

@@ -22,7 +22,7 @@ metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 version = release = metadata["version"]
 repository = metadata.get("urls", {}).get("Repository", "")  # its address on GitHub, once it has one
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "[CS]*.md"]
 exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
@@ -39,7 +39,6 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
-napoleon_use_ivar = True  # a list of attributes in place of an entry for each of them
 add_module_names = False  # headings name the modules
 python_maximum_signature_line_length = 100  # longer ones have a line for each parameter
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries and of ours that have no page

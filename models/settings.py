@@ -50,10 +50,9 @@ class StopNow(BaseException):
 class SettingError(UserError, ValueError):
     """The error about a setting that is unknown, of the wrong type, out of range or in conflict with another.
 
-    Args:
-        line: The message.
-        name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
-            several.
+    :param line: The message.
+    :param name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
+        several.
     """
 
     def __init__(self, line: str, name: str = ""):

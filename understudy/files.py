@@ -39,8 +39,7 @@ _MAX_BOUND = 1.7e38  # largest bound of an action, so that the distance of two b
 def pretrained() -> dict[str, Path]:
     """List the learned environments and rewards in this package.
 
-    Returns:
-        The files by name, such as ``cartpole-bandit``.
+    :return: The files by name, such as ``cartpole-bandit``.
     """
     return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
 
@@ -65,16 +64,11 @@ def fetch(name: object, default: str) -> Path | None:
 def load(name_or_path: str | Path) -> Proxy:
     """Load a learned environment or reward.
 
-    Args:
-        name_or_path: A file, the run folder of a search, the name of a shipped one (`pretrained`), or a file on the
-            Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes precedence over
-            a name.
-
-    Returns:
-        The content of the file.
-
-    Raises:
-        ProxyError: There is none, or its content is not valid. The message suggests the nearest path or name.
+    :param name_or_path: A file, the run folder of a search, the name of a shipped one (`pretrained`), or a file on the
+        Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes precedence over a
+        name.
+    :return: The content of the file.
+    :raises ProxyError: There is none, or its content is not valid. The message suggests the nearest path or name.
     """
     downloaded_file = fetch(name_or_path, PROXY_FILE)
     if downloaded_file is not None:
@@ -102,17 +96,14 @@ def save(
 ) -> None:
     """Write a learned environment or reward, with the content of a `Proxy`. After an error, the file is unchanged.
 
-    Args:
-        path: The file, which is replaced atomically if it exists.
-        tensors: Parameters of the networks.
-        game: Name of the real environment.
-        spaces: Description of its spaces.
-        config: Settings of the networks and of the search.
-        description: JSON. Numbers in it that are not finite become null.
-
-    Raises:
-        ProxyError: `load` would refuse the file.
-        OSError: The file cannot be written.
+    :param path: The file, which is replaced atomically if it exists.
+    :param tensors: Parameters of the networks.
+    :param game: Name of the real environment.
+    :param spaces: Description of its spaces.
+    :param config: Settings of the networks and of the search.
+    :param description: JSON. Numbers in it that are not finite become null.
+    :raises ProxyError: `load` would refuse the file.
+    :raises OSError: The file cannot be written.
     """
     path = Path(path)
     # Python's JSON writes numbers that are not finite as words, which are not valid JSON.

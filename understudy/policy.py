@@ -49,18 +49,13 @@ class PolicyError(ValueError):
 class Policy:
     """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``.
 
-    Args:
-        path: A file, or one on the Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
-
-    Attributes:
-        game: Name of the environment.
-        implementation: Name of the agent.
-        obs_size: Length O of an observation.
-        command_names: Names of the C numbers of the command that the agent follows, () for most agents.
-        command: The command ``[C]`` at the start of an episode.
-
-    Raises:
-        PolicyError: The file is of another kind.
+    :param path: A file, or one on the Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
+    :ivar str game: Name of the environment.
+    :ivar str implementation: Name of the agent.
+    :ivar int obs_size: Length O of an observation.
+    :ivar tuple command_names: Names of the C numbers of the command that the agent follows, () for most agents.
+    :ivar ndarray command: The command ``[C]`` at the start of an episode.
+    :raises PolicyError: The file is of another kind.
     """
 
     def __init__(self, path: str | Path):
@@ -85,16 +80,11 @@ class Policy:
     def __call__(self, observation: Any, command: Any = None) -> Any:
         """Choose the greedy action for one observation, or for each of N observations.
 
-        Args:
-            observation: ``[O]`` or ``[N, O]``. If observations are one-hot cells, indices of cells are allowed too, an
-                ``int`` or ``[N]``.
-            command: ``[C]`` or ``[N, C]``. None means the command at the start of an episode.
-
-        Returns:
-            The actions, ``int64`` (scalar or ``[N]``) or float32 (``[A]`` or ``[N, A]``).
-
-        Raises:
-            PolicyError: Observation or command have another shape.
+        :param observation: ``[O]`` or ``[N, O]``. If observations are one-hot cells, indices of cells are allowed too,
+            an ``int`` or ``[N]``.
+        :param command: ``[C]`` or ``[N, C]``. None means the command at the start of an episode.
+        :return: The actions, ``int64`` (scalar or ``[N]``) or float32 (``[A]`` or ``[N, A]``).
+        :raises PolicyError: Observation or command have another shape.
         """
         rows, is_single = self._parse_observation(observation)
         actions = self._act(rows, np.broadcast_to(self._commands(command), (len(rows), len(self.command))))
@@ -103,12 +93,10 @@ class Policy:
     def advance(self, command: Any, reward: Any) -> np.ndarray:
         """Compute the command after a step.
 
-        Args:
-            command: The command before the step, ``[C]`` or ``[N, C]``. None means the one at the start of an episode.
-            reward: Reward of the step, a number or ``[N]``.
-
-        Returns:
-            The command after the step, ``[C]`` or ``[N, C]``.
+        :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the one at the start of an
+            episode.
+        :param reward: Reward of the step, a number or ``[N]``.
+        :return: The command after the step, ``[C]`` or ``[N, C]``.
         """
         _, per_step, per_reward, low, high, *_ = self._command  # the rows `COMMAND_ROWS`
         fall = per_step + per_reward * np.asarray(reward, np.float32)[..., None]
@@ -119,17 +107,12 @@ class Policy:
     ) -> tuple[Any, Any]:
         """Choose greedy actions in the form of ``predict`` of stable-baselines3.
 
-        Args:
-            observation: As for a call of the policy.
-            state: Ignored.
-            episode_start: Ignored.
-            deterministic: Ignored.
-
-        Returns:
-            The actions, and None.
-
-        Raises:
-            PolicyError: The agent has a command that changes in an episode.
+        :param observation: As for a call of the policy.
+        :param state: Ignored.
+        :param episode_start: Ignored.
+        :param deterministic: Ignored.
+        :return: The actions, and None.
+        :raises PolicyError: The agent has a command that changes in an episode.
         """
         if self._command[1:3].any():  # fall per step, fall per reward
             allowed = "policy(observation, command), and policy.advance(command, reward) after each step"

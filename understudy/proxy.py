@@ -20,16 +20,15 @@ class ProxyError(ValueError):
 class Proxy:
     """A learned environment or reward, with the content of its file (`understudy.load`).
 
-    Attributes:
-        path: The file.
-        game: Name of the real environment.
-        spaces: Its spaces: ``obs_shape`` is [S], ``actions`` has ``n``, or ``low`` and ``high``, then
-            ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of the numbers that it reads
-            from the info of a step.
-        config: Settings of the networks and of the search.
-        description: Plain data such as ``settings`` and ``scores``.
-        tensors: Finite float32 numbers, named and laid out as in ``torch.nn.Linear``: ``state.0.weight [out, in]``,
-            ``state.0.bias [out]``.
+    :ivar Path path: The file.
+    :ivar str game: Name of the real environment.
+    :ivar dict spaces: Its spaces: ``obs_shape`` is [S], ``actions`` has ``n``, or ``low`` and ``high``, then
+        ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of the numbers that it reads from
+        the info of a step.
+    :ivar dict config: Settings of the networks and of the search.
+    :ivar dict description: Plain data such as ``settings`` and ``scores``.
+    :ivar dict tensors: Finite float32 numbers, named and laid out as in ``torch.nn.Linear``:
+        ``state.0.weight [out, in]``, ``state.0.bias [out]``.
     """
 
     path: Path

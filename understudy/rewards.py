@@ -161,14 +161,11 @@ def _vector_info_values(
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     """Replace the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
 
-    Args:
-        env: The environment.
-        proxy: A learned reward: a file, the run folder of a search, the name of a shipped one, or a `Proxy`.
-        discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
-
-    Raises:
-        ProxyError: The proxy cannot be loaded or does not fit the environment.
-        TypeError: It is a vector environment.
+    :param env: The environment.
+    :param proxy: A learned reward: a file, the run folder of a search, the name of a shipped one, or a `Proxy`.
+    :param discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
+    :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
+    :raises TypeError: It is a vector environment.
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
@@ -202,13 +199,10 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
     """`RewardWrapper` for a vector environment with any autoreset mode. A step that only resets an environment pays
     the environment's reward.
 
-    Args:
-        env: The vector environment.
-        proxy: A learned reward, as for `RewardWrapper`.
-        discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
-
-    Raises:
-        ProxyError: The proxy cannot be loaded or does not fit the environment.
+    :param env: The vector environment.
+    :param proxy: A learned reward, as for `RewardWrapper`.
+    :param discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
+    :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
     """
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:

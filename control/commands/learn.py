@@ -164,9 +164,8 @@ class Task:
 class Learned:
     """The result of `trainer.learn`. Notebooks display its figure.
 
-    Attributes:
-        folder: Folder with the files.
-        passed: Whether all stages passed.
+    :ivar Path folder: Folder with the files.
+    :ivar bool passed: Whether all stages passed.
     """
 
     folder: Path

@@ -40,9 +40,8 @@ ENVS = 25  # parallel environments of an evaluation, also of `--eval_agent`; the
 class Evaluation:
     """The result of an evaluation: E episodes for each of M seeds.
 
-    Attributes:
-        returns: Returns ``[M, E]``.
-        lengths: Lengths ``[M, E]`` in steps.
+    :ivar ndarray returns: Returns ``[M, E]``.
+    :ivar ndarray lengths: Lengths ``[M, E]`` in steps.
     """
 
     returns: NDArray[np.float64]
@@ -68,14 +67,9 @@ class Player:
     def act(self, obs: ArrayLike) -> Any:
         """Choose the next action.
 
-        Args:
-            obs: Observation ``[*O]``.
-
-        Returns:
-            The action, an int or an array ``[A]``.
-
-        Raises:
-            SettingError: The observation has another shape.
+        :param obs: Observation ``[*O]``.
+        :return: The action, an int or an array ``[A]``.
+        :raises SettingError: The observation has another shape.
         """
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
@@ -87,8 +81,7 @@ class Player:
     def advance(self, reward: float) -> None:
         """Pass a reward to the agent. Only agents that follow commands use it.
 
-        Args:
-            reward: Reward of the last action.
+        :param reward: Reward of the last action.
         """
         self._policy.advance(torch.full((self._policy.members, 1), float(reward)))  # [M, 1]: one episode per member
 
@@ -97,9 +90,8 @@ class Player:
 class Film:
     """A film on disk. Notebooks display it as a video player.
 
-    Attributes:
-        path: The mp4 file.
-        returns: Return of each episode.
+    :ivar Path path: The mp4 file.
+    :ivar returns: Return of each episode.
     """
 
     path: Path
@@ -115,9 +107,8 @@ class Run:
     """A training run: its metrics, and the agent of its best checkpoint, or of the last checkpoint if the run has no
     evaluation.
 
-    Args:
-        path: Folder of the run, or a checkpoint.
-        finished: False if Ctrl-C ended the training.
+    :param path: Folder of the run, or a checkpoint.
+    :param finished: False if Ctrl-C ended the training.
     """
 
     def __init__(self, path: str | Path, finished: bool = True):
@@ -163,17 +154,12 @@ class Run:
         """Play episodes with the agent of every seed of the run. Results equal ``--eval_agent`` with the same
         ``--evaluation``.
 
-        Args:
-            episodes: Number of episodes of each seed.
-            sample: Whether actions are sampled and not greedy.
-            seed: Seed of the episodes.
-            gamename: Another environment with the same spaces. None means that of the run.
-
-        Returns:
-            Returns and lengths of the episodes.
-
-        Raises:
-            SettingError: An argument is not possible with this run.
+        :param episodes: Number of episodes of each seed.
+        :param sample: Whether actions are sampled and not greedy.
+        :param seed: Seed of the episodes.
+        :param gamename: Another environment with the same spaces. None means that of the run.
+        :return: Returns and lengths of the episodes.
+        :raises SettingError: An argument is not possible with this run.
         """
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
@@ -189,16 +175,11 @@ class Run:
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
         """Film episodes of the first seed's agent. Writes a new file in the run's folder ``videos``.
 
-        Args:
-            episodes: Number of episodes.
-            sample: Whether actions are sampled and not greedy.
-            seed: Seed of the episodes.
-
-        Returns:
-            The file, and the returns of its episodes.
-
-        Raises:
-            UserError: The environment cannot be rendered.
+        :param episodes: Number of episodes.
+        :param sample: Whether actions are sampled and not greedy.
+        :param seed: Seed of the episodes.
+        :return: The file, and the returns of its episodes.
+        :raises UserError: The environment cannot be rendered.
         """
         settings = settings_to_play(self.settings.replace(num_workers=1), 1)
         configure_process(settings.run)
@@ -210,12 +191,9 @@ class Run:
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """Prepare the first seed's agent for one episode.
 
-        Args:
-            sample: Whether actions are sampled and not greedy.
-            seed: Seed of the sampled actions.
-
-        Returns:
-            The player. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each step.
+        :param sample: Whether actions are sampled and not greedy.
+        :param seed: Seed of the sampled actions.
+        :return: The player. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each step.
         """
         loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
@@ -223,14 +201,9 @@ class Run:
     def export(self, path: str | Path) -> Path:
         """Write the greedy policy of the first seed's agent to a new file.
 
-        Args:
-            path: The file. Its ending selects the format: .safetensors for `understudy.Policy`, .js or .onnx.
-
-        Returns:
-            The file.
-
-        Raises:
-            SettingError: The file exists, or the policy is not a single network.
+        :param path: The file. Its ending selects the format: .safetensors for `understudy.Policy`, .js or .onnx.
+        :return: The file.
+        :raises SettingError: The file exists, or the policy is not a single network.
         """
         settings = self.settings.replace(num_workers=1)
         loop = trained_loop(self._checkpoint, settings, seed=0)  # no episode is played, so the seed has no effect
@@ -241,11 +214,8 @@ class Run:
         """Choose the greedy action of the first seed's agent at the start of an episode. An agent with a memory or a
         command begins anew with each call.
 
-        Args:
-            obs: Observation ``[*O]``.
-
-        Returns:
-            The action, an int or an array ``[A]``.
+        :param obs: Observation ``[*O]``.
+        :return: The action, an int or an array ``[A]``.
         """
         return self.policy().act(obs)
 

@@ -28,11 +28,8 @@ class AgentModule(RunModule):
 
     The agents' optimisers are registered with Lightning, for checkpoints, but the agents make the optimiser steps.
 
-    Args:
-        settings: The settings of the run.
-
-    Raises:
-        SettingError: Agent, environment and machine do not fit together.
+    :param settings: The settings of the run.
+    :raises SettingError: Agent, environment and machine do not fit together.
     """
 
     def __init__(self, settings: Settings):

@@ -40,9 +40,8 @@ class RunModule(pl.LightningModule, ABC):
     missing ones. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score`
     so far. Loggers get the mean of each measurement over members, at the mean number of environment steps.
 
-    Args:
-        settings: The settings of the run.
-        seeds: Seeds ``[M]`` of the members.
+    :param settings: The settings of the run.
+    :param seeds: Seeds ``[M]`` of the members.
     """
 
     unit = "epoch"  # unit of the progress bar
