@@ -44,8 +44,13 @@ if TYPE_CHECKING:
 
 
 def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **settings: Any) -> "Run":
-    """Train as the command does, and return the run. Writes a run folder with metrics and checkpoints. If ``verbose``,
-    prints a line for each evaluation and a summary. ``callbacks`` are Lightning callbacks."""
+    """Train as the command does. Writes a run folder with metrics and checkpoints.
+
+    :param verbose: Whether to print a line for each evaluation and a summary, and not only warnings.
+    :param callbacks: Callbacks of Lightning.
+    :param settings: Any of the settings by name, such as ``lr=1e-3``.
+    :return: The run, with its metrics and its agent.
+    """
     training_settings = config.training_from(**settings)
     from control.commands.run import Run
     from control.commands.train import train as train_in_folder
@@ -55,8 +60,13 @@ def train(*, verbose: bool = True, callbacks: "Sequence[Callback]" = (), **setti
 
 
 def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
-    """Learn a synthetic environment and a reward for the environment ``gamename``, as ``--learn`` does, and return the
-    result. If ``verbose``, prints the results of each stage."""
+    """Learn a synthetic environment and a reward for a task, as ``--learn`` does.
+
+    :param gamename: Environment of the task, such as ``"CartPole-v1"`` or ``"my_module:MyTask-v0"``.
+    :param verbose: Whether to print the results of each stage, and not only warnings.
+    :param settings: Any of the settings of ``--learn`` by name, such as ``teacher_steps=100_000``.
+    :return: The results, and the folder with the files.
+    """
     learn_settings = config.settings_from(learn=gamename, gamename=gamename, **settings)
     from control.commands.learn import learn_in_folder
     from control.loops.process import configure_process
@@ -66,22 +76,34 @@ def learn(gamename: str, *, verbose: bool = True, **settings: Any) -> "Learned":
 
 
 def load(path: str | Path) -> "Run":
-    """Return the run of a run folder or of a checkpoint file."""
+    """Load a run.
+
+    :param path: Folder of the run, or a checkpoint.
+    :return: The run, with its metrics and its agent.
+    """
     from control.commands.run import Run
 
     return Run(path)
 
 
 def evaluate(path: str | Path, episodes: int = 100, **options: Any) -> "Evaluation":
-    """Play ``episodes`` episodes with the agent of every seed, and return their returns and lengths. ``path`` is a
-    checkpoint file, or a run folder, whose best checkpoint is used. ``options`` are further arguments of
-    `Run.evaluate`, such as ``seed``."""
+    """Play episodes with the agent of every seed of a run.
+
+    :param path: Folder of the run, whose best checkpoint is played, or a checkpoint.
+    :param episodes: Number of episodes of each seed.
+    :param options: Other arguments of `Run.evaluate`, such as ``seed``.
+    :return: Returns and lengths of the episodes.
+    """
     return load(path).evaluate(episodes, **options)
 
 
 def module(**settings: Any) -> "RunModule":
-    """Return the untrained LightningModule of a run, for your ``pytorch_lightning.Trainer``. Also sets torch's number
-    of threads and matmul precision."""
+    """Build a LightningModule for a ``pytorch_lightning.Trainer``. Also sets torch's number of threads and matmul
+    precision.
+
+    :param settings: Any of the settings by name, such as ``lr=1e-3``.
+    :return: The untrained module.
+    """
     training_settings = config.training_from(**settings)
     from control.commands.train import build_module
     from control.loops.process import configure_torch

@@ -267,28 +267,33 @@ def results_of(stored: dict[str, Any]) -> dict[str, Result]:
 
 def tables(stored: dict[str, Any]) -> str:
     """Return the tables of the page in Markdown."""
-    lines = list(_step_table(stored.get("steps", {})))
-    if first := stored.get("first_result"):
-        lines += ["", *_first_table(first)]
-    return "\n".join(lines)
-
-
-def _step_table(rows: dict[str, Any]) -> Iterator[str]:
-    names = " | ".join(NAMES.values())
-    yield f"| a step of a member, CPU microseconds | members | {names} | rejax / this project |"
-    yield "|---" * (len(NAMES) + 3) + "|"
-    for key, row in rows.items():
+    by_members: dict[str, dict[str, Any]] = {}
+    for key, row in stored.get("steps", {}).items():
         name, _, members = key.rpartition("/")
-        costs = row["microseconds"]
-        cells = [_span(costs[side]) if side in costs else "" for side in NAMES]
+        by_members.setdefault(members, {})[name] = row["microseconds"]
+    lines = []
+    for members, costs in by_members.items():
+        lines += [*_step_table(members, costs), ""]
+    if first := stored.get("first_result"):
+        lines += [*_first_table(first), ""]
+    return "\n".join(lines[:-1])
+
+
+def _step_table(members: str, costs_by_case: dict[str, dict[str, list[float]]]) -> Iterator[str]:
+    sides = [side for side in NAMES if any(side in costs for costs in costs_by_case.values())]
+    agents = "one agent" if members == "1" else f"one of {members} agents"
+    yield f"| a step of {agents}, CPU µs | {' | '.join(NAMES[side] for side in sides)} | rejax / this project | |"
+    yield f"|---{'|---:' * (len(sides) + 1)}|---|"
+    for name, costs in costs_by_case.items():
+        cells = [_digits(statistics.median(costs[side])) if side in costs else "" for side in sides]
         middle, least, largest = ratio_interval(costs["rejax"], costs["ours"])
-        ratio = f"{middle:.2f} ({least:.2f} to {largest:.2f}): {verdict(least, largest)}"
-        yield f"| {CASES[name][0]} | {members} | {' | '.join(cells)} | {ratio} |"
+        ratio = f"{middle:.2f} ({least:.2f} to {largest:.2f}) | {verdict(least, largest)}"
+        yield f"| {CASES[name][0]} | {' | '.join(cells)} | {ratio} |"
 
 
 def _first_table(games: dict[str, Any]) -> Iterator[str]:
     yield "| whole command, CPU seconds; environment steps | " + " | ".join(FIRST_NAMES.values()) + " |"
-    yield "|---" * (len(FIRST_NAMES) + 1) + "|"
+    yield "|---" + "|---:" * len(FIRST_NAMES) + "|"
     for game, contest in games.items():
         cells = []
         for side in FIRST_NAMES:

@@ -22,7 +22,7 @@ metadata = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 version = release = metadata["version"]
 repository = metadata.get("urls", {}).get("Repository", "")  # its address on GitHub, once it has one
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "experiments/**.md", "understudy/**.md", "[CS]*.md"]
 exclude_patterns = [".*", "build", "exp_dir", "**/__pycache__", "docs/_static"]
@@ -35,7 +35,8 @@ myst_enable_extensions = ["colon_fence"]
 myst_links_external_new_tab = False
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "signature"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
 autodoc_typehints_format = "short"
 autodoc_default_options = {"members": True}
 add_module_names = False  # headings name the modules
@@ -59,13 +60,22 @@ html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b6e8a", "color-brand-content": "#0b6e8a"},
-    "dark_css_variables": {"color-brand-primary": "#5cc3de", "color-brand-content": "#5cc3de"},
+    "dark_css_variables": {
+        "color-brand-primary": "#5cc3de",
+        "color-brand-content": "#5cc3de",
+        # The paper of dark figures (control/reports/figures.py), which is also GitHub's.
+        "color-background-primary": "#0d1117",
+        "color-background-secondary": "#151b23",
+        "color-background-border": "#2f363e",
+        "color-code-background": "#151b23",
+    },
     "source_repository": repository,  # links to the source of each page
     "source_branch": "main",
     "source_directory": "",
 }
 
-FIGURE_WIDTH = 1400  # pixels of PNGs by `control.reports.figures`
+# Pixels of PNGs by `control.reports.figures`: those as wide as a page, and those that a telephone shows as a whole.
+CLASSES_BY_WIDTH = {1400: "panels", 700: "narrow"}
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
@@ -75,7 +85,7 @@ _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
     """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
-    classes = " ".join(["panels"] * (int.from_bytes(header[16:20]) == FIGURE_WIDTH) + [shown] * bool(shown))
+    classes = f"{CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), '')} {shown}".strip()
     options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
     return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
 
@@ -142,41 +152,54 @@ def live_script() -> str:
     return f"const understudyWeights={numbers};\n{code}"
 
 
-def readable(signature: str) -> str:
-    """A signature with the names of NumPy's types in place of their definitions."""
-    signature = re.sub(r"~[\w.]+\._Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", signature)
-    return re.sub(
-        r"~?(numpy\.)?ndarray\[tuple\[~?(typing\.)?Any, \.\.\.\], ~?(numpy\.)?dtype\[[~\w.]+\]\]", "ndarray", signature
-    )
+def readable(types: str) -> str:
+    """Types with the names of NumPy's types in place of their definitions, and without modules."""
+    types = re.sub(r"\b_Buffer \| .*?\[complex \| bytes \| str\]", "ArrayLike", types)
+    types = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], (numpy\.)?dtype\[[\w.]+\]\]", "ndarray", types)
+    return re.sub(r"\b(numpy|pathlib)\.", "", types)
 
 
-def _shorten_types(app, document):
-    """Write the types of attributes as those of signatures."""
+def _tidy_api(app, document):
+    """Write types as `readable`, with an attribute or a parameter and before what is returned."""
     from docutils import nodes
     from sphinx import addnodes
 
     for annotation in document.findall(addnodes.desc_annotation):
         if "ndarray[" in (text := annotation.astext()):
             annotation.children = [nodes.Text(readable(text))]
-
-
-def _signature(app, what, name, thing, options, signature, returns):
-    return readable(signature or "") or signature, readable(returns or "") or returns
+    for fields in document.findall(nodes.field_list):
+        bodies = {field[0].astext(): field[1] for field in fields}
+        for paragraph in fields.findall(nodes.paragraph):
+            parts = [part.astext() for part in paragraph]
+            if parts[1:2] == [" ("] and (text := "".join(parts[2 : parts.index(")")])) != readable(text):
+                paragraph[2 : parts.index(")")] = [nodes.emphasis("", readable(text))]
+            for dashes in [part for part in paragraph if part.astext() == " -- "]:
+                paragraph.replace(dashes, nodes.Text(" \N{EN DASH} "))
+        if "Variables" in bodies:
+            bodies["Variables"].parent[0].children = [nodes.Text("Attributes")]
+        if "Return type" in bodies and "Returns" in bodies:
+            types = bodies["Return type"]
+            if types.astext() != "Any":
+                bodies["Returns"][0][:0] = [*types[0].children, nodes.Text(" \N{EN DASH} ")]
+            fields.remove(types.parent)
 
 
 def unbroken(body: str) -> str:
-    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, and whose tables do
-    not break intervals such as [1, 2]. Each line of code is an element. If it wraps, it continues two columns to the
-    right of its start."""
-    interval = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]")
-    cell = re.compile(r"<td>.*?</td>", re.S)
-    body = cell.sub(lambda it: interval.sub(lambda text: text[0].replace(" ", "\N{NO-BREAK SPACE}"), it[0]), body)
+    """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
+    of a path. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2], which are elements. Each line of code is
+    an element. If it wraps, it continues two columns to the right of its start."""
+    span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
+    cell = re.compile(r"<td\b.*?</td>", re.S)
+    # One number in brackets stays beside the number before it.
+    body = cell.sub(lambda it: re.sub(r"(?<=\d) (?=\[([\d.,]+|never)\])", "\N{NO-BREAK SPACE}", it[0]), body)
+    body = cell.sub(lambda it: span.sub(r'<span class="range">\g<0></span>', it[0]), body)
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
     body = re.sub(
         r"<pre>.*?</pre>", lambda block: word.sub(r'<span class="word">\1</span>', block[0]), body, flags=re.S
     )
+    body = re.sub(r"<pre>.*?</pre>", lambda block: re.sub(r"(?<=\w/)(?=\w)", "<wbr>", block[0]), body, flags=re.S)
     code = re.compile(r'(<div class="highlight-.*?<pre>(?:<span></span>)?)(.*?)(</pre>)', re.S)
     line = re.compile(r'((?:<span class="w">)?( *).*)\n')
     return code.sub(lambda it: it[1] + line.sub(_code_line, it[2]) + it[3], body)
@@ -228,6 +251,23 @@ def _link_settings(app, document):
         item[0] += nodes.raw("", link, format="html")
 
 
+def _classify_tables(app, document):
+    """Mark tables of sentences, which telephones show as a list, and long cells of others, which need some width."""
+    from docutils import nodes
+
+    for table in document.findall(nodes.table):
+        cells = [cell for body in table.findall(nodes.tbody) for cell in body.findall(nodes.entry)]
+        lengths = [len(cell.astext()) for cell in cells]
+        if len(list(table.findall(nodes.colspec))) <= 3 and max(lengths) > 60 and sum(lengths) > 20 * len(cells):
+            table["classes"].append("sentences")
+            heads = [head.astext() for head in next(table.findall(nodes.thead)).findall(nodes.entry)]
+            for i, cell in enumerate(cells):
+                if (column := i % len(heads)) and heads[column] and cell.children:
+                    cell[0].insert(0, nodes.inline("", f"{heads[column]}: ", classes=["column-name"]))
+        for cell, length in zip(cells, lengths, strict=True):
+            cell["classes"] += ["long"] * (length > 25)
+
+
 # Words of readers, for which a page has others.
 _KEYWORDS = {"docs/faq": ("faq", "help"), "docs/citing": ("license", "licence")}
 
@@ -268,9 +308,9 @@ def _extra_files(app, error):
 def setup(app):
     app.connect("source-read", _read)
     app.connect("doctree-read", _link_settings)
+    app.connect("doctree-read", _classify_tables)
     app.connect("doctree-read", _name_pages)
-    app.connect("doctree-read", _shorten_types)
+    app.connect("doctree-read", _tidy_api)
     app.connect("html-page-context", _page)
     app.connect("autodoc-process-docstring", _document)
     app.connect("build-finished", _extra_files)
-    app.connect("autodoc-process-signature", _signature)

@@ -48,9 +48,12 @@ class StopNow(BaseException):
 
 
 class SettingError(UserError, ValueError):
-    """The error about a setting that is unknown, of the wrong type, out of range or in conflict with another. Its text
-    is ``line``. ``name`` is the setting at fault, or empty if there are several. With this name, the caller can say
-    which file contains the value."""
+    """The error about a setting that is unknown, of the wrong type, out of range or in conflict with another.
+
+    :param line: The message.
+    :param name: The setting at fault, with which the caller can say which file contains the value. Empty if there are
+        several.
+    """
 
     def __init__(self, line: str, name: str = ""):
         super().__init__(line)

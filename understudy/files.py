@@ -37,7 +37,10 @@ _MAX_BOUND = 1.7e38  # largest bound of an action, so that the distance of two b
 
 
 def pretrained() -> dict[str, Path]:
-    """Return the proxy files in this package, by name (``cartpole-mdp``)."""
+    """List the learned environments and rewards in this package.
+
+    :return: The files by name, such as ``cartpole-bandit``.
+    """
     return {path.stem: path for path in sorted(SHIPPED.glob(f"*{SUFFIX}"))}
 
 
@@ -59,9 +62,14 @@ def fetch(name: object, default: str) -> Path | None:
 
 
 def load(name_or_path: str | Path) -> Proxy:
-    """Load a learned environment or reward: a file, the winner in the run folder of a search, the name of a shipped
-    one, or a file on the Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes
-    precedence over a name. If there is neither, raises a ProxyError that suggests the nearest path or name."""
+    """Load a learned environment or reward.
+
+    :param name_or_path: A file, the run folder of a search, the name of a shipped one (`pretrained`), or a file on the
+        Hugging Face Hub (``hf://user/name`` or ``hf://user/name/FILE``). A path that exists takes precedence over a
+        name.
+    :return: The content of the file.
+    :raises ProxyError: There is none, or its content is not valid. The message suggests the nearest path or name.
+    """
     downloaded_file = fetch(name_or_path, PROXY_FILE)
     if downloaded_file is not None:
         return _read(downloaded_file, label=downloaded_file)
@@ -86,11 +94,16 @@ def load(name_or_path: str | Path) -> Proxy:
 def save(
     path: str | Path, tensors: Mapping[str, np.ndarray], *, game: str, spaces: Json, config: Json, description: Json
 ) -> None:
-    """Write a learned environment or reward to ``path``. The arguments are fields of `Proxy`. If the file exists, it is
-    replaced atomically.
+    """Write a learned environment or reward, with the content of a `Proxy`. After an error, the file is unchanged.
 
-    ``description`` must be JSON; numbers in it that are not finite become null. Raises ProxyError if `load` would
-    refuse the file, and OSError if it cannot be written. After an error, the file at ``path`` is unchanged.
+    :param path: The file, which is replaced atomically if it exists.
+    :param tensors: Parameters of the networks.
+    :param game: Name of the real environment.
+    :param spaces: Description of its spaces.
+    :param config: Settings of the networks and of the search.
+    :param description: JSON. Numbers in it that are not finite become null.
+    :raises ProxyError: `load` would refuse the file.
+    :raises OSError: The file cannot be written.
     """
     path = Path(path)
     # Python's JSON writes numbers that are not finite as words, which are not valid JSON.

@@ -43,19 +43,19 @@ scale: outputs are scaled from [-1, 1] to the bounds, then clipped. tanh: as sca
 
 
 class PolicyError(ValueError):
-    """A policy's file or an observation cannot be used. ``str(e)`` is one clear line."""
+    """The error about a policy's file or an observation that cannot be used."""
 
 
 class Policy:
-    """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``. The file may be on the
-    Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
+    """The greedy policy of a trained agent: ``Policy("agent.safetensors")(observation)``.
 
-    ``game`` is the name of the environment, ``implementation`` the name of the agent, ``obs_size`` the length O of an
-    observation. Observations are vectors ``[O]`` or ``[N, O]``. If they are one-hot cells, indices of cells are allowed
-    too, an ``int`` or ``[N]``. Actions are ``int64`` (scalar or ``[N]``) or float32 vectors ``[A]`` or ``[N, A]``.
-    ``command_names`` are the names of the C numbers of the command that the agent follows, () for most agents.
-    ``command [C]`` is the command at the start of an episode. Raises PolicyError for a file of another kind, and for
-    observations or commands of another shape.
+    :param path: A file, or one on the Hugging Face Hub: ``hf://user/name`` or ``hf://user/name/FILE``.
+    :ivar str game: Name of the environment.
+    :ivar str implementation: Name of the agent.
+    :ivar int obs_size: Length O of an observation.
+    :ivar tuple command_names: Names of the C numbers of the command that the agent follows, () for most agents.
+    :ivar ndarray command: The command ``[C]`` at the start of an episode.
+    :raises PolicyError: The file is of another kind.
     """
 
     def __init__(self, path: str | Path):
@@ -78,15 +78,26 @@ class Policy:
         self.command = self._command[0]
 
     def __call__(self, observation: Any, command: Any = None) -> Any:
-        """Return the greedy action for one observation, or for each of N observations. ``command`` is ``[C]`` or ``[N,
-        C]``; None means the command at the start of an episode."""
+        """Choose the greedy action for one observation, or for each of N observations.
+
+        :param observation: ``[O]`` or ``[N, O]``. If observations are one-hot cells, indices of cells are allowed too,
+            an ``int`` or ``[N]``.
+        :param command: ``[C]`` or ``[N, C]``. None means the command at the start of an episode.
+        :return: The actions, ``int64`` (scalar or ``[N]``) or float32 (``[A]`` or ``[N, A]``).
+        :raises PolicyError: Observation or command have another shape.
+        """
         rows, is_single = self._parse_observation(observation)
         actions = self._act(rows, np.broadcast_to(self._commands(command), (len(rows), len(self.command))))
         return actions[0] if is_single else actions
 
     def advance(self, command: Any, reward: Any) -> np.ndarray:
-        """Return the command after a step with this ``reward``, a number or ``[N]``. ``command``, ``[C]`` or ``[N,
-        C]``, is the one before the step; None means the one at the start of an episode."""
+        """Compute the command after a step.
+
+        :param command: The command before the step, ``[C]`` or ``[N, C]``. None means the one at the start of an
+            episode.
+        :param reward: Reward of the step, a number or ``[N]``.
+        :return: The command after the step, ``[C]`` or ``[N, C]``.
+        """
         _, per_step, per_reward, low, high, *_ = self._command  # the rows `COMMAND_ROWS`
         fall = per_step + per_reward * np.asarray(reward, np.float32)[..., None]
         return (self._commands(command) - fall).clip(low, high)
@@ -94,8 +105,15 @@ class Policy:
     def predict(
         self, observation: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[Any, Any]:
-        """Return the greedy actions and None, as `predict` of stable-baselines3 does. Other arguments are ignored.
-        Raises PolicyError for an agent with a command that changes in an episode."""
+        """Choose greedy actions in the form of ``predict`` of stable-baselines3.
+
+        :param observation: As for a call of the policy.
+        :param state: Ignored.
+        :param episode_start: Ignored.
+        :param deterministic: Ignored.
+        :return: The actions, and None.
+        :raises PolicyError: The agent has a command that changes in an episode.
+        """
         if self._command[1:3].any():  # fall per step, fall per reward
             allowed = "policy(observation, command), and policy.advance(command, reward) after each step"
             raise PolicyError(f"predict knows no rewards, by which the command of {self} falls; allowed: {allowed}")

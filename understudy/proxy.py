@@ -13,19 +13,22 @@ BOUND = 1e6  # largest absolute value of a number in an observation, and of a re
 
 
 class ProxyError(ValueError):
-    """The error about a learned environment or reward that is missing, or cannot be used in this way. ``str(e)`` is one
-    clear line."""
+    """The error about a learned environment or reward that is missing, or cannot be used in this way."""
 
 
 @dataclass(frozen=True)
 class Proxy:
     """A learned environment or reward, with the content of its file (`understudy.load`).
 
-    ``game`` is the name of the real environment. ``spaces`` describes it: ``obs_shape`` is [S], ``actions`` has ``n``,
-    or ``low`` and ``high``, then ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of the
-    numbers that it reads from the info of a step. ``config`` holds the settings of the networks and of the search.
-    ``description`` is plain data such as ``settings`` and ``scores``. ``tensors`` are finite float32, named and laid
-    out as in ``torch.nn.Linear``: ``state.0.weight [out, in]``, ``state.0.bias [out]``.
+    :ivar Path path: The file.
+    :ivar str game: Name of the real environment.
+    :ivar dict spaces: Its spaces: ``obs_shape`` is [S], ``actions`` has ``n``, or ``low`` and ``high``, then
+        ``max_episode_steps``, ``max_return`` and, for a reward, ``info``, the names of the numbers that it reads from
+        the info of a step.
+    :ivar dict config: Settings of the networks and of the search.
+    :ivar dict description: Plain data such as ``settings`` and ``scores``.
+    :ivar dict tensors: Finite float32 numbers, named and laid out as in ``torch.nn.Linear``:
+        ``state.0.weight [out, in]``, ``state.0.bias [out]``.
     """
 
     path: Path
@@ -37,7 +40,7 @@ class Proxy:
 
     @property
     def kind(self) -> str:
-        """A name of `understudy.kinds.KINDS`: ``mdp``, ``bandit`` (episodes of one step) or ``reward``."""
+        """The kind, ``mdp``, ``bandit`` (episodes of one step) or ``reward``."""
         return self.config["proxy"]
 
     @property

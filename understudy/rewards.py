@@ -161,9 +161,11 @@ def _vector_info_values(
 class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
     """Replace the reward of an environment by a learned one. ``info["native_reward"]`` has the environment's reward.
 
-    ``proxy`` is a file, the run folder of a search, the name of a shipped reward, or a `Proxy`. A potential needs the
-    ``discount`` of the agent; None means the discount of the agents in the search. Raises ProxyError if the proxy
-    cannot be loaded or does not fit the environment, and TypeError for a vector environment.
+    :param env: The environment.
+    :param proxy: A learned reward: a file, the run folder of a search, the name of a shipped one, or a `Proxy`.
+    :param discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
+    :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
+    :raises TypeError: It is a vector environment.
     """
 
     def __init__(self, env: gym.Env, proxy: str | Path | Proxy, discount: float | None = None) -> None:
@@ -195,7 +197,13 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
 class RewardVectorWrapper(gym.vector.VectorWrapper):
     """`RewardWrapper` for a vector environment with any autoreset mode. A step that only resets an environment pays
-    the environment's reward."""
+    the environment's reward.
+
+    :param env: The vector environment.
+    :param proxy: A learned reward, as for `RewardWrapper`.
+    :param discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
+    :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
+    """
 
     def __init__(self, env: gym.vector.VectorEnv, proxy: str | Path | Proxy, discount: float | None = None) -> None:
         super().__init__(env)

@@ -161,8 +161,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Learned:
-    """The result of `trainer.learn`: the ``folder`` of its files, and whether all stages ``passed``. A notebook
-    displays it as its figure."""
+    """The result of `trainer.learn`. Notebooks display its figure.
+
+    :ivar Path folder: Folder with the files.
+    :ivar bool passed: Whether all stages passed.
+    """
 
     folder: Path
     passed: bool

@@ -38,7 +38,11 @@ ENVS = 25  # parallel environments of an evaluation, also of `--eval_agent`; the
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns and lengths ``[M, E]`` of E episodes for each of M seeds."""
+    """The result of an evaluation: E episodes for each of M seeds.
+
+    :ivar ndarray returns: Returns ``[M, E]``.
+    :ivar ndarray lengths: Lengths ``[M, E]`` in steps.
+    """
 
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
@@ -61,7 +65,12 @@ class Player:
         self._policy, self._obs_shape = policy, obs_shape
 
     def act(self, obs: ArrayLike) -> Any:
-        """Return the action for ``obs [*O]``: an int, or an array ``[A]``. Raises SettingError for other shapes."""
+        """Choose the next action.
+
+        :param obs: Observation ``[*O]``.
+        :return: The action, an int or an array ``[A]``.
+        :raises SettingError: The observation has another shape.
+        """
         observation = as_observations(obs, self._obs_shape)
         if observation.dim() > len(self._obs_shape):
             allowed = f"{list(self._obs_shape)}, one observation"
@@ -70,13 +79,20 @@ class Player:
         return int(action) if action.dtype == torch.int64 else action.numpy()
 
     def advance(self, reward: float) -> None:
-        """Pass the reward of the last action to the agent. Only agents that follow commands use it."""
+        """Pass a reward to the agent. Only agents that follow commands use it.
+
+        :param reward: Reward of the last action.
+        """
         self._policy.advance(torch.full((self._policy.members, 1), float(reward)))  # [M, 1]: one episode per member
 
 
 @dataclass(frozen=True)
 class Film:
-    """A film on disk: its ``path`` (mp4) and the return of each episode. Notebooks display it as a video player."""
+    """A film on disk. Notebooks display it as a video player.
+
+    :ivar Path path: The mp4 file.
+    :ivar returns: Return of each episode.
+    """
 
     path: Path
     returns: tuple[float, ...]
@@ -88,9 +104,12 @@ class Film:
 
 
 class Run:
-    """A training run: its ``folder``, its metrics, and the agent of its best checkpoint, or of the last checkpoint if
-    the run has no evaluation. ``path`` is a run folder or a checkpoint. ``finished`` is False if Ctrl-C ended the
-    training."""
+    """A training run: its metrics, and the agent of its best checkpoint, or of the last checkpoint if the run has no
+    evaluation.
+
+    :param path: Folder of the run, or a checkpoint.
+    :param finished: False if Ctrl-C ended the training.
+    """
 
     def __init__(self, path: str | Path, finished: bool = True):
         self.path, self.finished = Path(path), finished
@@ -108,17 +127,18 @@ class Run:
 
     @property
     def settings(self) -> Settings:
+        """The settings of the run."""
         return self._checkpoint.settings
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The verdict of a search as a mapping: whether it ``passed``, a ``sentence``, and the scores of fresh agents,
-        random play, the best constant action and a teacher. Empty for other runs."""
+        """The verdict of a search as a mapping, with ``passed``, a ``sentence``, and the scores of fresh agents, random
+        play, the best constant action and a teacher. Empty for other runs."""
         return read_verdict(self.folder)
 
     @cached_property
     def metrics(self) -> dict[str, NDArray[np.float64]]:
-        """Column -> values of metrics.csv, with NaN for missing numbers. A row is an epoch of a seed."""
+        """The columns of metrics.csv by name, with NaN for missing numbers. A row is an epoch of a seed."""
         return {tag: np.array(column) for tag, column in read_metrics(self.folder / "metrics.csv").items()}
 
     @cached_property
@@ -131,9 +151,16 @@ class Run:
     def evaluate(
         self, episodes: int = 100, sample: bool = False, seed: int = 25, gamename: str | None = None
     ) -> Evaluation:
-        """Play ``episodes`` episodes for every seed of the run, with greedy actions or, if ``sample``, sampled actions.
-        ``seed`` determines the episodes. ``gamename`` selects another environment with the same spaces. Results equal
-        ``--eval_agent`` with the same ``--evaluation``. Raises SettingError if an argument is not possible."""
+        """Play episodes with the agent of every seed of the run. Results equal ``--eval_agent`` with the same
+        ``--evaluation``.
+
+        :param episodes: Number of episodes of each seed.
+        :param sample: Whether actions are sampled and not greedy.
+        :param seed: Seed of the episodes.
+        :param gamename: Another environment with the same spaces. None means that of the run.
+        :return: Returns and lengths of the episodes.
+        :raises SettingError: An argument is not possible with this run.
+        """
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
         settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
         configure_process(settings.run)
@@ -146,9 +173,14 @@ class Run:
         return Evaluation(episode_results.returns.double().numpy(), episode_results.lengths.numpy())
 
     def film(self, episodes: int = 1, sample: bool = False, seed: int = 25) -> Film:
-        """Film ``episodes`` episodes of the first seed's agent, with greedy actions or, if ``sample``, sampled actions.
-        Writes a new file in the run's ``videos``. ``seed`` determines the episodes. Raises UserError if rendering is
-        impossible."""
+        """Film episodes of the first seed's agent. Writes a new file in the run's folder ``videos``.
+
+        :param episodes: Number of episodes.
+        :param sample: Whether actions are sampled and not greedy.
+        :param seed: Seed of the episodes.
+        :return: The file, and the returns of its episodes.
+        :raises UserError: The environment cannot be rendered.
+        """
         settings = settings_to_play(self.settings.replace(num_workers=1), 1)
         configure_process(settings.run)
         with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
@@ -157,23 +189,34 @@ class Run:
             return Film(path, tuple(returns))
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
-        """Return a player for one episode. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each
-        step. If ``sample``, actions are sampled; ``seed`` determines them."""
+        """Prepare the first seed's agent for one episode.
+
+        :param sample: Whether actions are sampled and not greedy.
+        :param seed: Seed of the sampled actions.
+        :return: The player. Call ``action = player.act(obs)``, and ``player.advance(reward)`` after each step.
+        """
         loop, streams = self.module.loop, Streams.from_name([seed] * len(self.module.seeds), "playing")
         return Player(loop.policy(streams, sample), loop.agents[0].spaces.obs_shape)
 
     def export(self, path: str | Path) -> Path:
-        """Write the greedy policy of the first seed's agent to a new file, and return its ``path``. The ending of the
-        path selects the format: .safetensors for `understudy.Policy`, .js or .onnx. Raises SettingError if the file
-        exists, or if the policy is not a single network."""
+        """Write the greedy policy of the first seed's agent to a new file.
+
+        :param path: The file. Its ending selects the format: .safetensors for `understudy.Policy`, .js or .onnx.
+        :return: The file.
+        :raises SettingError: The file exists, or the policy is not a single network.
+        """
         settings = self.settings.replace(num_workers=1)
         loop = trained_loop(self._checkpoint, settings, seed=0)  # no episode is played, so the seed has no effect
         with contextlib.closing(loop):
             return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
-        """Return the greedy action for ``obs [*O]``, as for the first observation of an episode: an agent with a memory
-        or a command begins anew."""
+        """Choose the greedy action of the first seed's agent at the start of an episode. An agent with a memory or a
+        command begins anew with each call.
+
+        :param obs: Observation ``[*O]``.
+        :return: The action, an int or an array ``[A]``.
+        """
         return self.policy().act(obs)
 
     def __repr__(self) -> str:

@@ -26,8 +26,10 @@ class AgentModule(RunModule):
     """Trains M agents (members, with seeds ``seed, seed + 1, ...``) of one kind in one environment. The ``loop`` does
     the work: it trains an epoch, evaluates, and counts steps.
 
-    Raises SettingError if agent, environment and machine do not fit together. The agents' optimisers are registered
-    with Lightning, for checkpoints, but the agents make the optimiser steps.
+    The agents' optimisers are registered with Lightning, for checkpoints, but the agents make the optimiser steps.
+
+    :param settings: The settings of the run.
+    :raises SettingError: Agent, environment and machine do not fit together.
     """
 
     def __init__(self, settings: Settings):

@@ -32,13 +32,16 @@ class EpochOptimizer(LeanOptimizer):
 
 
 class RunModule(pl.LightningModule, ABC):
-    """A run that trains M members, which are independent learners with the ``seeds [M]``. Callbacks, commands and
-    checkpoints use only this class. It works with any Lightning trainer.
+    """A run that trains M members, which are independent learners. Callbacks, commands and checkpoints use only this
+    class. It works with any Lightning trainer.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
     `train_epoch`, and sets ``epoch`` and a new ``row`` there: the measurements of the epoch, ``{tag: [M]}``, NaN for
     missing ones. ``env_steps [M]`` and ``gradient_steps`` count from the start of the run; ``best`` is the best `score`
     so far. Loggers get the mean of each measurement over members, at the mean number of environment steps.
+
+    :param settings: The settings of the run.
+    :param seeds: Seeds ``[M]`` of the members.
     """
 
     unit = "epoch"  # unit of the progress bar

@@ -3,7 +3,8 @@ DDQN that trained on CartPole plays as many episodes as fit into this time.
 
     python experiments/synthetic_environments/beside.py --out exp_dir/beside.mp4
 
-The agents equal those of ``--film cartpole-bandit real --seed 0``. A GIF is written beside the mp4.
+The agents equal those of ``--film cartpole-bandit real --seed 0``. A GIF is written beside the mp4, and both again in
+the colours of a dark page: ``beside_dark``.
 """
 
 import dataclasses
@@ -14,13 +15,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+import numpy as np
 import torch
 
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.films.encoding import gif, mp4
 from control.films.pictures import Frame, captioned, side_by_side
-from control.reports.figures import check_writable
+from control.reports.figures import INKS, PAPER, THEMES, check_writable
 from envs.make import make_environment
 from experiments.comparison import run_script, script_flags
 from experiments.proxies import load_proxy
@@ -29,7 +31,8 @@ from models.streams import Streams
 
 STEPS = 500  # of the film
 FALLEN = 14  # frames for which a fallen pole is shown
-LETTERS = 30  # height in pixels
+LETTERS = 40  # height in pixels
+TOP, BOTTOM = 130, 350  # rows of a frame between which all happens
 FRAME_RATE = 50.0  # CartPole's steps in a second
 
 
@@ -72,27 +75,48 @@ class Half:
 
     def picture(self) -> Frame:
         """Return the current frame with two lines of text."""
-        frame = self.environment.frame(0, 0)
+        frame = self.environment.frame(0, 0)[TOP:BOTTOM]
         steps = f"episode {self.episode}: {self.step} step{'s' * (self.step != 1)}"
         return captioned(frame, [[self.caption], [steps]], LETTERS)
 
 
+def coloured(picture: Frame, theme: str) -> Frame:
+    """Return two halves side by side in the colours of a theme. White paper with black ink above, and dark paper with
+    white ink below, become the paper and the ink of the theme. The pole keeps its colour."""
+    paper, ink = (np.array([int(hex[i : i + 2], 16) for i in (1, 3, 5)]) for hex in (PAPER[theme], INKS[theme]))
+    height = BOTTOM - TOP
+    values = picture.astype(float)
+    shade = values.mean(-1, keepdims=True) / 255  # 0 for black
+    shade[:height] = 1 - shade[:height]
+    greys = paper + (ink - paper) * shade
+    chroma = np.ptp(values, -1, keepdims=True)
+    # A pixel at the edge of the pole is a mixture with white paper.
+    pole = values - (1 - (chroma / 100).clip(0, 1)) * (255 - paper)
+    pole[height:] = greys[height:]
+    return np.where(chroma > 20, pole, greys).clip(0, 255).astype(np.uint8)
+
+
 def film(out: Path) -> None:
-    """Write the film as ``out`` with the suffix .mp4, and a GIF beside it."""
-    out = out.with_suffix(".mp4")
-    check_writable("out", out, out.with_suffix(".gif"))
+    """Write the film as ``out`` with the suffix .mp4, light and dark, and a GIF beside each."""
+    paths = [out.with_stem(out.stem + end).with_suffix(".mp4") for end in ("", "_dark")]
+    check_writable("out", *paths, *(path.with_suffix(".gif") for path in paths))
     halves = [
         Half(train_policy(on_proxy), f"trained on {place}")
         for on_proxy, place in ((True, "the network"), (False, "CartPole"))
     ]
-    with mp4(out, FRAME_RATE) as add_frame:
-        for _ in range(STEPS):
-            add_frame(side_by_side([half.picture() for half in halves]))
-            for half in halves:
-                half.advance()
-        for _ in range(round(FRAME_RATE)):  # a second for the last frame
-            add_frame(side_by_side([half.picture() for half in halves]))
-    print(out, gif(out), *(f"{half.caption}: {half.episode} episodes" for half in halves), sep="\n")
+    pictures = []
+    for _ in range(STEPS):
+        pictures.append(side_by_side([half.picture() for half in halves]))
+        for half in halves:
+            half.advance()
+    # The last frame is shown for a second.
+    pictures += [side_by_side([half.picture() for half in halves])] * round(FRAME_RATE)
+    for path, theme in zip(paths, THEMES, strict=True):
+        with mp4(path, FRAME_RATE) as add_frame:
+            for picture in pictures:
+                add_frame(coloured(picture, theme))
+        print(path, gif(path), sep="\n")
+    print(*(f"{half.caption}: {half.episode} episodes" for half in halves), sep="\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,55 @@
+"""How far new agents come that train only on what --learn makes of a task.
+
+python experiments/learned_tasks.py docs/results/learned.json --out docs/results/learned.png
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from control.reports.figures import COLOURS, GREY, set_row_labels
+from experiments.comparison import Layout, run_script, script_flags
+from experiments.plotting import draw_pages
+
+SIZE = (3.5, 2.7)  # inches; readable on a telephone
+
+
+def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
+    """Draw a row for each task, and a point for each kind of agent: the mean over seeds."""
+    (axis,) = axes
+    percent: dict[str, dict[str, list[float]]] = {}  # task -> agent -> seeds
+    for exam in numbers["exams"]:
+        task = exam["task"].partition(" (")[0]
+        for agent, (mean, _) in exam["agents"].items():
+            way = (mean - exam["random"]) / (exam["teacher"] - exam["random"])
+            percent.setdefault(task, {}).setdefault(agent, []).append(100 * way)
+    for row, agents in enumerate(percent.values()):
+        means = [statistics.mean(values) for values in agents.values()]
+        axis.plot([0, max(means)], [row, row], color=GREY, linewidth=0.8)
+        axis.plot(means, [row] * len(means), "o", color=COLOURS[0], markersize=4.5, alpha=0.8)
+    axis.axvline(100, color=GREY, linewidth=1, linestyle="--", zorder=0)
+    set_row_labels(axis, [*percent])
+    axis.set_xticks([0, 50, 100], ["random play", "50 %", "teacher"])
+    axis.set_xlim(0, 112)
+
+
+def make(options: argparse.Namespace) -> None:
+    """Write the figure for light and dark pages."""
+    draw_pages(options.numbers, Layout(("exams",)), options.out, fill, ([[0]], SIZE))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    flags = script_flags(__doc__)
+    flags.add_argument("numbers", type=Path, help="JSON with the exams of --learn")
+    flags.add_argument("--out", type=Path, required=True, help=".png, .pdf or .svg; the dark page's ends in _dark")
+    options = flags.parse_args(argv)
+    return run_script(lambda: make(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
