@@ -20,7 +20,7 @@ from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
-from control.reports.tags import GREEDY
+from control.reports.tags import GREEDY, TRAINING
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
 from models.proxies import files
@@ -235,6 +235,22 @@ def test_policy_learners_on_a_clone_are_right_in_every_cell() -> None:
     assert torch.equal(policy.act(cells.expand(2, -1, -1)), torch.as_tensor(shuffled(cells.numpy())).expand(2, -1))
 
 
+def mostly_left(obs: np.ndarray) -> np.ndarray:
+    """Push a cart to the right in few states."""
+    return (obs[:, 2] > 0.15).astype(int)
+
+
+@pytest.mark.usefixtures("short_fits")
+def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
+    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --table_size 500".split()
+    settings = trainer.config.parse([*words, "--start_from", "test_learn:mostly_left"])
+    stages: Any = stages_of(settings.proxy, "cartpole")
+    flat = cloned_proxy("test_learn:mostly_left", stages, "cartpole", 0)[None]
+    table = stages.parameters.fixed(flat)["states.table"]
+    actions = stages.parameters.target(flat).act(table)
+    assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450
+
+
 class Weights(gym.Env):
     """Two numbers in the thousands, whose sum is the best action of a range of 100; the others cost their distance."""
 
@@ -319,7 +335,7 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
-def train_until_flat(returns: list[float]) -> list[float]:
+def train_until_flat(returns: list[float], training_returns: list[float] | None = None) -> list[float]:
     """Return the progress that is shown after each evaluation until the training ends. The baseline is 100."""
     shown: list[float] = []
     callback = StopWhenFlat(8, lambda fraction, text: shown.append(fraction), 500.0, baseline=100.0)
@@ -331,6 +347,8 @@ def train_until_flat(returns: list[float]) -> list[float]:
     for epoch, score in enumerate(returns, 1):
         module: Any = SimpleNamespace(gradient_steps=1, epoch=epoch, finished_fraction=lambda epoch=epoch: epoch / 50)
         lightning_trainer.callback_metrics = {GREEDY: torch.tensor(score)}
+        if training_returns is not None:
+            lightning_trainer.callback_metrics[TRAINING] = torch.tensor(training_returns[epoch - 1])
         callback.on_train_epoch_end(lightning_trainer, module)
         if lightning_trainer.should_stop:
             break
@@ -341,6 +359,8 @@ def test_a_teacher_trains_until_its_returns_are_flat() -> None:
     """A return counts as better if it is 1 % of the way from the baseline to the best one, here 3, above the best."""
     assert len(train_until_flat([400.0] + [402.9] * 20)) == 9
     assert len(train_until_flat([400.0, 402.9, 403.1] + [402.9] * 20)) == 11
+    noisy_returns = [50.0] * 10 + [101.0] * 20  # below the baseline in ten epochs
+    assert len(train_until_flat([400.0] * 30, noisy_returns)) == 17
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
 
 
