@@ -338,13 +338,14 @@ def _teacher_settings(task: Task) -> Settings:
     else:
         implementation = "SAC" if task.is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
-    steps_per_epoch = -(-task.teacher_steps // _EVALUATIONS)  # rounded up; each epoch ends with an evaluation
+    num_evaluations = _EVALUATIONS
     if implementation == "PPO":
         changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
         steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
-        rollout_size = changes["num_envs"] * changes["rollout_steps"]
-        steps_per_epoch = max(steps_per_epoch, rollout_size)  # a policy that has not changed needs no new evaluation
+        num_rollouts = task.teacher_steps // (changes["num_envs"] * changes["rollout_steps"])
+        num_evaluations = min(num_evaluations, num_rollouts)  # a policy that has not changed needs no new evaluation
+    steps_per_epoch = -(-task.teacher_steps // num_evaluations)  # rounded up; each epoch ends with an evaluation
     changes |= {"logdir": str(task.folder), "exp_name": Path(TEACHER).stem, "num_threads": run.num_threads}
     changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": steps_per_epoch}
     changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}

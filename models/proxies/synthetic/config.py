@@ -243,8 +243,8 @@ _CELL_AGENTS: dict[str, dict[str, object]] = {"PPO": {"ent_coef": 0.5}}
 # batches, noise would shrink before the agent has left the wrong bound of actions, beyond which all rewards are equal.
 _CONTINUOUS_AGENTS: dict[str, dict[str, object]] = {
     "PPO": {
-        "lr": 6e-4, "rollout_steps": 100, "batch_size": 500, "ppo_epochs": 16, "ent_coef": 0.0, "action_std": 0.3,
-        "scale_actions": True, "hidden_sizes": (128, 128),
+        "lr": 6e-4, "batch_size": 500, "ppo_epochs": 16, "ent_coef": 0.0, "action_std": 0.3, "scale_actions": True,
+        "hidden_sizes": (128, 128),
     },
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
