@@ -212,7 +212,10 @@ def test_a_potential_of_cells_is_exact() -> None:
     assert stages.explained_variance > 0.98
 
 
-def test_errors_come_before_files(tmp_path: Path) -> None:
+def test_errors_come_before_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer.main(["--learn", "CartPole-v11"]) == 2  # messages name the flag that the user typed
+    assert trainer.main(["--learn", "gymnasium.envs.mujoco:Reacher-v5,frame_skip=x"]) == 2
+    assert capsys.readouterr().err.count("error: learn is '") == 2
     with pytest.raises(SettingError, match="teacher is 'nowhere'"):
         trainer.learn("cartpole", logdir=str(tmp_path / "runs"), teacher="nowhere")
     assert not (tmp_path / "runs").exists()
@@ -377,6 +380,7 @@ def test_budgets_in_a_slow_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert (task.teacher_steps, task.race_steps) == (220_000, 22_000)
     results["probe"]["steps_per_second"] = 2.0
     assert (task.teacher_steps, task.race_steps) == (10_000, 10_000)
+    assert learn._time_left(task, ["race"]) == "; about 3 to 14 hours left"
     results["probe"]["steps_per_second"] = 600.0
     assert (task.teacher_steps, task.race_steps) == (1_000_000, 110_000)
     chosen = trainer.config.parse(["--learn", "test_learn:Corridor-v0", "--teacher_steps", "5000"])
