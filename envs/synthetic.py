@@ -230,7 +230,10 @@ class Stages(BaseStages):
             states = torch.cat([states, new_states])
             random_order = streams.uniform(len(states))[0].argsort()
             states = states[random_order]
-        return self._fit_to_policy(flat, policy, states)
+        flat = self._fit_to_policy(flat, policy, states)
+        if networks.has_target and networks.num_table_rows and isinstance(self.spaces.actions, Discrete):
+            flat = networks.limit_most_common_action(flat)
+        return flat
 
     def _target_policy(self, flat: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the policy of the target network as a function from observations ``[N, S]`` to actions. ``flat [1,

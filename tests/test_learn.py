@@ -20,7 +20,7 @@ from control.commands import learn
 from control.evolution.inner_loop import InnerLoop
 from control.evolution.teachers import TeacherEpisodes, cloned_proxy, teacher
 from control.lightning.callbacks import StopWhenFlat
-from control.reports.tags import GREEDY
+from control.reports.tags import GREEDY, TRAINING
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
 from models.proxies import files
@@ -212,7 +212,10 @@ def test_a_potential_of_cells_is_exact() -> None:
     assert stages.explained_variance > 0.98
 
 
-def test_errors_come_before_files(tmp_path: Path) -> None:
+def test_errors_come_before_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trainer.main(["--learn", "CartPole-v11"]) == 2  # messages name the flag that the user typed
+    assert trainer.main(["--learn", "gymnasium.envs.mujoco:Reacher-v5,frame_skip=x"]) == 2
+    assert capsys.readouterr().err.count("error: learn is '") == 2
     with pytest.raises(SettingError, match="teacher is 'nowhere'"):
         trainer.learn("cartpole", logdir=str(tmp_path / "runs"), teacher="nowhere")
     assert not (tmp_path / "runs").exists()
@@ -233,6 +236,22 @@ def test_policy_learners_on_a_clone_are_right_in_every_cell() -> None:
     policy = loop.train_to_end(loop.begin(flat.expand(2, -1), [0, 1])).policy
     cells = torch.eye(64)
     assert torch.equal(policy.act(cells.expand(2, -1, -1)), torch.as_tensor(shuffled(cells.numpy())).expand(2, -1))
+
+
+def mostly_left(obs: np.ndarray) -> np.ndarray:
+    """Push a cart to the right in few states."""
+    return (obs[:, 2] > 0.15).astype(int)
+
+
+@pytest.mark.usefixtures("short_fits")
+def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
+    words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --table_size 500".split()
+    settings = trainer.config.parse([*words, "--start_from", "test_learn:mostly_left"])
+    stages: Any = stages_of(settings.proxy, "cartpole")
+    flat = cloned_proxy("test_learn:mostly_left", stages, "cartpole", 0)[None]
+    table = stages.parameters.fixed(flat)["states.table"]
+    actions = stages.parameters.target(flat).act(table)
+    assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450
 
 
 class Weights(gym.Env):
@@ -319,7 +338,7 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
-def train_until_flat(returns: list[float]) -> list[float]:
+def train_until_flat(returns: list[float], training_returns: list[float] | None = None) -> list[float]:
     """Return the progress that is shown after each evaluation until the training ends. The baseline is 100."""
     shown: list[float] = []
     callback = StopWhenFlat(8, lambda fraction, text: shown.append(fraction), 500.0, baseline=100.0)
@@ -331,6 +350,8 @@ def train_until_flat(returns: list[float]) -> list[float]:
     for epoch, score in enumerate(returns, 1):
         module: Any = SimpleNamespace(gradient_steps=1, epoch=epoch, finished_fraction=lambda epoch=epoch: epoch / 50)
         lightning_trainer.callback_metrics = {GREEDY: torch.tensor(score)}
+        if training_returns is not None:
+            lightning_trainer.callback_metrics[TRAINING] = torch.tensor(training_returns[epoch - 1])
         callback.on_train_epoch_end(lightning_trainer, module)
         if lightning_trainer.should_stop:
             break
@@ -341,6 +362,8 @@ def test_a_teacher_trains_until_its_returns_are_flat() -> None:
     """A return counts as better if it is 1 % of the way from the baseline to the best one, here 3, above the best."""
     assert len(train_until_flat([400.0] + [402.9] * 20)) == 9
     assert len(train_until_flat([400.0, 402.9, 403.1] + [402.9] * 20)) == 11
+    noisy_returns = [50.0] * 10 + [101.0] * 20  # below the baseline in ten epochs
+    assert len(train_until_flat([400.0] * 30, noisy_returns)) == 17
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
 
 
@@ -357,6 +380,7 @@ def test_budgets_in_a_slow_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert (task.teacher_steps, task.race_steps) == (220_000, 22_000)
     results["probe"]["steps_per_second"] = 2.0
     assert (task.teacher_steps, task.race_steps) == (10_000, 10_000)
+    assert learn._time_left(task, ["race"]) == "; about 3 to 14 hours left"
     results["probe"]["steps_per_second"] = 600.0
     assert (task.teacher_steps, task.race_steps) == (1_000_000, 110_000)
     chosen = trainer.config.parse(["--learn", "test_learn:Corridor-v0", "--teacher_steps", "5000"])

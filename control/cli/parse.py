@@ -67,6 +67,8 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
     except SettingError as error:
         errors = single_errors(error)
         for i, part in enumerate(errors):
+            if part.name == "gamename" and "gamename" not in all_words and "learn" in flag_words:
+                errors[i] = part = SettingError(str(part).replace("gamename", "learn", 1), "learn")
             # The message about a setting of the file begins with the name of the file.
             if part.name in file_words.keys() - flag_words.keys() and not str(part).startswith(f"{file}: "):
                 errors[i] = SettingError(f"{file}: {part}", part.name)

@@ -76,7 +76,7 @@ _TEACHERS: dict[str, dict[str, Any]] = {
     "QLearning": {"lr": 0.1, "discount": 0.99},
 }
 _PATIENCE = 0.4  # fraction of the teacher's training without a better evaluation after which the training ends
-_EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # evaluations of the teacher during its training, and their episodes
+_EVALUATIONS, _EVALUATION_EPISODES = 50, 20  # most evaluations of the teacher during its training, their episodes
 _TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is for the teacher's score
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
@@ -214,7 +214,10 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     settings differ from the settings of the run to resume."""
     run = dataclasses.replace(settings.run, implementation="learned")  # a part of the folder's path
     previous = run_dir.newest(run_dir.parent(run)) if run.resume else None
-    spaces = spaces_of(run.gamename)  # raises the error for a wrong environment before files are written
+    try:
+        spaces = spaces_of(run.gamename)  # raises the error for a wrong environment before files are written
+    except SettingError as error:
+        raise SettingError(str(error).replace("gamename", "learn", 1), "learn") from error
     if spaces.is_image:
         raise SettingError(
             f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
@@ -337,16 +340,26 @@ def _teacher_settings(task: Task) -> Settings:
     else:
         implementation = "SAC" if task.is_slow and not isinstance(task.spaces.actions, Discrete) else "PPO"
     changes = dict(_TEACHERS.get(implementation, {}))
+    num_evaluations = _EVALUATIONS
     if implementation == "PPO":
         changes["scale_actions"] = not isinstance(task.spaces.actions, Discrete)
         steps_per_env = task.teacher_steps // (4 * changes["num_envs"])  # for at least four rollouts
         changes["rollout_steps"] = min(changes["rollout_steps"], steps_per_env)
-    steps_per_epoch = -(-task.teacher_steps // _EVALUATIONS)  # rounded up; each epoch ends with an evaluation
+        num_rollouts = task.teacher_steps // (changes["num_envs"] * changes["rollout_steps"])
+        num_evaluations = min(num_evaluations, num_rollouts)  # a policy that has not changed needs no new evaluation
+    steps_per_epoch = -(-task.teacher_steps // num_evaluations)  # rounded up; each epoch ends with an evaluation
     changes |= {"logdir": str(task.folder), "exp_name": Path(TEACHER).stem, "num_threads": run.num_threads}
     changes |= {"total_steps": task.teacher_steps, "steps_per_epoch": steps_per_epoch}
     changes |= {"eval_every": 1, "eval_episodes": _EVALUATION_EPISODES, "checkpoint_every": 1}
     changes |= {"time_limit": task.time_limit}
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
+
+
+def _count_evaluations(settings: Settings) -> int:
+    """Return the number of evaluations in a teacher's training, one at the end of each epoch."""
+    run = settings.run
+    assert run.total_steps is not None and run.steps_per_epoch is not None
+    return -(-run.total_steps // run.steps_per_epoch)  # rounded up
 
 
 def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -355,7 +368,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     settings, seed = _teacher_settings(task), task.settings.run.seed
     has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
-    patience = math.ceil(_PATIENCE * _EVALUATIONS)  # number of evaluations
+    patience = math.ceil(_PATIENCE * _count_evaluations(settings))
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
     folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
@@ -617,7 +630,8 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
     shorter, longer = sum(times[0] for times in remaining), sum(times[1] for times in remaining)
     if longer < 1:
         return ""
-    divisor, unit = (60, "minutes") if longer >= 90 else (1, "seconds")  # both numbers have one unit
+    units = ((3 * 3600, 3600, "hours"), (90, 60, "minutes"), (0, 1, "seconds"))  # both numbers have one unit
+    divisor, unit = next((divisor, unit) for least, divisor, unit in units if longer >= least)
     first, last = round(shorter / divisor), round(longer / divisor)
     if first == 0:
         return f"; up to {last} {unit} left"
@@ -639,7 +653,8 @@ def _stage_times(task: Task) -> dict[str, tuple[float, float]]:
     teacher_times = 0.0, judging_time
     if options.teacher is None:
         steps = task.teacher_steps
-        num_episodes = _EVALUATIONS * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES  # the latter of two checkpoints
+        num_evaluations = _count_evaluations(_teacher_settings(task))
+        num_episodes = num_evaluations * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES  # the latter of two checkpoints
         training_time = steps * (step_time + update_time)
         teacher_times = (
             # The training ends after the fraction `_PATIENCE` of its steps if no later evaluation is better.

@@ -25,7 +25,7 @@ from control.films.recording import film
 from control.lightning.agent import AgentModule
 from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, SYNTHETIC_STEPS
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, SYNTHETIC_STEPS, TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
@@ -334,8 +334,9 @@ class StopWhenFlat(EarlyStopping):
 
     A return is clearly better if it exceeds the best one by 1 % of the way from ``baseline``, such as the return of
     random play, to the best. After an evaluation with ``max_return``, which none can exceed, the patience is a quarter.
-    Evaluations before the first update do not count. ``watch`` is called with the finished fraction of the training and
-    a text about the best return.
+    Evaluations before the first update do not count. The training does not end while its episodes, in which actions
+    have noise, return less than ``baseline``: greedy actions may then be good by chance. ``watch`` is called with the
+    finished fraction of the training and a text about the best return.
     """
 
     def __init__(
@@ -350,6 +351,9 @@ class StopWhenFlat(EarlyStopping):
             best, score = float(self.best_score), float(trainer.callback_metrics[GREEDY])
             reaches_max = best < self.max_return <= score
             self.min_delta = 0.0 if reaches_max else 0.01 * max(0.0, best - self.baseline)
+            training_return = float(trainer.callback_metrics.get(TRAINING, math.nan))
+            if training_return < self.baseline and best < self.max_return:
+                self.wait_count = 0
             super().on_train_epoch_end(trainer, module)
             if reaches_max:
                 self.patience = math.ceil(self.patience / 4)

@@ -239,9 +239,13 @@ _CLONE_AGENTS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 # Agents that train on a clone with a random cell as its first state.
 _CELL_AGENTS: dict[str, dict[str, object]] = {"PPO": {"ent_coef": 0.5}}
-# Agents that train on a clone beside agents of continuous actions. Entropy would only widen their noise.
+# Agents that train on a clone beside agents of continuous actions. Entropy would only widen their noise. With small
+# batches, noise would shrink before the agent has left the wrong bound of actions, beyond which all rewards are equal.
 _CONTINUOUS_AGENTS: dict[str, dict[str, object]] = {
-    "PPO": {"lr": 2e-3, "ent_coef": 0.0, "action_std": 0.3, "scale_actions": True, "hidden_sizes": (128, 128)},
+    "PPO": {
+        "lr": 6e-4, "batch_size": 500, "ppo_epochs": 16, "ent_coef": 0.0, "action_std": 0.3, "scale_actions": True,
+        "hidden_sizes": (128, 128),
+    },
 }  # fmt: skip
 _AGENTS_BY_GAME: dict[tuple[str, str], dict[str, object]] = {
     ("PPO", "pendulum"): {"action_std": 2.0},  # half the range of actions

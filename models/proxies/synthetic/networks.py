@@ -21,6 +21,8 @@ from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from understudy.kinds import FORMS, FREE
 
+_MOST_COMMON = 0.8  # of the rows of a table in which one action is right
+
 
 @dataclass
 class Outcome:
@@ -129,6 +131,21 @@ class Networks:
             fixed["target.spread"].copy_(spread.where(spread > 0, 1.0))  # a divisor, so not 0
         elif self.has_target and self.config.target_scale == "widest":
             fixed["target.spread"].copy_(fixed["target.spread"].maximum(states.std(1)))
+        return flat
+
+    def limit_most_common_action(self, flat: Tensor) -> Tensor:
+        """Return a copy of the parameters ``flat [1, size]`` of a bandit with a target, a table of initial states and
+        discrete actions. In its table, a single action is right in `_MOST_COMMON` of the rows at most, because agents
+        would learn to choose it everywhere. Copies of other rows replace rows of this action."""
+        flat = flat.clone()
+        table = self.fixed(flat)["states.table"]  # [1, rows, S], a view, so writing to it changes ``flat``
+        actions = self.with_weights(flat).target_actions(table)[0]
+        is_common = actions == actions.mode().values
+        common_rows, other_rows = is_common.nonzero()[:, 0], (~is_common).nonzero()[:, 0]
+        excess = max(0, len(common_rows) - int(_MOST_COMMON * len(actions)))
+        if len(other_rows):
+            copied_rows = other_rows[torch.arange(excess) % len(other_rows)]
+            table[0, common_rows[:excess]] = table[0, copied_rows]
         return flat
 
     def scaled(self, flat: Tensor) -> Tensor:
