@@ -53,7 +53,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     page = render_page(
         "learned.html.j2",
         f"A learned environment and reward for {env_id}",
-        "Results of --learn",
+        "{} steps of the task, {} CPU seconds".format(*_sums(results)),
         env_id=env_id,
         results=results,
         conclusion=Conclusion(conclusion(results, with_returns=False), is_good),
@@ -67,15 +67,19 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     return folder / PAGE
 
 
+def _sums(results: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the steps in the task of all stages together, and their CPU seconds, as texts."""
+    steps = sum(result.get("real_steps", 0) for result in results.values())
+    return f"{steps:,}", f"{sum(result['cpu_seconds'] for result in results.values()):,.0f}"
+
+
 def _stages_table(results: Mapping[str, Any]) -> Table:
     """Return the table of stages: their results and meanings, their steps in the task, and their time."""
     rows = [["stage", "result", "real steps", "CPU s"]]
     for name, result in results.items():
         steps = f"{result['real_steps']:,}" if "real_steps" in result else "-"
         rows.append([name, f"{result['text']}\n{_MEANINGS[name]}", steps, f"{result['cpu_seconds']:,.0f}"])
-    steps = sum(result.get("real_steps", 0) for result in results.values())
-    seconds = sum(result["cpu_seconds"] for result in results.values())
-    return Table([*rows, ["sum", "", f"{steps:,}", f"{seconds:,.0f}"]], "Stages of --learn")
+    return Table([*rows, ["sum", "", *_sums(results)]], "Results, steps in the task, and time")
 
 
 def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:

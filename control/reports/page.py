@@ -180,10 +180,10 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
     results = []
     for group in groups if is_named else [max(groups, key=lambda group: group.result["mean"])]:
         steps = f"{group.real_steps} real" if group.is_search else group.steps
-        results.append(f"{group.label} {number_text(group.result['mean'])} after {steps} steps")
-    titles = {tags.TAGS[group.tag].title for group in groups}
-    quantity = titles.pop() if len(titles) == 1 else "Return"
-    return [*sentences, f"{quantity}, at the end: {'' if is_named else 'highest for '}{', '.join(results)}."]
+        label = group.label if is_named else f"{group.label},"
+        results.append(f"{label} {number_text(group.result['mean'])} after {steps} steps")
+    returns = "Returns at the end of training" if is_named else "The highest return at the end of training"
+    return [*sentences, f"{returns}: {', '.join(results)}."]
 
 
 def _are_trials(groups: Sequence[ReportGroup]) -> bool:
@@ -205,8 +205,9 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
         notes.append(f"{tag.short.capitalize()}: {tag.text[0].lower()}{tag.text[1:]}")
     if notes and not all(group.is_search for group in groups):
         notes.append("Returns are means over the last tenth of the epochs, in brackets the best.")
-    if any(len(group.runs) > 1 or group.folders[0].scores for group in groups):
-        over = "seeds" if any(len(group.runs) > 1 for group in groups) else "agents"
+    has_seeds = any(len(group.runs) >= MIN_RUNS for group in groups)
+    if has_seeds or any(folder.scores for group in groups for folder in group.folders):
+        over = "seeds" if has_seeds else "agents"
         notes.append(f"IQM: interquartile mean, with its 95 % bootstrap interval over {over}.")
     return notes
 
@@ -243,7 +244,8 @@ def _title(groups: Sequence[ReportGroup]) -> str:
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
     """Return the table of runs and results, a row for each group, without columns that are empty for all of them or
     that other words of the page make redundant."""
-    rows = [_results_row(group) for group in groups]
+    mean_heading = "mean" if any(len(group.runs) > 1 or group.is_search for group in groups) else "return"
+    rows = [_results_row(group, mean_heading) for group in groups]
     columns = []
     for name in rows[0]:
         cells = {row[name] for row in rows}
@@ -251,24 +253,26 @@ def _results_table(groups: Sequence[ReportGroup]) -> Table:
             columns.append(name)
     if not any(group.is_search for group in groups):
         columns.remove("real steps")  # all steps are real
-    return Table([columns, *([row[name] for name in columns] for row in rows)], "Results at the end of training")
+    kinds = {row["return of"] for row in rows}
+    kind = f"{kinds.pop()} returns".capitalize() if len(kinds) == 1 else "Returns"
+    return Table([columns, *([row[name] for name in columns] for row in rows)], f"{kind} at the end of training")
 
 
-def _results_row(group: ReportGroup) -> dict[str, str]:
+def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
     """Return the texts of a group in the table of results, by the heading of the column; ``-`` for an empty cell."""
     mean = iqm = interval = "-"
     if group.tag:
         mean, iqm, interval = tables.aggregates(group.result).values()
-    if len(group.runs) == 1:
+    if len(group.runs) < MIN_RUNS:
         iqm = interval = "-"
-        if group.is_search:  # statistics over the agents of its held-out evaluation
+        if len(group.runs) == 1 and group.is_search:  # statistics over the agents of its held-out evaluation
             numbers = _held_out_numbers(group.folders[0].scores)
             iqm, interval = (
                 _HELD_OUT[name][1](numbers[name]) if name in numbers else "-" for name in ("iqm", "interval")
             )
     return {
         "runs": group.label,
-        "mean": mean,
+        mean_heading: mean,
         "IQM": iqm,
         "95 % interval": interval,
         "verdict": group.verdict or "-",

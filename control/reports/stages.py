@@ -12,6 +12,7 @@ from control.reports.tables import Table, number_text, percent_text, with_margin
 
 PAGE = "page.html"
 RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
+_POLICIES = 4  # scores of single policies in `exam_scores`, before the scores of agents
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 
@@ -70,11 +71,12 @@ def returns_table(results: Mapping[str, Any]) -> Table:
     of agents or, of a single policy, of episodes."""
     scores = exam_scores(results)
     random_play, goal = scores["random play"]["mean"], scores["teacher"]["mean"]
-    rows = [["returns on the task", "mean ± 2 standard errors", "way to teacher", "count"]]
-    for name, score in scores.items():
+    rows = [["policy", "return ± 2 standard errors", "way to teacher", "mean of"]]
+    for number, (name, score) in enumerate(scores.items()):
         way = percent_text((score["mean"] - random_play) / (goal - random_play))
-        rows.append([name, with_margin(score["mean"], 2 * score["error"]), way, str(score["count"])])
-    return Table(rows, "Returns")
+        count = f"{score['count']} {'episodes' if number < _POLICIES else 'agents'}"
+        rows.append([name, with_margin(score["mean"], 2 * score["error"]), way, count])
+    return Table(rows, "Returns on the task")
 
 
 def _probe_text(result: Mapping[str, Any]) -> str:
