@@ -7,7 +7,6 @@ import functools
 import html
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,12 +32,9 @@ _CSS_VARIABLES = (
 )
 
 
-class Conclusion(NamedTuple):
-    """The first words of a page, in a box: sentences, the first of which is the verdict. The verdict is good, bad
-    or, if ``is_good`` is None, neither."""
-
-    sentences: Sequence[str]
-    is_good: bool | None = None
+Conclusion = tuple[list[str], bool | None]
+"""The first words of a page, in a box: sentences, the first of which is the verdict, and whether it is good, bad or,
+with None, neither."""
 
 
 class Picture(NamedTuple):
@@ -55,19 +51,12 @@ class Picture(NamedTuple):
 def render_page(template: str, title: str, description: str, **values: Any) -> str:
     """Return the HTML of a page, whose content is a ``template`` in this folder with ``values``. Sections with headings
     ``<h2 id=...>`` are listed at the top."""
-    content = Markup(_templates().get_template(template).render(**values))
-    return (
-        _templates()
-        .get_template("layout.html.j2")
-        .render(
-            title=title,
-            description=description,
-            content=content,
-            sections=re.findall(r'<h2 id="([^"]*)">([^<]*)', content),
-            date=time.strftime("%Y-%m-%d"),
-            version=versions()["understudy"],
-        )
-    )
+    templates = _templates()
+    values["content"] = Markup(templates.get_template(template).render(**values))
+    values["sections"] = re.findall(r'<h2 id="([^"]*)">([^<]*)', values["content"])
+    values |= {"title": title, "description": description}
+    values |= {"date": time.strftime("%Y-%m-%d"), "version": versions()["understudy"]}
+    return templates.get_template("layout.html.j2").render(**values)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from control.reports.figures import (
     rows,
     set_row_labels,
 )
-from control.reports.html import Conclusion, picture, render_page
+from control.reports.html import picture, render_page
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.reports.tables import Table
 from control.storage.run_dir import atomic_write_text
@@ -56,7 +56,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
         "{} steps of the task, {} CPU seconds".format(*_sums(results)),
         env_id=env_id,
         results=results,
-        conclusion=Conclusion(conclusion(results, with_returns=False), is_good),
+        conclusion=(conclusion(results, with_returns=False), is_good),
         drawing=drawing,
         returns=returns_table(results) if "exam" in results else None,
         stages=_stages_table(results),

@@ -5,7 +5,7 @@ template is ``page.html.j2``.
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from control.reports import stages, tables, tags
 from control.reports.figures import PAGE_STYLES, check_writable, figure_pages, output_file
 from control.reports.html import Conclusion, Picture, picture, render_page
 from control.reports.plot import distinct_labels, draw, figure_of, file_stem
-from control.reports.run_folders import ReportGroup, RunFolder, seeds_range, setting_text
+from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import Group, find_groups, short_path
 from control.reports.statistics import MIN_RUNS
-from control.reports.tables import Table, number_text, percent_text
+from control.reports.tables import Table, number_text, with_interval
 from control.storage.run_dir import atomic_write_text
 from control.storage.versions import FILE, read_versions
 from models.settings import SettingError
@@ -35,12 +35,6 @@ _PICTURES = {
 }
 _LEARNED = {"SE": "Synthetic environment", "RN": "Reward network"}  # headings of their pictures
 _NAMED = ("implementation", "gamename", "exp_name")  # settings that the title and the first line name
-# Numbers of a held-out evaluation: their headings and the functions that format them.
-_HELD_OUT: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "agents": ("new agents", "{:,.0f}".format), "mean": ("mean", number_text), "std": ("std", number_text),
-    "iqm": ("IQM", number_text), "interval": ("95 % interval", lambda bounds: " to ".join(map(number_text, bounds))),
-    "worst": ("worst", number_text), "solved": ("solved", percent_text), "steps": ("training steps", "{:,.0f}".format),
-}  # fmt: skip
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
@@ -87,7 +81,10 @@ def _name_trials(groups: Sequence[Group]) -> None:
 
 def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path) -> str:
     """Return the HTML of the page. ``run_dirs`` and ``target`` are for its last lines, the commands that make it."""
-    folders = {folder: _run_label(group, folder, groups) for group in groups for folder in group.folders}
+    folders = {}  # with the names of runs
+    for group in groups:
+        for folder in group.folders:
+            folders[folder] = folder.name if len(groups) == 1 else f"{group.label}, {folder.name}"
     films = [(folder, path) for folder in folders for path in folder.films]
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
@@ -115,19 +112,11 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
     )
 
 
-def _run_label(group: ReportGroup, folder: RunFolder, groups: Sequence[ReportGroup]) -> str:
-    """Return the name of a run on a page about ``groups``: with the label of its group if there are several groups, and
-    with the seed if there are several runs."""
-    names = [group.label] if len(groups) > 1 else []
-    names += [folder.name] if len(group.folders) > 1 or not names else []
-    return ", ".join(names)
-
-
 def _description(groups: Sequence[ReportGroup]) -> str:
     """Return the size of the runs, such as ``5 seeds, 50,400 steps each, experiment debug``."""
     seeds = tables.seeds_text([len(group.runs) for group in groups])
     if len(groups) > 1:
-        return f"{len(groups)} {_runs_text(groups)}, {seeds} each"
+        return f"{len(groups)} {'runs' if seeds == '1 seed' else 'groups of runs'}, {seeds} each"
     (group,) = groups
     steps = f"{group.steps} steps{' of all agents' if group.is_search else ''}{' each' if len(group.runs) > 1 else ''}"
     return ", ".join(filter(None, (seeds, steps, group.duration, f"experiment {group.names[:2][-1]}")))
@@ -137,7 +126,7 @@ def _conclusion(groups: Sequence[ReportGroup]) -> Conclusion:
     """Return the conclusion of the page: which runs solve the environment, their results, and verdicts of searches."""
     judged = [group for group in groups if group.tag]
     if not judged:
-        return Conclusion(["No return was logged."])
+        return ["No return was logged."], None
     if len(groups) == 1:
         verdict, sentences = judged[0].sentences()
         verdicts = {verdict}
@@ -146,55 +135,41 @@ def _conclusion(groups: Sequence[ReportGroup]) -> Conclusion:
         sentences = _several_sentences(judged)
     for group in judged:
         for folder in group.folders:
-            if folder.scores.get("verdict"):
-                label = _run_label(group, folder, groups)
-                sentences.append(
-                    f"{label}: {folder.scores['verdict']}" if len(groups) > 1 else folder.scores["verdict"]
-                )
+            if sentence := folder.scores.get("verdict"):
+                sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
                 verdicts |= set() if folder.scores["passed"] else {"failed"}
     unfinished = [text for group in groups for text in group.unfinished]
     if unfinished:
         sentences.append(f"Interrupted, or still running: {', '.join(unfinished)}.")
     if verdicts == {"solved"}:
-        return Conclusion(sentences, True)
+        return sentences, True
     has_failed = "failed" in verdicts or (verdicts == {"not solved"} and not unfinished)
-    return Conclusion(sentences, False if has_failed else None)
+    return sentences, False if has_failed else None
 
 
 def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
-    """Return sentences about several groups: which of them solve the environment, and their results."""
-    is_named = len(groups) <= _MOST_NAMES and not _are_trials(groups)
+    """Return sentences about several groups: which of them solve the environment, and their results. Of many groups,
+    only the best is named."""
     sentences = []
     if all(group.verdict for group in groups):
         solved = [group.label for group in groups if group.verdict == "solved"]
         others = [group.label for group in groups if group.verdict != "solved"]
         thresholds = {group.solved for group in groups}
         limit = f" ({thresholds.pop():g} or more)" if len(thresholds) == 1 else ""
-        if not is_named:
-            text = f"Solved{limit} by {len(solved) or 'none'} of {len(groups)} {_runs_text(groups)}"
-        elif solved:
-            text = f"Solved{limit} by {_enumeration(solved)}{f', not by {_enumeration(others)}' if others else ''}"
+        if not solved:
+            text = f"Not solved{limit} by any of {len(groups)} runs"
+        elif len(groups) > _MOST_NAMES:
+            text = f"Solved{limit} by {len(solved)} of {len(groups)} runs"
         else:
-            text = f"Not solved{limit} by {_enumeration(others)}"
+            text = f"Solved{limit} by {_enumeration(solved)}{f', not by {_enumeration(others)}' if others else ''}"
         sentences.append(f"{text}.")
     results = []
-    for group in groups if is_named else [max(groups, key=lambda group: group.result["mean"])]:
+    for group in sorted(groups, key=lambda group: group.result["mean"], reverse=True):
         steps = f"{group.real_steps} real" if group.is_search else group.steps
-        label = group.label if is_named else f"{group.label},"
-        results.append(f"{label} {number_text(group.result['mean'])} after {steps} steps")
-    returns = "Returns at the end of training" if is_named else "The highest return at the end of training"
-    return [*sentences, f"{returns}: {', '.join(results)}."]
-
-
-def _are_trials(groups: Sequence[ReportGroup]) -> bool:
-    """Return whether all groups are trials of searches for hyperparameters."""
-    return all(group.names[3:] and group.names[3].startswith("trial ") for group in groups)
-
-
-def _runs_text(groups: Sequence[ReportGroup]) -> str:
-    """Return a noun for several groups."""
-    has_seeds = any(len(group.runs) > 1 for group in groups)
-    return "trials" if _are_trials(groups) else "groups of runs" if has_seeds else "runs"
+        results.append(f"{number_text(group.result['mean'])} for {group.label} ({steps} steps)")
+    if len(groups) > _MOST_NAMES:
+        return [*sentences, f"Highest return at the end of training: {results[0]}."]
+    return [*sentences, f"Returns at the end of training: {', '.join(results)}."]
 
 
 def _notes(groups: Sequence[ReportGroup]) -> list[str]:
@@ -207,8 +182,7 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
         notes.append("Returns are means over the last tenth of the epochs, in brackets the best.")
     has_seeds = any(len(group.runs) >= MIN_RUNS for group in groups)
     if has_seeds or any(folder.scores for group in groups for folder in group.folders):
-        over = "seeds" if has_seeds else "agents"
-        notes.append(f"IQM: interquartile mean, with its 95 % bootstrap interval over {over}.")
+        notes.append(f"IQM: interquartile mean, with its bootstrap interval over {'seeds' if has_seeds else 'agents'}.")
     return notes
 
 
@@ -235,51 +209,42 @@ def _title(groups: Sequence[ReportGroup]) -> str:
     implementation_names = list(dict.fromkeys(names[2] for names in all_names))
     title = f"{_enumeration(implementation_names)} on {_enumeration(games)}"
     if len(groups) > 1 and len(games) == len(implementation_names) == 1:
-        is_named = len(groups) <= _MOST_NAMES and not _are_trials(groups)
         labels = _enumeration([group.label for group in groups])
-        title += f": {labels if is_named else f'{len(groups)} {_runs_text(groups)}'}"
+        title += f": {labels if len(groups) <= _MOST_NAMES else f'{len(groups)} runs'}"
     return title
 
 
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
-    """Return the table of runs and results, a row for each group, without columns that are empty for all of them or
-    that other words of the page make redundant."""
-    mean_heading = "mean" if any(len(group.runs) > 1 or group.is_search for group in groups) else "return"
-    rows = [_results_row(group, mean_heading) for group in groups]
+    """Return the table of results, a row for each group, without columns that are empty for all of them or that other
+    words of the page make redundant."""
+    rows = [_results_row(group) for group in groups]
     columns = []
     for name in rows[0]:
         cells = {row[name] for row in rows}
-        if cells != {"-"} and not (len(cells) == 1 and name in ("solved from", "return of", "seeds")):
+        if cells != {"-"} and (len(cells) > 1 or name not in ("solved from", "return of")):
             columns.append(name)
     if not any(group.is_search for group in groups):
         columns.remove("real steps")  # all steps are real
-    kinds = {row["return of"] for row in rows}
-    kind = f"{kinds.pop()} returns".capitalize() if len(kinds) == 1 else "Returns"
-    return Table([columns, *([row[name] for name in columns] for row in rows)], f"{kind} at the end of training")
+    kinds = {group.kind_of_return for group in groups}
+    caption = f"{kinds.pop() if len(kinds) == 1 else ''} returns at the end of training".strip().capitalize()
+    return Table([columns, *([row[name] for name in columns] for row in rows)], caption)
 
 
-def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
+def _results_row(group: ReportGroup) -> dict[str, str]:
     """Return the texts of a group in the table of results, by the heading of the column; ``-`` for an empty cell."""
-    mean = iqm = interval = "-"
-    if group.tag:
-        mean, iqm, interval = tables.aggregates(group.result).values()
-    if len(group.runs) < MIN_RUNS:
-        iqm = interval = "-"
-        if len(group.runs) == 1 and group.is_search:  # statistics over the agents of its held-out evaluation
-            numbers = _held_out_numbers(group.folders[0].scores)
-            iqm, interval = (
-                _HELD_OUT[name][1](numbers[name]) if name in numbers else "-" for name in ("iqm", "interval")
-            )
+    iqm = "-"
+    if len(group.runs) >= MIN_RUNS and group.tag:
+        iqm = with_interval(group.result["iqm"], group.result["iqm_interval"])
+    elif len(group.runs) == 1:  # of a search: over the agents of its held-out evaluation
+        iqm = group.folders[0].held_out.get(IQM, "-")
     return {
-        "runs": group.label,
-        mean_heading: mean,
-        "IQM": iqm,
-        "95 % interval": interval,
+        "run": group.label,
+        "mean": number_text(group.result["mean"]) if group.tag else "-",
+        IQM: iqm,
         "verdict": group.verdict or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
         "return of": group.kind_of_return or "-",
         "best": number_text(group.best),
-        "seeds": f"{len(group.runs)} ({seeds_range([run.seed for run in group.runs])})",
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
     }
@@ -307,21 +272,10 @@ def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
 def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
     """Return the statistics of the held-out evaluations of searches, a row for each. None without any. ``folders`` has
     the names of runs."""
-    cells = {}  # of a run: text by heading
-    for folder, label in folders.items():
-        if numbers := _held_out_numbers(folder.scores):
-            cells[label] = {_HELD_OUT[name][0]: _HELD_OUT[name][1](number) for name, number in numbers.items()}
-    headings = [name for name, _ in _HELD_OUT.values() if any(name in texts for texts in cells.values())]
-    rows = [[label, *(texts.get(name, "-") for name in headings)] for label, texts in cells.items()]
+    cells = {label: folder.held_out for folder, label in folders.items() if folder.held_out}
+    headings = dict.fromkeys(heading for texts in cells.values() for heading in texts)
+    rows = [[label, *(texts.get(heading, "-") for heading in headings)] for label, texts in cells.items()]
     return Table([["run", *headings], *rows], "Returns of new agents that trained on the winner") if cells else None
-
-
-def _held_out_numbers(scores: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers in ``scores`` (`RunFolder.scores`) by the names in `_HELD_OUT`, without missing ones."""
-    bounds = [scores.get("iqm_low"), scores.get("iqm_high")]
-    numbers = {name: scores.get(name) for name in _HELD_OUT}
-    numbers = {name: number for name, number in numbers.items() if isinstance(number, int | float)}
-    return numbers | ({"interval": bounds} if all(isinstance(bound, int | float) for bound in bounds) else {})
 
 
 def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:

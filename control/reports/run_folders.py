@@ -5,7 +5,7 @@ import functools
 import io
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,14 @@ from models.settings import UserError
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
 _TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
+
+IQM = "IQM [95 % interval]"
+# Numbers of a held-out evaluation: their headings and the functions that format them.
+_HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
+    "agents": ("new agents", "{:,.0f}".format), "mean": ("mean", number_text), "std": ("std", number_text),
+    "iqm": (IQM, number_text), "worst": ("worst", number_text), "solved": ("solved", tables.percent_text),
+    "steps": ("training steps", "{:,.0f}".format),
+}  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -106,6 +114,15 @@ class RunFolder:
             return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
+
+    @cached_property
+    def held_out(self) -> dict[str, str]:
+        """Numbers in `scores` as texts by their headings in tables. Missing ones are left out."""
+        numbers = {name: value for name, value in self.scores.items() if isinstance(value, int | float)}
+        texts = {heading: text(numbers[name]) for name, (heading, text) in _HELD_OUT.items() if name in numbers}
+        if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
+            texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
+        return texts
 
     def film_text(self, film: Path) -> str:
         """Return the caption of a film: its kind, the seed and, if they are stored beside the film, the returns."""
@@ -251,9 +268,7 @@ class ReportGroup(Group):
             verdict = "" if self.solved is None else tables.solved_text(score, self.solved)
         elif self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
-            source = {"SE": "on the synthetic environment", "RN": "with the learned reward"}.get(
-                self.names[-1], "on it"
-            )
+            source = "with the learned reward" if "RN" in self.names else "on the synthetic environment"
             result = f"{agents} new agents that trained {source} return {end}".strip()
         else:
             title = tags.TAGS[self.tag].title
