@@ -52,7 +52,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     env_id = IDS.get(game, game)
     page = render_page(
         "learned.html.j2",
-        f"A learned environment and reward for {env_id}",
+        f"Learned environment and reward of {env_id}",
         "{} steps of the task, {} CPU seconds".format(*_sums(results)),
         env_id=env_id,
         results=results,

@@ -225,7 +225,7 @@ def _results_table(groups: Sequence[ReportGroup]) -> Table:
             columns.append(name)
     if not any(group.is_search for group in groups):
         columns.remove("real steps")  # all steps are real
-    kinds = {group.kind_of_return for group in groups}
+    kinds = {row["return of"] for row in rows}
     caption = f"{kinds.pop() if len(kinds) == 1 else ''} returns at the end of training".strip().capitalize()
     return Table([columns, *([row[name] for name in columns] for row in rows)], caption)
 
@@ -243,7 +243,7 @@ def _results_row(group: ReportGroup) -> dict[str, str]:
         IQM: iqm,
         "verdict": group.verdict or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
-        "return of": group.kind_of_return or "-",
+        "return of": tags.TAGS[group.tag].short if group.tag else "-",
         "best": number_text(group.best),
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,

@@ -172,10 +172,11 @@ class ReportGroup(Group):
     @cached_property
     def folders(self) -> list[RunFolder]:
         """Folders of the runs. Several seeds may be in one folder."""
-        seeds: dict[Path, list[int]] = {}
+        seeds: dict[Path, list[int]] = {}  # in ascending order
         for run in self.runs:
             seeds.setdefault(run.source.parent, []).append(run.seed)
-        return [RunFolder(path, f"seed {seeds_range(numbers)}") for path, numbers in seeds.items()]
+        names = {path: f"{first}-{rest[-1]}" if rest else f"{first}" for path, (first, *rest) in seeds.items()}
+        return [RunFolder(path, f"seed {name}") for path, name in names.items()]
 
     @property
     def is_search(self) -> bool:
@@ -301,11 +302,6 @@ class ReportGroup(Group):
         return time_in_words(seconds) if seconds else ""
 
     @property
-    def kind_of_return(self) -> str:
-        """Kind of the return by which the runs are judged, such as ``greedy``; empty without any."""
-        return tags.TAGS[self.tag].short if self.tag else ""
-
-    @property
     def steps(self) -> str:
         """Numbers of steps of the seeds as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
         return range_text([seed["env_steps"] for seed in self.summary["seeds"].values()])
@@ -332,10 +328,3 @@ def range_text(numbers: Sequence[int]) -> str:
     """Return numbers as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
     smallest, largest = min(numbers), max(numbers)
     return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
-
-
-def seeds_range(seeds: Sequence[int]) -> str:
-    """Return sorted seeds as text: ``25-29`` for consecutive ones, otherwise all, such as ``25, 31``."""
-    first, last = seeds[0], seeds[-1]
-    is_range = len(seeds) > 1 and last - first == len(seeds) - 1
-    return f"{first}-{last}" if is_range else ", ".join(map(str, seeds))
