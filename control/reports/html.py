@@ -32,11 +32,6 @@ _CSS_VARIABLES = (
 )
 
 
-Conclusion = tuple[list[str], bool | None]
-"""The first words of a page, in a box: sentences, the first of which is the verdict, and whether it is good, bad or,
-with None, neither."""
-
-
 class Picture(NamedTuple):
     """A figure as two URLs: ``wide``, and ``narrow`` for telephones, which may be empty. It has a description ``alt``,
     a ``title`` and a ``note``, of which the last two may be empty."""

@@ -8,17 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.figures import (
-    COLOURS,
-    DEFAULT_STYLE,
-    GREY,
-    PAGE_STYLES,
-    WIDTH,
-    FigureStyle,
-    figure_panels,
-    rows,
-    set_row_labels,
-)
+from control.reports.figures import COLOURS, GREY, PAGE_STYLES, WIDTH, FigureStyle, figure_panels, rows, set_row_labels
 from control.reports.html import picture, render_page
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.reports.tables import Table
@@ -26,8 +16,6 @@ from control.storage.run_dir import atomic_write_text
 from understudy.program import IDS
 
 FIGURE = "exam.png"
-
-
 _MEANINGS = {
     "probe": "random play, and always the same action",
     "teacher": "an agent that learns the task",
@@ -43,7 +31,7 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     that repeats the run, which the page shows."""
     drawing = None
     if "exam" in results:
-        for style in (DEFAULT_STYLE, *PAGE_STYLES):
+        for style in (FigureStyle(), *PAGE_STYLES):
             _draw(style.path(folder, Path(FIGURE).stem), results, style)
         wide, narrow = (style.path(folder, Path(FIGURE).stem) for style in PAGE_STYLES)
         alt = "Returns of random play, a constant action, the teacher, its clone and new agents; the numbers follow"

@@ -15,7 +15,7 @@ from control.cli.options import flags_for_values
 from control.cli.words import command_line
 from control.reports import stages, tables, tags
 from control.reports.figures import PAGE_STYLES, check_writable, figure_pages, output_file
-from control.reports.html import Conclusion, Picture, picture, render_page
+from control.reports.html import Picture, picture, render_page
 from control.reports.plot import distinct_labels, draw, figure_of, file_stem
 from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import Group, find_groups, short_path
@@ -122,8 +122,9 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     return ", ".join(filter(None, (seeds, steps, group.duration, f"experiment {group.names[:2][-1]}")))
 
 
-def _conclusion(groups: Sequence[ReportGroup]) -> Conclusion:
-    """Return the conclusion of the page: which runs solve the environment, their results, and verdicts of searches."""
+def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
+    """Return the conclusion as sentences: which runs solve the environment, their results, and verdicts of searches. It
+    is good, bad or, with None, neither."""
     judged = [group for group in groups if group.tag]
     if not judged:
         return ["No return was logged."], None
