@@ -198,6 +198,7 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     assert f" {iqm:.1f} [{low:.1f}, {high:.1f}] " in page.text
     assert f"{lead} {scores['verdict']['sentence']}" in page.text and "last tenth" not in page.text
     assert '<p class="conclusion bad">' in page.source
+    assert re.search(r"1 seed, [\d,]+ steps of all agents, [\d,]+ real steps", page.text)
     assert " worst solved training steps seed 1 3 19.2 " in page.text and " 0 % " in page.text
     (folder / "scores.json").unlink()  # as while the search runs
     assert "new agents that trained" not in make_page(folder, out=tmp_path / "page.html").text.partition("Results")[0]

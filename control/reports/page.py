@@ -118,7 +118,9 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     if len(groups) > 1:
         return f"{len(groups)} {'runs' if seeds == '1 seed' else 'groups of runs'}, {seeds} each"
     (group,) = groups
-    steps = f"{group.steps} steps{' of all agents' if group.is_search else ''}{' each' if len(group.runs) > 1 else ''}"
+    steps = f"{group.steps} steps{' each' if len(group.runs) > 1 else ''}"
+    if group.is_search:
+        steps += f" of all agents, {group.real_steps} real steps"
     return ", ".join(filter(None, (seeds, steps, group.duration, f"experiment {group.names[:2][-1]}")))
 
 
