@@ -306,6 +306,6 @@ def test_searches_and_agents_have_separate_axes(logdir: Path, figures: list[Any]
     ends: dict[str, set[float]] = {}
     for axis in curves.axes:
         ends.setdefault(axis.get_xlabel(), set()).add(axis.get_xlim()[1])
-    assert list(ends) == ["environment steps", "steps of all agents on proxies"]
-    assert max(ends["environment steps"]) < 50_000 and min(ends["steps of all agents on proxies"]) > 4_000_000
+    assert list(ends) == ["environment steps", "training steps of all agents"]
+    assert max(ends["environment steps"]) < 50_000 and min(ends["training steps of all agents"]) > 4_000_000
     assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]

@@ -12,7 +12,7 @@ import pytest
 
 import trainer
 from control.films.encoding import mp4
-from control.reports.tables import number_text
+from control.reports.tables import number_text, percent_text, with_margin
 from control.storage import checkpoints
 from control.storage.versions import FILE, read_versions, versions, write_versions
 from fake_runs import Shown, write_run
@@ -88,6 +88,13 @@ def make_page(*argv: str | Path, out: Path) -> Page:
     return Page(out)
 
 
+def pictures(page: Page) -> list[str]:
+    """Return the SVGs of all figures."""
+    urls = [attrs["src"] for attrs in page.all("img")] + [attrs["srcset"] for attrs in page.all("source")]
+    assert all(url.startswith("data:image/svg+xml;base64,") for url in urls)
+    return [base64.b64decode(url.partition(",")[2]).decode() for url in urls]
+
+
 def check_page(page: Page) -> None:
     """Properties of every page: no links to outside, valid ids, accessibility."""
     source = page.source
@@ -122,13 +129,16 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     check_page(page)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
-    assert "RCP-R 75.5 75.5 74.5 to 76.5 not solved 200 greedy 77.0 3 (25-27) 40,000" in page.text
-    assert "seed 27 40 40,000 75.5 (77.0) 76.5 (78.0)" in page.text
-    captions = [page.source.find(f"<figcaption>{name}") for name in ("Curves", "Comparison", "Losses")]
-    assert captions == sorted(captions) and captions[0] > 0
+    assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 77.0 40,000" in page.text
+    assert "Not solved (200 or more) by any of 2 runs." in page.text
+    assert "seed 27 75.5 (77.0) 76.5 (78.0)" in page.text
+    headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores of the seeds", "Losses")]
+    assert headings == sorted(headings) and headings[0] > 0
     assert page.source.count("<code>") > 3 and "`" not in page.text
-    assert len(page.all("svg")) == 6  # curves, their comparison and losses, wide and narrow
-    assert page.source.count("var(--c0)") > 0 and "#0072b2" not in page.source.partition("<main")[2]
+    assert len(page.all("img")) == len(page.all("source")) == 3  # curves, their comparison and losses, wide and narrow
+    for svg in pictures(page):
+        assert "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
+        assert "#0072b2" not in svg.partition("</style>")[2]
     video = page.all("video")[0]["src"]
     film = next(compared.glob("**/final.mp4"))
     assert video.startswith("data:video/mp4;base64,") and base64.b64decode(video.partition(",")[2]) == film.read_bytes()
@@ -136,7 +146,8 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     differing, _, folded = page.text.partition(heading)[2].partition("All ")
     row = r" max_weight (- )?[\d.]+ (- )?[\d.]+ largest exponential weight "  # of one of the agents
     assert not re.search(row, differing) and re.search(row, folded)
-    assert "lr 0.002 0.001" in differing and "implementation RCP-R UDRL" in differing
+    assert "lr 0.002 0.001" in differing and "implementation" not in differing
+    assert "implementation RCP-R UDRL" in folded
     assert " max_grad_norm " not in differing and " max_grad_norm " in page.text
     command = "python trainer.py --implementation RCP-R --gamename lunarlander --seed 25 --lr 0.002"
     commands = f"{command} python trainer.py --implementation RCP-R --gamename lunarlander --seed 26"
@@ -154,18 +165,18 @@ def test_page_of_one_run_has_its_results_films_and_settings(logdir: Path, capsys
     check_page(page)
     assert "UDRL on cartpole" in page.text and len(page.all("video")) == 1
     best = checkpoints.load(folder / "checkpoints" / "best.ckpt").run_state
-    lead = f"{best['best']:.1f} evaluation return of the best agent (best.ckpt, after epoch {best['epoch']})"
-    assert f"{lead} Not solved : 475 or more is solved At the end of training" in page.text
-    (result,) = re.findall(r"At the end of training: (\d+\.\d) \(mean of the last tenth", page.text)
-    assert f"UDRL {result} not solved 475 greedy {result} 1 (25)" in page.text and "IQM" not in page.text
-    assert "Film final: UDRL, seed 25, one episode, return 9" in page.text
+    lead = f"Not solved (475 or more): the best agent returns {best['best']:.1f}. It is in best.ckpt, of epoch"
+    assert f"{lead} {best['epoch']}." in page.text
+    (result,) = re.findall(r"At the end of training, the return is (\d+\.\d)\.", page.text)
+    assert f" {result} (" in page.text and "IQM" not in page.text
+    assert "The trained agent: seed 25, one episode, return 9" in page.text
     changed_settings = page.text.partition("Settings that are not the defaults")[2].partition("All ")[0]
     assert "lr 0.002 " in changed_settings and "time_limit 9 null " in changed_settings
     assert "discount" not in changed_settings
     current_versions = versions()
     assert read_versions(folder) == [{"from": "1"} | current_versions]
     assert f"torch {current_versions['torch']}" in page.text and current_versions["understudy"] in page.text
-    assert "--lr 0.002" in page.text.partition("How to repeat it")[2]
+    assert "--lr 0.002" in page.text.partition("Repeat")[2]
     capsys.readouterr()
     assert trainer.main(["--report", str(folder)]) == 0  # replaces the page
     assert [path.name for path in folder.glob("*.html")] == ["report.html"]
@@ -176,18 +187,21 @@ def test_page_of_a_search_has_its_scores_and_verdict(logdir: Path, tmp_path: Pat
     folder = trained(logdir, "--no_compiled", implementation="SE")
     page = make_page(folder, out=tmp_path / "page.html")
     check_page(page)
-    assert "Held-out evaluation" in page.text
-    (picture,) = page.all("img")  # of behaviour alone: the curves are above
-    kind, _, content = picture["src"].partition(",")
-    svg = base64.b64decode(content).decode()
-    assert kind == "data:image/svg+xml;base64" and "prefers-color-scheme: dark" in svg and "var(--c0)" in svg
+    assert "Returns of new agents that trained on the winner" in page.text
+    assert len(pictures(page)) == 4  # curves and behaviour, wide and narrow
+    assert all("prefers-color-scheme: dark" in svg and "var(--c0)" in svg for svg in pictures(page))
+    assert "bins from the 0.2 % to the 99.8 % quantile" in page.text  # the note of the figure
     scores = json.loads((folder / "scores.json").read_text())
-    lead = f"{scores['report']['mean']:.1f} held-out return (mean of 3 fresh agents that trained on the winner)"
+    mean = f"{scores['report']['mean']:.1f}"
+    lead = f"Not solved (475 or more): 3 new agents that trained on the synthetic environment return {mean}."
     iqm, low, high = (scores["report"][name] for name in ("iqm", "iqm_low", "iqm_high"))
-    assert f" {iqm:.1f} {low:.1f} to {high:.1f} " in page.text
-    assert f"{lead} Not solved : 475 or more" in page.text and "last tenth" not in page.text
-    assert f'<p class="not-solved">SE, seed 1: {scores["verdict"]["sentence"]}' in page.source
-    assert " share solved training steps 3 19.2 " in page.text and " 0 % " in page.text
+    assert f" {iqm:.1f} [{low:.1f}, {high:.1f}] " in page.text
+    assert f"{lead} {scores['verdict']['sentence']}" in page.text and "last tenth" not in page.text
+    assert '<p class="conclusion bad">' in page.source
+    assert re.search(r"1 seed, [\d,]+ steps of all agents, [\d,]+ real steps", page.text)
+    assert " worst solved training steps seed 1 3 19.2 " in page.text and " 0 % " in page.text
+    (folder / "scores.json").unlink()  # as while the search runs
+    assert "new agents that trained" not in make_page(folder, out=tmp_path / "page.html").text.partition("Results")[0]
     assert re.search(r" generations 3 \d+ largest number", page.text) and "--checkpoint_every" not in page.text
 
 
@@ -195,8 +209,8 @@ def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Pa
     """Only the last of ten epochs is at the end."""
     write_run(logdir, "PPO", lambda epoch, seed: {"eval/return_greedy": 250.0 if epoch == 4 else 7.0}, epochs=10)
     text = make_page(logdir, out=tmp_path / "page.html").text
-    assert "7.0 evaluation return, greedy actions, at the end" in text and "return at the end verdict" in text
-    assert "PPO 7.0 not solved 200 greedy 250.0 1 (25) 10,000" in text
+    assert "Not solved (200 or more): PPO returns 7.0 at the end of training." in text
+    assert "seed 25 10 10,000 7.0 (250.0)" in text
 
 
 def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Path) -> None:
@@ -213,9 +227,21 @@ def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Pa
     assert "The defaults of these settings are not known here" in page.text
 
 
+def test_page_names_trials_by_the_settings_that_differ(logdir: Path, tmp_path: Path) -> None:
+    for number, lr in enumerate(("0.001", "0.002"), start=1):
+        folder = write_run(logdir, "PPO", numbers(10.0), flags=[*LINE, "--lr", lr], epochs=5)
+        trial = folder.parents[1] / "tune" / "version_0" / f"trial_{number}"
+        trial.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(trial)
+    page = make_page(logdir, out=tmp_path / "page.html")
+    check_page(page)
+    assert "PPO on lunarlander: trial 1, lr 0.001 and trial 2, lr 0.002 2 runs, 1 seed each" in page.text
+
+
 def test_numbers_of_tables_have_three_digits_below_1() -> None:
-    texts = [number_text(value) for value in (None, 0.0, -1936.04, 475.0, 0.01234, -0.5)]
+    texts = [number_text(value) for value in (None, -0.0, -1936.04, 475.0, 0.01234, -0.5)]
     assert texts == ["-", "0.0", "-1,936.0", "475.0", "0.0123", "-0.500"]
+    assert [with_margin(247.28, 5.06), percent_text(-0.001)] == ["247.3 ± 5.1", "0 %"]
 
 
 def test_versions_are_noted_on_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

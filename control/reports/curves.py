@@ -35,7 +35,7 @@ from models.settings import SettingError, UserError
 # -- axis labels -------------------------------------------------------------------------------------------------------
 
 STEPS_LABEL = "environment steps"
-SEARCH_STEPS_LABEL = "steps of all agents on proxies"
+SEARCH_STEPS_LABEL = "training steps of all agents"
 RETURN_LABEL = "return (sum of rewards)"
 _TD_FAMILIES = ("ddqn", "tabular", "td3", "td3_discrete", "sac", "model_generalisation")
 _RETURN_FAMILIES = ("command_conditioned", "ppo", "policy_gradients")

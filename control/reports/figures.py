@@ -15,7 +15,7 @@ import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line 
 class FigureStyle:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
     logarithmic axis of returns. A ``narrow`` figure, for telephones, has all panels in one column. A figure without
-    ``texts`` has no title and no note."""
+    ``texts`` has no title, and its note is the description in its SVG, because pages write the texts themselves."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
@@ -66,23 +66,21 @@ class FigureStyle:
     texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix."""
-        return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
+        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix. For pages
+        in HTML, ``_wide`` or ``_narrow`` is added to its ``stem``."""
+        layout = "" if self.texts else "_narrow" if self.narrow else "_wide"
+        return folder / f"{stem}{layout}.{self.formats[0] if self.formats else 'png'}"
 
 
 DEFAULT_STYLE = FigureStyle()
+# Drawings for pages in HTML, in the colours of light pages, which `control.reports.html` replaces.
+PAGE_STYLES = tuple(FigureStyle(formats=("svg",), narrow=narrow, texts=False) for narrow in (False, True))
 
 
 def style_of(run: Any) -> FigureStyle:
     """Return the appearance in the settings of a run (`control.cli.settings.RunConfig`)."""
     formats = dict.fromkeys(run.plot_format or ())  # without duplicates
     return FigureStyle(run.plot_theme, tuple(formats), run.plot_log)
-
-
-def with_svg(style: FigureStyle = DEFAULT_STYLE) -> FigureStyle:
-    """Return ``style`` with SVG as a further format, for pictures that pages in HTML show."""
-    formats = style.formats or ("png",)
-    return style if "svg" in formats else replace(style, formats=(*formats, "svg"))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -183,7 +181,8 @@ class FigurePages:
         if numbers:
             self.metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
         self.files: list[Path] = []  # that have been written
-        self.names_and_notes: list[tuple[str, str]] = []  # of the pages
+        self.names: list[str] = []  # of the pages
+        self._notes: list[str] = []
         self._figures: list[Any] = []  # matplotlib's, one for each page
 
     def write(self) -> None:
@@ -193,11 +192,14 @@ class FigurePages:
             if file_format == "pdf":
                 self._write_pdf(path)
                 continue
-            for figure, (name, _) in zip(self._figures, self.names_and_notes, strict=True):
+            for figure, name, note in zip(self._figures, self.names, self._notes, strict=True):
                 if figure is not self._figures[0]:
                     path = self.target.with_name(f"{self.target.stem}_{name}.{file_format}")
+                metadata = self.metadata[file_format]
+                if not self.style.texts:
+                    metadata = metadata | {"Description": note}
                 with replacing(path) as temporary:
-                    figure.savefig(temporary, format=file_format, metadata=self.metadata[file_format])
+                    figure.savefig(temporary, format=file_format, metadata=metadata)
                 self.files.append(path)
 
     def _write_pdf(self, path: Path) -> None:
@@ -250,7 +252,8 @@ class FigurePages:
                 axis.tick_params(labelleft=True)
                 axis.yaxis.label.set_visible(True)
                 set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
-        self.names_and_notes.append((name, note))
+        self.names.append(name)
+        self._notes.append(note)
         if not self.style.texts:
             title = note = ""
         _frame(figure, axes, size, title, note, min_labels)
@@ -312,8 +315,13 @@ def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: s
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     has_legend = len(handles) >= min_labels
+    letters_per_line = int(_LEGEND_LETTERS * width)
+    labels = [textwrap.fill(label, letters_per_line - _HANDLE_LETTERS) for label in handles]
     letters = sum(len(label) + _HANDLE_LETTERS for label in handles)
-    legend_lines = max(1, math.ceil(letters / (_LEGEND_LETTERS * width)))
+    legend_lines = max(1, math.ceil(letters / letters_per_line))
+    columns = math.ceil(len(handles) / legend_lines)
+    if any("\n" in label for label in labels):
+        legend_lines, columns = len("\n".join(labels).splitlines()), 1
     # Heights in inches, with space around the text.
     title_height = 0.05 + _TITLE_LINE * len(title_lines) if title else 0.02
     note_height = 0.05 + _NOTE_LINE * len(note_lines) if note else 0.0
@@ -327,8 +335,7 @@ def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: s
         figure.suptitle(title, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
     if has_legend:
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
-        columns = math.ceil(len(handles) / legend_lines)
-        figure.legend(list(handles.values()), list(handles), ncols=columns, borderaxespad=0.2, **place)
+        figure.legend(list(handles.values()), labels, ncols=columns, borderaxespad=0.2, **place)
     if note:
         note = "\n".join(note_lines)
         figure.text(0.05 / width, 0.03 / height, note, ha="left", va="bottom", fontsize=6.5, color=GREY)

@@ -2,50 +2,72 @@
 ``learned.html.j2``.
 """
 
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from control.reports.figures import COLOURS, GREY, WIDTH, FigureStyle, figure_panels, rows, set_row_labels, with_svg
-from control.reports.page import data_url, render
+from control.reports.figures import COLOURS, GREY, PAGE_STYLES, WIDTH, FigureStyle, figure_panels, rows, set_row_labels
+from control.reports.html import picture, render_page
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
+from control.reports.tables import Table
 from control.storage.run_dir import atomic_write_text
-from control.storage.versions import versions
 from understudy.program import IDS
 
 FIGURE = "exam.png"
+_MEANINGS = {
+    "probe": "random play, and always the same action",
+    "teacher": "an agent that learns the task",
+    "bandit": "a network whose reward is highest for the teacher's action; its clone is the best policy on it",
+    "exam": "new agents train on the bandit, and play the task",
+    "reward": "a network that estimates the teacher's later return",
+    "race": "new agents train on the task with the learned reward, and with its own",
+}
 
 
 def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str = "") -> Path:
     """Write the page about the ``results`` (stage -> its results), and return its path. ``command`` is the command line
     that repeats the run, which the page shows."""
-    figures = {}  # for wide and for narrow windows, as URLs
+    drawing = None
     if "exam" in results:
-        _draw(folder / FIGURE, results, with_svg())
-        figures["wide"] = data_url((folder / FIGURE).with_suffix(".svg"))
-        with tempfile.TemporaryDirectory() as temporary:
-            narrow = Path(temporary, "narrow.svg")
-            _draw(narrow, results, FigureStyle(formats=("svg",), narrow=True))
-            figures["narrow"] = data_url(narrow)
-    page = render(
+        for style in (FigureStyle(), *PAGE_STYLES):
+            _draw(style.path(folder, Path(FIGURE).stem), results, style)
+        wide, narrow = (style.path(folder, Path(FIGURE).stem) for style in PAGE_STYLES)
+        alt = "Returns of random play, a constant action, the teacher, its clone and new agents; the numbers follow"
+        drawing = picture(wide, narrow, alt)
+    is_good = not any(result.get("failed") for result in results.values())
+    env_id = IDS.get(game, game)
+    page = render_page(
         "learned.html.j2",
-        game=game,
-        env_id=IDS.get(game, game),
+        f"Learned environment and reward of {env_id}",
+        "{} steps of the task, {} CPU seconds".format(*_sums(results)),
+        env_id=env_id,
         results=results,
-        conclusion=conclusion(results, with_returns=False),
-        figures=figures,
+        conclusion=(conclusion(results, with_returns=False), is_good),
+        drawing=drawing,
         returns=returns_table(results) if "exam" in results else None,
+        stages=_stages_table(results),
         files=sorted(file.name for file in folder.glob("*") if file.suffix in (".ckpt", ".safetensors", ".json")),
         command=command,
-        date=time.strftime("%Y-%m-%d"),
-        version=versions()["understudy"],
     )
     atomic_write_text(folder / PAGE, page)
     return folder / PAGE
+
+
+def _sums(results: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the steps in the task of all stages together, and their CPU seconds, as texts."""
+    steps = sum(result.get("real_steps", 0) for result in results.values())
+    return f"{steps:,}", f"{sum(result['cpu_seconds'] for result in results.values()):,.0f}"
+
+
+def _stages_table(results: Mapping[str, Any]) -> Table:
+    """Return the table of stages: their results and meanings, their steps in the task, and their time."""
+    rows = [["stage", "result", "real steps", "CPU s"]]
+    for name, result in results.items():
+        steps = f"{result['real_steps']:,}" if "real_steps" in result else "-"
+        rows.append([name, f"{result['text']}\n{_MEANINGS[name]}", steps, f"{result['cpu_seconds']:,.0f}"])
+    return Table([*rows, ["sum", "", *_sums(results)]], "Results, steps in the task, and time")
 
 
 def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:

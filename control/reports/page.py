@@ -1,342 +1,40 @@
-"""Page of `--report`: one HTML file about runs, with curves, tables, films, settings, versions and commands.
-
-The page refers to no other file. `page.html.j2` is its template.
+"""Page of `--report`: one HTML file about runs, with their results, curves, films, settings, versions and commands. Its
+template is ``page.html.j2``.
 """
 
-import base64
-import contextlib
-import functools
-import io
-import math
 import os
-import re
 import shlex
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
-
-from control.cli.colour import print_wrapped, warning
-from control.cli.files import read_json, read_mapping
+from control.cli.colour import print_wrapped
 from control.cli.help import SOURCES
 from control.cli.options import flags_for_values
-from control.cli.parse import parse
-from control.cli.progress import time_in_words
-from control.cli.settings import Settings, to_yaml
-from control.cli.words import as_word, command_line
-from control.films.encoding import poster
+from control.cli.words import command_line
 from control.reports import stages, tables, tags
-from control.reports.curves import solved_return
-from control.reports.figures import (
-    CYCLES,
-    GREY,
-    INK,
-    INKS,
-    PAPER,
-    RULES,
-    FigureStyle,
-    check_writable,
-    figure_pages,
-    output_file,
-)
-from control.reports.plot import Figure, distinct_labels, draw, figure_of, file_stem
+from control.reports.figures import PAGE_STYLES, check_writable, figure_pages, output_file
+from control.reports.html import Picture, picture, render_page
+from control.reports.plot import distinct_labels, draw, figure_of, file_stem
+from control.reports.run_folders import IQM, ReportGroup, RunFolder, setting_text
 from control.reports.runs import Group, find_groups, short_path
-from control.reports.tables import Table, number_text
+from control.reports.statistics import MIN_RUNS
+from control.reports.tables import Table, number_text, with_interval
 from control.storage.run_dir import atomic_write_text
-from control.storage.versions import FILE, read_versions, versions
-from models.settings import SettingError, UserError
+from control.storage.versions import FILE, read_versions
+from models.settings import SettingError
 
 MAX_FILMS = 12  # on a page
-_FIGURES = {
-    "": "Curves over steps",
-    "scores": "Comparison of scores: performance profiles and probability of improvement",
-    "losses": "Losses over steps",
-}  # in the order of the page
+_MOST_NAMES = 4  # groups that are named one by one
+_FIGURES = {"": "", "scores": "Scores of the seeds", "losses": "Losses"}  # their titles, in the order of the page
 _PICTURES = {
-    "behaviour": "What the synthetic environment shows the agents that train on it, beside the real environment",
-    "behaviour_reward": "What the synthetic bandit pays for: the reward of actions by state",
+    "behaviour": "States and rewards in training, beside the real environment",
+    "behaviour_reward": "What the synthetic bandit pays for: the reward of an action in a state",
     "reward": "What the learned reward says of states",
 }
-# Numbers of a held-out evaluation: their headings and the functions that format them.
-_HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
-    "agents": ("fresh agents", "{:,.0f}".format), "mean": ("mean return", number_text),
-    "std": ("standard deviation", number_text), "iqm": ("IQM", number_text), "worst": ("worst", number_text),
-    "solved": ("share solved", lambda share: f"{100 * share:.0f} %"), "steps": ("training steps", "{:,.0f}".format),
-}  # fmt: skip
-# Tags of the results by which runs are judged: the first one that they have.
-_RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
-_MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
-
-
-# Colours of figures, and the values in CSS that replace them, so that figures follow the theme of the page.
-_CYCLE = [colour.lower() for colour in CYCLES["light"]]
-_CSS_VARIABLES = (
-    {colour: f"var(--c{number})" for number, colour in enumerate(_CYCLE)}
-    | {
-        _CYCLE[int(INK[1:])]: "currentColor",  # INK and GREY are places in the cycle, such as "C6"
-        _CYCLE[int(GREY[1:])]: "var(--faint)",
-        INKS["light"]: "currentColor",
-        PAPER["light"]: "var(--paper)",
-        RULES["light"]: "var(--rule)",
-    }
-)
-
-
-@dataclass(eq=False)
-class RunFolder:
-    """A run folder."""
-
-    path: Path
-
-    @functools.cache  # noqa: B019  # a page has few folders, and warnings are printed once
-    def file(self, *names: str) -> Path | None:
-        """Return the path of a file in the folder, None if it does not exist. ``names`` are its folders and its name.
-        Print a warning for anything but a regular file inside the folder, such as a link out of it."""
-        path = self.path.joinpath(*names)
-        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
-            return path
-        if os.path.lexists(path):
-            warning(f"left out: '{path}' is no regular file of its run's folder")
-        return None
-
-    @cached_property
-    def settings(self) -> Settings | None:
-        """Settings in config.yaml, None if it is missing or of another program or version."""
-        file = self.file("config.yaml")
-        if not file:
-            return None
-        # `parse` prints and exits, or raises, for settings of another version. The page then shows the file as it is.
-        with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
-            return parse(["--config", str(file)])
-        return None
-
-    @cached_property
-    def setting_texts(self) -> dict[str, str]:
-        """Values of the settings in config.yaml as texts by name, such as ``{"lr": "0.001"}``. The setting ``command``,
-        a mapping, becomes a setting ``command.PART`` for each of its parts."""
-        values = self._setting_values()
-        command = values.pop("command", None)
-        if isinstance(command, dict):
-            values |= {f"command.{part}": value for part, value in command.items()}
-        return {name: _setting_text(value) for name, value in values.items()}
-
-    def _setting_values(self) -> dict[str, Any]:
-        """Return the settings in config.yaml that have an effect. For a file of another program or version, return all
-        its entries."""
-        if self.settings is not None:
-            # `explicit_names` are the names in config.yaml. A setting that it omits has no effect in this environment.
-            effective = yaml.safe_load(to_yaml(self.settings))
-            values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
-            if self.settings.proxy is not None and values.get("checkpoint_every") == 1:
-                del values["checkpoint_every"]  # a search sets it to 1
-            return values
-        if file := self.file("config.yaml"):
-            with contextlib.suppress(UserError):
-                return read_mapping("report", str(file), "name: value", empty=True)
-        return {}
-
-    @property
-    def films(self) -> list[Path]:
-        """Films of the end and of evaluations, and the last film during training."""
-        videos = self.path / "videos"
-        paths = [*videos.glob("final.mp4"), *sorted(videos.glob("eval_*.mp4"))]
-        paths += sorted(videos.glob("epoch_*.mp4"))[-1:]
-        return [path for path in paths if self.file("videos", path.name)]
-
-    @cached_property
-    def scores(self) -> dict[str, Any]:
-        """Statistics of the held-out evaluation of a search, from scores.json, with the sentence of its ``verdict`` and
-        whether it ``passed``. Empty if the file is missing or malformed."""
-        path = self.file("scores.json")
-        if path is None:
-            return {}
-        try:
-            results = read_json(path)
-            verdict = results.get("verdict", {})
-            return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
-
-    def film_text(self, film: Path) -> str:
-        """Return the seed and the returns of a film as text, or only the seed if no text is stored beside the film."""
-        path = self.file("videos", f"{film.stem}.txt")
-        # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
-        return path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]
-
-    @cached_property
-    def learn_results(self) -> dict[str, Any]:
-        """Results of `--learn` by stage if this run trained its teacher, else empty."""
-        path = self.learn_folder / stages.RESULTS
-        with contextlib.suppress(OSError, ValueError):
-            results = read_json(path) if path.is_file() else {}
-            if isinstance(results, dict) and isinstance(results.get("teacher"), dict):
-                return {name: result for name, result in results.items() if name != "settings"}
-        return {}  # the file is malformed, or of another program
-
-    @property
-    def learn_folder(self) -> Path:
-        """Folder of `--learn` if this run, in GAME/teacher/PPO/seed_N/version_K there, trained its teacher."""
-        return Path(os.path.abspath(self.path / "../../../../.."))
-
-    def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
-        settings. A run that may end early because of a return counts as finished."""
-        settings = self.settings
-        if settings is None or settings.run.target_return is not None or "teacher" in self.learn_results:
-            return False
-        if settings.proxy is not None and settings.proxy.quit_when_solved:
-            return False
-        if settings.total_steps is not None and steps >= settings.total_steps:
-            return False
-        return settings.epochs is None or epochs < settings.epochs
-
-    @property
-    def name(self) -> str:
-        """Seed of the run as text, such as ``seed 25``."""
-        return self.path.parent.name.replace("_", " ")
-
-
-@dataclass
-class ReportGroup(Group):
-    """A group of runs with its ``label`` on the page and the statistics of the runs, which `summarise` returns."""
-
-    label: str
-    summary: dict[str, Any]
-
-    @cached_property
-    def folders(self) -> list[RunFolder]:
-        """Folders of the runs. Several seeds may be in one folder."""
-        return [RunFolder(path) for path in dict.fromkeys(run.source.parent for run in self.runs)]
-
-    @property
-    def is_search(self) -> bool:
-        """Whether the runs are searches."""
-        return tags.of_search(self.summary["over_seeds"])
-
-    @cached_property
-    def tag(self) -> str:
-        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
-        that all or some have; empty without any."""
-        statistics = self.summary["over_seeds"]
-        num_seeds = {tag: numbers["n"] for tag, numbers in statistics.items()}
-        num_seeds[tags.HELD_OUT_RETURN] = len(self._held_out)
-        for tag in (*_RESULTS, *statistics):
-            if num_seeds.get(tag) == len(self.runs):
-                return tag
-        return next(iter(statistics), "")
-
-    @property
-    def _held_out(self) -> list[float]:
-        """Mean held-out returns of the winners of searches, one for each run that has been evaluated."""
-        means = [folder.scores.get("mean") for folder in self.folders]
-        return [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Statistics of the result over seeds, as `over_seeds` returns them."""
-        # Held-out returns are in scores.json, and all other results in the summary of the metrics.
-        return self.summary["over_seeds"].get(self.tag) or tables.over_seeds(self._held_out)
-
-    @cached_property
-    def game(self) -> str:
-        """Name of the environment, from the settings or else from the folder. Empty if a copied folder has only its
-        name."""
-        game_folder = self.names[0] if len(self.names) >= 3 else ""
-        return self.folders[0].setting_texts.get("gamename", game_folder)
-
-    @cached_property
-    def solved(self) -> float | None:
-        """Lowest return with which the environment counts as solved: a search's ``solved_reward``, otherwise the
-        environment's threshold. None if it is unknown or the result is no return."""
-        if self.tag in ("", tags.REWARD_RATE, tags.FITNESS):
-            return None
-        settings = self.folders[0].settings
-        if settings is not None and settings.proxy is not None:
-            return settings.proxy.solved_reward
-        return solved_return(self.game) if self.game else None
-
-    @property
-    def verdict(self) -> str:
-        """Whether the mean result solves the environment, as words; empty if that is unknown."""
-        return "" if self.solved is None else tables.solved_text(self.result["mean"], self.solved)
-
-    @cached_property
-    def confirmed_best(self) -> tuple[float, int] | None:
-        """``(score, epoch)`` of the agent in best.ckpt. The score is a mean of two evaluations if they vary. None
-        without this file, and for searches, several runs, and agents that are chosen by their returns in training."""
-        file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
-        if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
-            return None
-        if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
-            return None
-        from control.storage import checkpoints  # imports torch, which other pages do not need
-
-        with contextlib.suppress(UserError):
-            run_state = checkpoints.load(file).run_state
-            return float(run_state["best"]), int(run_state["epoch"])
-        return None  # the file is damaged
-
-    @property
-    def best(self) -> float | None:
-        """The score of `confirmed_best`, otherwise the mean over seeds of the best result. None if it was not
-        logged."""
-        if self.confirmed_best:
-            score, _ = self.confirmed_best
-            return score
-        results = [run.best(self.tag) for run in self.runs]
-        finite = [result for result in results if math.isfinite(result)]
-        return sum(finite) / len(finite) if finite else None
-
-    @property
-    def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, with their epochs."""
-        texts = []
-        folder_by_path = {folder.path: folder for folder in self.folders}
-        for run in self.runs:
-            epochs, steps = int(run.columns["epoch"].max()), int(run.columns["env_steps"].max())
-            if folder_by_path[run.source.parent].is_unfinished(epochs, steps):
-                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
-        return texts
-
-    @property
-    def duration(self) -> str:
-        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
-        if len(self.runs) > 1:
-            return ""
-        columns = self.runs[0].columns
-        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return f"{time_in_words(seconds)} of training and tests" if seconds else ""
-
-    @property
-    def kind_of_return(self) -> str:
-        """Kind of the return by which the runs are judged, such as ``greedy``; empty without any."""
-        return tags.TAGS[self.tag].short if self.tag else ""
-
-    @property
-    def steps(self) -> str:
-        """Numbers of steps of the seeds as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
-        return _range_text([seed["env_steps"] for seed in self.summary["seeds"].values()])
-
-    @property
-    def real_steps(self) -> str:
-        """Numbers of steps in the real environment that the searches made, as text like `steps`; ``-`` if unknown."""
-        tag = "search/real_steps"
-        steps = [int(run.columns[tag].max()) for run in self.runs if tag in run.columns]
-        return _range_text(steps) if steps else "-"
-
-    def setting_text(self, name: str) -> str:
-        """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
-        values = dict.fromkeys(folder.setting_texts.get(name, "-") for folder in self.folders)
-        return " | ".join(values)
+_LEARNED = {"SE": "Synthetic environment", "RN": "Reward network"}  # headings of their pictures
+_NAMED = ("implementation", "gamename", "exp_name")  # settings that the title and the first line name
 
 
 def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
@@ -344,6 +42,7 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     a folder, by default the common folder of the runs. Returns the exit code 0. Raises SettingError if there are no
     runs or the page cannot be written."""
     run_groups = find_groups(run_dirs, "report")
+    _name_trials(run_groups)
     labels, _ = distinct_labels([group.names for group in run_groups])
     groups = []
     for label, group in zip(labels, run_groups, strict=True):
@@ -371,34 +70,123 @@ def report(run_dirs: Sequence[Path], out: Path | None = None) -> int:
     return 0
 
 
+def _name_trials(groups: Sequence[Group]) -> None:
+    """Add the settings that differ to the names of trials, if these are one or two: ``trial 3, lr 0.01``."""
+    texts = [RunFolder(group.runs[0].source.parent, "").setting_texts if group.names[3:] else {} for group in groups]
+    names = [name for name in texts[0] if len({text.get(name) for text in texts}) > 1]
+    if all(texts) and 1 <= len(names) <= 2:
+        for group, text in zip(groups, texts, strict=True):
+            group.names = (*group.names[:-1], ", ".join([group.names[-1], *(f"{name} {text[name]}" for name in names)]))
+
+
 def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path) -> str:
-    """Return the HTML of the page, rendered from its template. ``run_dirs`` and ``target`` are for its last lines, the
-    commands that make the page."""
-    films = [(group, folder, path) for group in groups for folder in group.folders for path in folder.films]
-    run_paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
-    report_command = f"python trainer.py --report {run_paths} --report_out {shlex.quote(short_path(target))}"
-    commands = [(group.label, _commands(group)) for group in groups]
-    return render(
+    """Return the HTML of the page. ``run_dirs`` and ``target`` are for its last lines, the commands that make it."""
+    folders = {}  # with the names of runs
+    for group in groups:
+        for folder in group.folders:
+            folders[folder] = folder.name if len(groups) == 1 else f"{group.label}, {folder.name}"
+    films = [(folder, path) for folder in folders for path in folder.films]
+    paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
+    command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
+    implementations = {name for group in groups for name in group.names[2:3]}  # unknown for copied folders
+    learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
+    return render_page(
         "page.html.j2",
-        groups=groups,
-        title=_title(groups),
-        seeds=tables.seeds_text([len(group.runs) for group in groups]),
-        tags=[tags.TAGS[tag] for tag in dict.fromkeys(group.tag for group in groups) if tag],
-        results=_results_table(groups),
+        _title(groups),
+        _description(groups),
+        conclusion=_conclusion(groups),
         teachers=_teachers(groups, target),
-        unfinished=[text for group in groups for text in group.unfinished],
+        results=_results_table(groups) if len(groups) > 1 else None,
+        held_out=_held_out_table(folders),
+        notes=_notes(groups),
+        seed_tables=_seed_tables(groups),
         figures=_page_figures(groups),
-        films=films[:MAX_FILMS],
+        films=[(path, folder.film_text(path), folders[folder]) for folder, path in films[:MAX_FILMS]],
         more_films=max(0, len(films) - MAX_FILMS),
-        learned=list(_search_results(groups)),
-        seed_tables=[tables.seed_table(group.summary, caption=f"Seeds of {group.label}") for group in groups],
+        learned_heading=" and ".join(heading for name, heading in _LEARNED.items() if name in implementations),
+        learned={label: pictures for label, pictures in learned.items() if pictures},
         settings=_settings_tables(groups),
         versions=_versions_table(groups),
-        commands=[(label, lines) for label, lines in commands if lines],
-        page_commands=[report_command, f"python trainer.py --plot {run_paths}"],
-        date=time.strftime("%Y-%m-%d"),
-        version=versions()["understudy"],
+        commands={group.label: lines for group in groups if (lines := _commands(group))},
+        page_commands=[command, f"python trainer.py --plot {paths}"],
     )
+
+
+def _description(groups: Sequence[ReportGroup]) -> str:
+    """Return the size of the runs, such as ``5 seeds, 50,400 steps each, experiment debug``."""
+    seeds = tables.seeds_text([len(group.runs) for group in groups])
+    if len(groups) > 1:
+        return f"{len(groups)} {'runs' if seeds == '1 seed' else 'groups of runs'}, {seeds} each"
+    (group,) = groups
+    steps = f"{group.steps} steps{' each' if len(group.runs) > 1 else ''}"
+    if group.is_search:
+        steps += f" of all agents, {group.real_steps} real steps"
+    return ", ".join(filter(None, (seeds, steps, group.duration, f"experiment {group.names[:2][-1]}")))
+
+
+def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
+    """Return the conclusion as sentences: which runs solve the environment, their results, and verdicts of searches. It
+    is good, bad or, with None, neither."""
+    judged = [group for group in groups if group.tag]
+    if not judged:
+        return ["No return was logged."], None
+    if len(groups) == 1:
+        verdict, sentences = judged[0].sentences()
+        verdicts = {verdict}
+    else:
+        verdicts = {group.verdict for group in judged}
+        sentences = _several_sentences(judged)
+    for group in judged:
+        for folder in group.folders:
+            if sentence := folder.scores.get("verdict"):
+                sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
+                verdicts |= set() if folder.scores["passed"] else {"failed"}
+    unfinished = [text for group in groups for text in group.unfinished]
+    if unfinished:
+        sentences.append(f"Interrupted, or still running: {', '.join(unfinished)}.")
+    if verdicts == {"solved"}:
+        return sentences, True
+    has_failed = "failed" in verdicts or (verdicts == {"not solved"} and not unfinished)
+    return sentences, False if has_failed else None
+
+
+def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
+    """Return sentences about several groups: which of them solve the environment, and their results. Of many groups,
+    only the best is named."""
+    sentences = []
+    if all(group.verdict for group in groups):
+        solved = [group.label for group in groups if group.verdict == "solved"]
+        others = [group.label for group in groups if group.verdict != "solved"]
+        thresholds = {group.solved for group in groups}
+        limit = f" ({thresholds.pop():g} or more)" if len(thresholds) == 1 else ""
+        if not solved:
+            text = f"Not solved{limit} by any of {len(groups)} runs"
+        elif len(groups) > _MOST_NAMES:
+            text = f"Solved{limit} by {len(solved)} of {len(groups)} runs"
+        else:
+            text = f"Solved{limit} by {_enumeration(solved)}{f', not by {_enumeration(others)}' if others else ''}"
+        sentences.append(f"{text}.")
+    results = []
+    for group in sorted(groups, key=lambda group: group.result["mean"], reverse=True):
+        steps = f"{group.real_steps} real" if group.is_search else group.steps
+        results.append(f"{number_text(group.result['mean'])} for {group.label} ({steps} steps)")
+    if len(groups) > _MOST_NAMES:
+        return [*sentences, f"Highest return at the end of training: {results[0]}."]
+    return [*sentences, f"Returns at the end of training: {', '.join(results)}."]
+
+
+def _notes(groups: Sequence[ReportGroup]) -> list[str]:
+    """Return sentences that explain the numbers in the tables of results."""
+    shown_tags = [tag for group in groups for tag in (group.tag, *group.summary["over_seeds"]) if tag]
+    notes = []
+    for tag in [tags.TAGS[name] for name in dict.fromkeys(shown_tags)]:
+        notes.append(f"{tag.short.capitalize()}: {tag.text[0].lower()}{tag.text[1:]}")
+    if notes and not all(group.is_search for group in groups):
+        notes.append("Returns are means over the last tenth of the epochs, in brackets the best.")
+    has_seeds = any(len(group.runs) >= MIN_RUNS for group in groups)
+    if has_seeds or any(folder.scores for group in groups for folder in group.folders):
+        notes.append(f"IQM: interquartile mean, with its bootstrap interval over {'seeds' if has_seeds else 'agents'}.")
+    return notes
 
 
 def _teachers(groups: Sequence[ReportGroup], target: Path) -> list[tuple[str, str]]:
@@ -424,145 +212,111 @@ def _title(groups: Sequence[ReportGroup]) -> str:
     implementation_names = list(dict.fromkeys(names[2] for names in all_names))
     title = f"{_enumeration(implementation_names)} on {_enumeration(games)}"
     if len(groups) > 1 and len(games) == len(implementation_names) == 1:
-        title += f": {_enumeration([group.label for group in groups])}"
+        labels = _enumeration([group.label for group in groups])
+        title += f": {labels if len(groups) <= _MOST_NAMES else f'{len(groups)} runs'}"
     return title
 
 
 def _results_table(groups: Sequence[ReportGroup]) -> Table:
-    """Return the table of runs and results, a row for each group, without columns that are empty for all of them."""
-    has_one_seed = all(len(group.runs) == 1 for group in groups)
-    mean_heading = "mean"
-    if has_one_seed:
-        mean_heading = "return" if any(group.is_search for group in groups) else "return at the end"
-    rows = [_results_row(group, mean_heading) for group in groups]
-    columns = [name for name in rows[0] if any(row[name] != "-" for row in rows)]
+    """Return the table of results, a row for each group, without columns that are empty for all of them or that other
+    words of the page make redundant."""
+    rows = [_results_row(group) for group in groups]
+    columns = []
+    for name in rows[0]:
+        cells = {row[name] for row in rows}
+        if cells != {"-"} and (len(cells) > 1 or name not in ("solved from", "return of")):
+            columns.append(name)
     if not any(group.is_search for group in groups):
         columns.remove("real steps")  # all steps are real
-    cells = [[row[name] for name in columns] for row in rows]
-    return Table([columns, *cells], "Results" if has_one_seed else "Results over seeds")
+    kinds = {row["return of"] for row in rows}
+    caption = f"{kinds.pop() if len(kinds) == 1 else ''} returns at the end of training".strip().capitalize()
+    return Table([columns, *([row[name] for name in columns] for row in rows)], caption)
 
 
-def _results_row(group: ReportGroup, mean_heading: str) -> dict[str, str]:
+def _results_row(group: ReportGroup) -> dict[str, str]:
     """Return the texts of a group in the table of results, by the heading of the column; ``-`` for an empty cell."""
-    mean = iqm = interval = "-"
-    if group.tag:
-        mean, iqm, interval = tables.aggregates(group.result).values()
-    if len(group.runs) == 1:
-        iqm = interval = "-"
-        if group.is_search:  # statistics over the agents of its held-out evaluation
-            iqm, interval = _agents_iqm(group.folders[0].scores)
+    iqm = "-"
+    if len(group.runs) >= MIN_RUNS and group.tag:
+        iqm = with_interval(group.result["iqm"], group.result["iqm_interval"])
+    elif len(group.runs) == 1:  # of a search: over the agents of its held-out evaluation
+        iqm = group.folders[0].held_out.get(IQM, "-")
     return {
-        "runs": group.label,
-        mean_heading: mean,
-        "IQM": iqm,
-        "its 95 % interval": interval,
+        "run": group.label,
+        "mean": number_text(group.result["mean"]) if group.tag else "-",
+        IQM: iqm,
         "verdict": group.verdict or "-",
         "solved from": "-" if group.solved is None else f"{group.solved:g}",
-        "return of": group.kind_of_return or "-",
-        "best return": number_text(group.best),
-        "seeds": f"{len(group.runs)} ({_seed_numbers([run.seed for run in group.runs])})",
+        "return of": tags.TAGS[group.tag].short if group.tag else "-",
+        "best": number_text(group.best),
         "training steps": group.steps,
         "real steps": group.real_steps if group.is_search else group.steps,
     }
 
 
-def _range_text(numbers: Sequence[int]) -> str:
-    """Return numbers as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
-    smallest, largest = min(numbers), max(numbers)
-    return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
+def _seed_tables(groups: Sequence[ReportGroup]) -> list[Table]:
+    """Return a table of seeds for each group. Groups of one seed have one table if its columns are the same for all."""
+    seed_tables = []
+    for group in groups:
+        rows = tables.seed_table(group.summary, "run").rows
+        num_seeds = len(group.runs)
+        if num_seeds < MIN_RUNS:
+            rows = rows[: 1 + num_seeds + (num_seeds > 1)]  # without IQM and its interval
+        # Epochs and steps that are equal for all seeds are in the first line of the page or in the table of results.
+        equal = [column for column in (1, 2) if len({row[column] for row in rows[1 : 1 + num_seeds]}) == 1 < num_seeds]
+        rows = [[cell for column, cell in enumerate(row) if column not in equal] for row in rows]
+        seed_tables.append(Table(rows, f"Seeds of {group.label}"))
+    headers = {tuple(table.rows[0]) for table in seed_tables}
+    if len(groups) > 1 and len(headers) == 1 and all(len(group.runs) == 1 for group in groups):
+        rows = [[group.label, *table.rows[1][1:]] for group, table in zip(groups, seed_tables, strict=True)]
+        return [Table([*headers, *rows], "Returns of the runs")]
+    return seed_tables
 
 
-def _agents_iqm(scores: dict[str, Any]) -> tuple[str, str]:
-    """Return the interquartile mean in ``scores`` (`RunFolder.scores`) and its interval as texts, such as ``480.1`` and
-    ``470.2 to 491.0``. Missing numbers are ``-``."""
-
-    def text(name: str) -> str:
-        return number_text(scores[name]) if isinstance(scores.get(name), int | float) else "-"
-
-    low, high = text("iqm_low"), text("iqm_high")
-    return text("iqm"), "-" if "-" in (low, high) else f"{low} to {high}"
+def _held_out_table(folders: dict[RunFolder, str]) -> Table | None:
+    """Return the statistics of the held-out evaluations of searches, a row for each. None without any. ``folders`` has
+    the names of runs."""
+    cells = {label: folder.held_out for folder, label in folders.items() if folder.held_out}
+    headings = dict.fromkeys(heading for texts in cells.values() for heading in texts)
+    rows = [[label, *(texts.get(heading, "-") for heading in headings)] for label, texts in cells.items()]
+    return Table([["run", *headings], *rows], "Returns of new agents that trained on the winner") if cells else None
 
 
-def _page_figures(groups: Sequence[ReportGroup]) -> list[dict[str, Any]]:
-    """Return the figures of `--plot` in the order of `_FIGURES`, each with its SVG for ``wide`` and for ``narrow``
-    screens, its ``caption`` and its ``note``. Empty if neither episode returns nor losses were logged."""
+def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
+    """Return the figures of `--plot` in the order of `_FIGURES`. Empty if neither returns nor losses were logged."""
     figure = figure_of(groups)
     if not any(arm.curves for arm in figure.arms):
         return []
-    wide_svgs, names_and_notes = _draw_svgs(figure, narrow=False)
-    narrow_svgs, _ = _draw_svgs(figure, narrow=True)
-    _, tasks = figure.comparison
-    compared_labels = list(dict.fromkeys(label for task in tasks.values() for label in task))
-    figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in _FIGURES}
-    for number, ((name, note), wide, narrow) in enumerate(zip(names_and_notes, wide_svgs, narrow_svgs, strict=True)):
-        kind = name.rstrip("0123456789")  # such as "losses" for "losses2"; "" is the figure of returns
-        topic = _enumeration(compared_labels) if kind == "scores" else _title(groups)
-        caption = f"{_FIGURES[kind]}: {topic}."
-        alt = f"{caption} The tables below have the numbers."
-        svgs = {"wide": _inline(wide, f"f{number}", alt), "narrow": _inline(narrow, f"n{number}", alt)}
-        figures[kind].append(svgs | {"caption": caption, "note": note})
-    return [figure for kind in _FIGURES for figure in figures[kind]]
-
-
-def _draw_svgs(figure: Figure, narrow: bool) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the SVG of each page of a figure, and the names and notes of the pages."""
-    style = FigureStyle(formats=("svg",), narrow=narrow, texts=False)
+    pictures: dict[str, list[Picture]] = {kind: [] for kind in _FIGURES}
     with tempfile.TemporaryDirectory() as folder:
-        with figure_pages(Path(folder, "figure.svg"), style) as pages:
-            draw(pages, figure)
-        return [path.read_text("utf-8") for path in pages.files], pages.names_and_notes
+        files = []  # of each style
+        for style in PAGE_STYLES:
+            with figure_pages(style.path(Path(folder), "figure"), style) as pages:
+                draw(pages, figure)
+            files.append(pages.files)
+        for name, wide, narrow in zip(pages.names, *files, strict=True):
+            kind = name.rstrip("0123456789")  # such as "losses" for "losses2"; "" is the figure of returns
+            alt = f"{_FIGURES[kind] or 'Curves'} of {_title(groups)}. The tables have the numbers"
+            pictures[kind].append(picture(wide, narrow, alt, _FIGURES[kind]))
+    return [drawing for drawings in pictures.values() for drawing in drawings]
 
 
-def _recoloured(svg: str) -> str:
-    """Return an SVG of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
-    text = svg[svg.find("<svg") :]  # without the XML declaration
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
-    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
-    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _CSS_VARIABLES.get(colour[0].lower(), colour[0]), text)
-    return re.sub(r">\s+<", "><", text)  # space between elements
-
-
-def _inline(svg: str, prefix: str, alt: str) -> Markup:
-    """Return an SVG of matplotlib as part of the page. ``prefix`` makes its ids unique. ``alt`` is its description."""
-    text = re.sub(r'\b(id="|url\(#|href="#)', rf"\g<1>{prefix}-", _recoloured(svg))  # ids and references to them
-    view_box = re.search(r'viewBox="[^"]*"', text)
-    size = view_box[0] if view_box else ""
-    content = text[text.index(">") + 1 :]  # after the old <svg ...>
-    description = f'role="img" aria-label="{escape(alt)}"'
-    return Markup(f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" {size} {description}>{content}')
-
-
-def _search_results(groups: Sequence[ReportGroup]) -> Iterator[tuple[str, Table | None, list[tuple[Path, str]]]]:
-    """Yield a label, a table and pictures for each run that searched for a learned environment or reward, or fitted
-    one. The table has the held-out evaluation; it is None without one. A picture is a file and its caption."""
-    for group in groups:
-        for folder in group.folders:
-            label = f"{group.label}, {folder.name}"
-            captions = dict(_PICTURES)
-            if folder.scores and not group.is_search:  # the page shows curves of searches, but not of fits
-                captions["curve"] = "Losses of the fit"
-            pictures = []
-            for stem, caption in captions.items():
-                if path := folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
-                    pictures.append((path, f"{caption}: {label}"))
-            header, numbers = [], []
-            for name, (heading, text_of) in _HELD_OUT.items():
-                value = folder.scores.get(name)
-                if isinstance(value, int | float):
-                    header.append(heading)
-                    numbers.append(text_of(value))
-            table = Table([header, numbers], f"Held-out evaluation: {label}") if numbers else None
-            if folder.scores or pictures:
-                yield label, table, pictures
+def _pictures(folder: RunFolder) -> Iterator[Picture]:
+    """Yield the pictures of what a search or a fit has learned."""
+    titles = dict(_PICTURES)
+    if folder.scores and not (folder.settings and folder.settings.proxy):
+        titles["curve"] = "Losses of the fit"
+    for stem, title in titles.items():
+        if path := folder.file(f"{stem}_wide.svg") or folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
+            yield picture(path, folder.file(f"{stem}_narrow.svg"), title, title)
 
 
 def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
     """Return the values of the page's section about settings, None if no run has a config.yaml.
 
     ``table`` has all settings. ``changes`` has the settings that differ between groups or from their defaults; it is
-    None if there are none. ``known`` says whether the defaults are known. They are unknown if the environment is in a
-    Python module that was not imported; ``module`` is its name, empty for other environments.
+    None if there are none. Of many groups, it has the settings that differ between them, in columns. ``known`` says
+    whether the defaults are known. They are unknown if the environment is in a Python module that was not imported;
+    ``module`` is its name, empty for other environments.
     """
     folders = [folder for group in groups for folder in group.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.setting_texts))
@@ -580,30 +334,30 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
         defaults, meanings = [], []  # may differ between implementations
         for folder, flags in flags_by_folder.items():
             if name in flags and name in folder.setting_texts:
-                default = _setting_text(flags[name].default)
-                is_changed = is_changed or folder.setting_texts[name] != default
+                default = setting_text(flags[name].default)
+                if len(groups) <= _MOST_NAMES:
+                    is_changed = is_changed or folder.setting_texts[name] != default
                 defaults.append(default)
                 meanings.append(SOURCES.sub("", flags[name].meta["help"]))
         row = [name, *texts, " / ".join(dict.fromkeys(defaults)) or "-", " / ".join(dict.fromkeys(meanings))]
         rows.append(row)
-        if is_changed:
+        if is_changed and name not in _NAMED:
             changed_rows.append(row)
-    header = ["setting", *(group.label for group in groups), "default", "meaning"]
+    labels = [group.label for group in groups] if len(groups) > 1 else ["value"]
+    header = ["setting", *labels, "default", "meaning"]
     changes = None
-    if changed_rows:
-        caption = "Settings that are not the defaults, or differ between the runs"
-        changes = Table([header, *changed_rows], caption, numeric=False)
+    if changed_rows and len(groups) <= _MOST_NAMES:
+        between = ", or differ between the runs" if len(groups) > 1 else ""
+        changes = Table([header, *changed_rows], f"Settings that are not the defaults{between}")
+    elif changed_rows:
+        columns = [["runs", *labels], *(row[:-2] for row in changed_rows)]
+        changes = Table([*zip(*columns, strict=True)], "Settings that differ between the runs")
     return {
-        "table": Table([header, *rows], "All settings", numeric=False),
+        "table": Table([header, *rows], "All settings"),
         "changes": changes,
         "known": bool(flags_by_folder),
         "module": groups[0].game.rpartition(":")[0],  # an environment of the user is named MODULE:ID
     }
-
-
-def _setting_text(value: Any) -> str:
-    """Return the value of a setting as text."""
-    return value if isinstance(value, str) else as_word(value, ",")
 
 
 def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
@@ -617,7 +371,7 @@ def _versions_table(groups: Sequence[ReportGroup]) -> Table | None:
                 versions_by_program.setdefault(name, []).append(version)
     versions_by_program.pop("from", None)  # the first epoch of an entry
     rows = [[name, " | ".join(dict.fromkeys(texts))] for name, texts in versions_by_program.items()]
-    return Table([["", "version"], *rows], "Made with", numeric=False) if rows else None
+    return Table([["program", "version"], *rows], "Versions") if rows else None
 
 
 def _commands(group: ReportGroup) -> list[str]:
@@ -630,46 +384,6 @@ def _commands(group: ReportGroup) -> list[str]:
         elif config := folder.file("config.yaml"):
             commands.append(f"python trainer.py --config {shlex.quote(short_path(config))}")
     return commands
-
-
-def render(template: str, **values: Any) -> str:
-    """Return the HTML of a template in this folder with these ``values``."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "data_url": data_url,
-        "poster": lambda path: base64.b64encode(poster(path)).decode(),
-        "number": number_text,
-        "solved_text": tables.solved_text,
-        # Text between backquotes becomes code.
-        "with_code": lambda text: Markup(re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text)))),
-    }
-    environment.globals["cycles"] = CYCLES
-    return environment.get_template(template).render(**values)
-
-
-def data_url(path: Path) -> str:
-    """Return the content of a film or a picture as a URL ``data:TYPE;base64,...``, so that a page needs no other file.
-    An SVG gets the colours of the page. Since it is an image there, it cannot run scripts."""
-    content = path.read_bytes()
-    if path.suffix == ".svg":
-        # An image does not inherit the page's style, so the SVG needs a copy. It goes right after the tag <svg ...>,
-        # which is the first and so ends with the first ">".
-        style = f"<style>{render('theme.css.j2')} svg {{ color: var(--ink); fill: currentColor; }}</style>"
-        content = _recoloured(content.decode("utf-8", "replace")).replace(">", f">{style}", 1).encode()
-    return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(content).decode()}"
-
-
-def _seed_numbers(seeds: Sequence[int]) -> str:
-    """Return sorted seeds as text: ``25-29`` for consecutive ones, otherwise all, such as ``25, 31``."""
-    first, last = seeds[0], seeds[-1]
-    is_range = len(seeds) > 1 and last - first == len(seeds) - 1
-    return f"{first}-{last}" if is_range else ", ".join(map(str, seeds))
 
 
 def _enumeration(words: Sequence[str]) -> str:

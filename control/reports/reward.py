@@ -5,8 +5,9 @@ this number, or the difference of this number, then called a potential, between 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.figures import WIDTH, FigureStyle, figure_panels, style_of, with_svg
+from control.reports.figures import NARROW, PAGE_STYLES, WIDTH, FigureStyle, figure_panels, style_of
+from control.reports.states import base_name, state_names
 from envs.gridmaps import GOAL, HOLE, MAPS, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
@@ -32,14 +34,12 @@ _BLACK, _WHITE, _DIM = "#010101", "#fefefe", "#6a6a6a"
 class Slice:
     """A plane through the states of a game, on which two numbers, x and y, vary and the others are 0.
 
-    :param names: axis labels of x and y.
     :param indices: indices of x and y in the state.
     :param bounds: smallest and largest value of x and of y.
     :param size: number S of the numbers in a state.
     :param angle: whether x is an angle, with whose cosine and sine the state begins.
     """
 
-    names: tuple[str, str]
     indices: tuple[int, int]
     bounds: tuple[tuple[float, float], tuple[float, float]]
     size: int
@@ -60,43 +60,42 @@ class Slice:
         return states
 
 
-_POLE = Slice(("pole angle (rad)", "angular speed (rad/s)"), (2, 3), ((-0.21, 0.21), (-2, 2)), 4)
-_CART = Slice(("position (m)", "speed (m/s)"), (0, 1), ((-2.4, 2.4), (-2, 2)), 4)
-_CAR = Slice(("position (m)", "speed (m/step)"), (0, 1), ((-1.2, 0.6), (-0.07, 0.07)), 2)
 SLICES: dict[str, tuple[Slice, ...]] = {
-    "cartpole": (_POLE, _CART),
-    "cartpole-200": (_POLE, _CART),
-    "mountaincar": (_CAR,),
-    "mountaincar-continuous": (_CAR,),
-    "pendulum": (Slice(("angle (rad)", "angular speed (rad/s)"), (0, 2), ((-3.14, 3.14), (-8, 8)), 3, angle=True),),
+    "cartpole": (Slice((2, 3), ((-0.21, 0.21), (-2, 2)), 4), Slice((0, 1), ((-2.4, 2.4), (-2, 2)), 4)),
+    "mountaincar": (Slice((0, 1), ((-1.2, 0.6), (-0.07, 0.07)), 2),),
+    "pendulum": (Slice((0, 2), ((-3.14, 3.14), (-8, 8)), 3, angle=True),),
 }
 
 
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``reward.png`` in ``folder``, and return its path. It shows the output of the reward network phi: with the
     best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
-    other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead."""
+    other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead. It
+    is also drawn for pages in HTML."""
     networks: Any = proxy.networks
-    game, style = proxy.game, with_svg(style_of(settings.run))
-    path = style.path(folder, "reward")
-    title = f"{networks.mode.name} reward network of {game}"
+    game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])
     dynamics = make_dynamics(game)
-    base_name = game.partition(",")[0]  # without options of the environment
+    discount = float(getattr(settings.agent, "discount", 1.0))
+    draw: Callable[[Path, str, FigureStyle], None]
     if not networks.mode.state or networks.mode.info:
-        _weights(networks, proxy.parameters, path, title, style)
+        draw = partial(_weights, networks, proxy.parameters)
     elif isinstance(dynamics, CellTable):
-        _map(dynamics, phi, float(getattr(settings.agent, "discount", 1.0)), path, title, style)
-    elif base_name in SLICES:
-        _slices(SLICES[base_name], phi, path, title, style)
+        draw = partial(_map, dynamics, phi, discount)
+    elif base_name(game) in SLICES:
+        draw = partial(_slices, game, phi)
     else:
-        _histogram(game, phi, path, title, style)
-    return path
+        obs, _, terminated = collect_transitions(game)
+        draw = partial(_histogram, phi, obs, terminated)
+    run_style = style_of(settings.run)
+    for style in (run_style, *PAGE_STYLES):
+        draw(style.path(folder, "reward"), f"{networks.mode.name} reward network of {game}", style)
+    return run_style.path(folder, "reward")
 
 
-def _histogram(game: str, phi: Phi, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw the distribution of the output of the reward network phi during random play."""
-    obs, _, terminated = collect_transitions(game)
+def _histogram(phi: Phi, obs: Tensor, terminated: Tensor, path: Path, title: str, style: FigureStyle) -> None:
+    """Draw the distribution of the output of the reward network phi at the observations ``obs [N, *O]`` of random play,
+    and at those among them that are ``terminated [N]``."""
     values = phi(obs[None])[0]
     edges = np.histogram_bin_edges(values.numpy(), 50)
     with figure_panels(path, [[0]], (WIDTH, 2.9), style, title=title) as (axis,):
@@ -112,8 +111,9 @@ def _quantity(phi: Phi) -> str:
     return "potential" if phi.networks.mode.potential else "learned reward"
 
 
-def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, style: FigureStyle) -> None:
-    """Draw the output of the reward network phi on planes through the states."""
+def _slices(game: str, phi: Phi, path: Path, title: str, style: FigureStyle) -> None:
+    """Draw the output of the reward network phi on planes through the states of a ``game``."""
+    slices = SLICES[base_name(game)]
     note = f"white lines join states of equal {_quantity(phi)}; what no axis shows is 0"
     size = (3.5 * len(slices), 2.7)
     with figure_panels(path, [list(range(len(slices)))], size, style, title=title, note=note) as axes:
@@ -124,7 +124,8 @@ def _slices(slices: Sequence[Slice], phi: Phi, path: Path, title: str, style: Fi
             extent = (*x_bounds, *y_bounds)
             image = axis.imshow(values, origin="lower", extent=extent, aspect="auto")
             axis.contour(values, 8, extent=extent, colors=_WHITE, linewidths=0.6, linestyles="solid")
-            axis.set(xlabel=plane.names[0], ylabel=plane.names[1])
+            x_name, y_name = (state_names(game, plane.size)[index] for index in plane.indices)
+            axis.set(xlabel="angle (rad)" if plane.angle else x_name, ylabel=y_name)
             axis.grid(False)
             axis.figure.colorbar(image, ax=axis, label=_quantity(phi))
 
@@ -180,28 +181,38 @@ def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str,
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     real_best, learned_best = best_moves(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    arrows_note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
-    note = f"{arrows_note}; numbers: {quantity}"
-    cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches
-    font_size = 9 * cell_size
-    with figure_panels(path, [[0]], (WIDTH, cell_size * rows + 0.1), style, title=title, note=note) as (axis,):
+    width = NARROW - 0.2 if style.narrow else WIDTH - 0.8  # inches, without the colour bar at the right
+    cell_size = min(0.7, width / columns)
+    has_numbers = cell_size > 0.4  # otherwise they could not be read
+    font_size = 9 * cell_size if has_numbers else 20 * cell_size
+    note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
+    if has_numbers and style.texts:  # pages have one note for wide and narrow figures
+        note += f"; numbers: {quantity}"
+    arrow: dict[str, Any] = {"arrowstyle": "->"}
+    if not has_numbers:
+        arrow |= {"shrinkA": 0, "shrinkB": 0, "mutation_scale": 20 * cell_size}
+    size = (WIDTH, cell_size * rows + (0.6 if style.narrow else 0.1))
+    with figure_panels(path, [[0]], size, style, title=title, note=note) as (axis,):
         image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
         for cell, kind in enumerate(kinds):
             row, column = divmod(cell, columns)
             value = values[row, column].item()
             ink = _BLACK if 0.1 < float(image.norm(value)) < 0.9 else _WHITE  # both ends of the colour map are dark
-            axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
+            if has_numbers:
+                axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
             if kind in _MARKS:
                 axis.text(column, row + 0.15, marks[kind], ha="center", fontsize=1.2 * font_size, color=ink)
                 continue
+            y = row + 0.1 if has_numbers else row
             for number, move in enumerate(dynamics.actions):
                 if learned_best[cell, number]:
                     dx, dy = _ARROWS[move]
-                    properties = {"arrowstyle": "->", "color": ink if real_best[cell, number] else _DIM}
-                    axis.annotate("", (column + dx, row + dy + 0.1), (column, row + 0.1), arrowprops=properties)
+                    arrow["color"] = ink if real_best[cell, number] else _DIM
+                    axis.annotate("", (column + dx, y + dy), (column, y), arrowprops=arrow)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
-        bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
+        bar_place = "bottom" if style.narrow else "right"
+        bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8, location=bar_place)
         if phi.uses_symexp:  # a tick for each power of ten would overlap the next
             exponent = round(math.log10(values.abs().max().clamp(min=10)))
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]

@@ -215,16 +215,20 @@ def _metrics_files(folders: Sequence[Path], setting: str) -> list[Path]:
 
 def names_and_version(path: Path) -> tuple[tuple[str, ...], int]:
     """Return the names (environment, experiment, implementation) and the version of the run with this metrics.csv, from
-    its path. The names of a copied run folder are only its name, and its version is 0."""
+    its path. A trial of a search for hyperparameters has a fourth name. The names of a copied run folder are only its
+    name, and its version is 0."""
     if path.name.endswith(SB3_FILES):
         return _sb3_names(path), 0
-    _, *parts = path.parts  # without the root
-    if len(parts) >= 6:
-        game, experiment, implementation, seed, version, _ = parts[-6:]  # cartpole/debug/PPO/seed_0/version_0/...
-        if seed.startswith("seed_") and version.startswith("version_"):
+    _, *parts, _ = path.parts  # without the root and the file
+    trial: tuple[str, ...] = ()
+    if len(parts) >= 6 and parts[-3] == "tune":  # cartpole/debug/PPO/tune/version_0/trial_1
+        trial = (parts.pop().replace("_", " "),)
+    if len(parts) >= 5:
+        game, experiment, implementation, seed, version = parts[-5:]  # cartpole/debug/PPO/seed_0/version_0
+        if seed.startswith("tune" if trial else "seed_") and version.startswith("version_"):
             number_text = version.removeprefix("version_")
             number = int(number_text) if number_text.isdigit() else 0
-            return (game, experiment, implementation), number
+            return (game, experiment, implementation, *trial), number
     return (path.parent.name,), 0
 
 

@@ -8,10 +8,11 @@ Their results are data of JSON. A score is a dictionary of the fields of `contro
 from collections.abc import Mapping
 from typing import Any
 
-from control.reports.tables import Table, number_text
+from control.reports.tables import Table, number_text, percent_text, with_margin
 
 PAGE = "page.html"
 RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
+_POLICIES = 4  # scores of single policies in `exam_scores`, before the scores of agents
 GOOD_FRACTION = 0.9  # of the way from random play to the teacher; a clone and the agents of the race should reach it
 
 
@@ -61,7 +62,7 @@ def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     scores = {"random play": probe["random"], f"constant action {probe['action']}": probe["constant"]}
     scores |= {"teacher": results["teacher"]["score"], "its clone": results["bandit"]["score"]}
     scores |= {f"{name} on the bandit": score for name, score in exam["agents"].items()}
-    scores |= {f"{name}, as long on the task": score for name, score in exam["real"].items()}
+    scores |= {f"{name} on the task": score for name, score in exam["real"].items()}
     return scores
 
 
@@ -70,12 +71,12 @@ def returns_table(results: Mapping[str, Any]) -> Table:
     of agents or, of a single policy, of episodes."""
     scores = exam_scores(results)
     random_play, goal = scores["random play"]["mean"], scores["teacher"]["mean"]
-    rows = [["returns on the task", "mean", "way to teacher", "± 2 standard errors", "count"]]
-    for name, score in scores.items():
-        percent = 100 * (score["mean"] - random_play) / (goal - random_play)
-        mean, margin = number_text(score["mean"]), number_text(2 * score["error"])
-        rows.append([name, mean, f"{percent:.0f} %", margin, str(score["count"])])
-    return Table(rows)
+    rows = [["policy", "return ± 2 standard errors", "way to teacher", "mean of"]]
+    for number, (name, score) in enumerate(scores.items()):
+        way = percent_text((score["mean"] - random_play) / (goal - random_play))
+        count = f"{score['count']} {'episodes' if number < _POLICIES else 'agents'}"
+        rows.append([name, with_margin(score["mean"], 2 * score["error"]), way, count])
+    return Table(rows, "Returns on the task")
 
 
 def _probe_text(result: Mapping[str, Any]) -> str:
@@ -99,7 +100,7 @@ def _teacher_text(result: Mapping[str, Any]) -> str:
 def _bandit_text(result: Mapping[str, Any]) -> str:
     score = result["score"]
     returns = f"its policy returns {number_text(score['mean'])} in {score['count']} new episodes"
-    return f"{returns}, {100 * result['fraction']:.0f} % of the way from random play to the teacher"
+    return f"{returns}, {percent_text(result['fraction'])} of the way from random play to the teacher"
 
 
 def _exam_text(result: Mapping[str, Any]) -> str:
@@ -123,7 +124,7 @@ def _count_text(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _reward_text(result: Mapping[str, Any]) -> str:
-    variance = f"{100 * result['explained_variance']:.0f} % of their variance explained"
+    variance = f"{percent_text(result['explained_variance'])} of their variance explained"
     return f"the teacher's returns from {result['real_steps']:,} steps, {variance}"
 
 

@@ -12,7 +12,8 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
-from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of, with_svg
+from control.reports.figures import COLOURS, PAGE_STYLES, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
+from control.reports.states import state_names
 from envs.base import Environment
 from envs.make import make_environment, stages_of
 from models.contract import Policy
@@ -110,22 +111,10 @@ def _next_states(trajectory: Trajectory) -> Tensor:
     return torch.cat([trajectory.obs[1:], trajectory.final_obs[None]])
 
 
-_NAMES = {
-    "cartpole": ("cart position (m)", "cart velocity (m/s)", "pole angle (rad)", "pole angular velocity (rad/s)"),
-    "acrobot": ("cos angle 1", "sin angle 1", "cos angle 2", "sin angle 2", "velocity 1 (rad/s)", "velocity 2 (rad/s)"),
-    "pendulum": ("cos angle", "sin angle", "angular velocity (rad/s)"),
-    "mountaincar": ("position (m)", "velocity (m/step)"),
-    "mountaincar-continuous": ("position (m)", "velocity (m/step)"),
-    "swimmer": ("angle of the front (rad)", "angle of joint 1 (rad)", "angle of joint 2 (rad)",
-                "velocity along x (m/s)", "velocity along y (m/s)",
-                "turning of the front (rad/s)", "turning of joint 1 (rad/s)", "turning of joint 2 (rad/s)"),
-}  # fmt: skip
-
-
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state (one
     histogram of cells if observations are one-hot) and for the reward. A bandit, whose episodes have one step, also
-    gets ``behaviour_reward.png`` (`draw_rewards`)."""
+    gets ``behaviour_reward.png`` (`draw_rewards`). Both are also drawn for pages in HTML."""
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     spaces = spaces_of(proxy.game)
@@ -134,22 +123,14 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
         for kind, states_and_rewards in samples.items():
             cells, rewards = states_and_rewards[:, :-1].argmax(1), states_and_rewards[:, -1]
             histogram_samples[kind] = np.stack([cells, rewards], 1)
-    style = with_svg(style_of(settings.run))
-    path = style.path(folder, "behaviour")
-    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, style)
-    if is_bandit:
-        has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
-        draw: Any = draw_cell_rewards if has_table else draw_rewards
-        draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
-    return path
-
-
-def names_of(game: str, size: int) -> list[str]:
-    """Return the names of the ``size`` numbers of a state of ``game``, such as ``pole angle (rad)``."""
-    game, _, _ = game.partition(",")  # without parameters
-    if game in _NAMES:
-        return list(_NAMES[game])
-    return [f"state {i}" for i in range(size)] if size > 1 else ["state"]
+    has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
+    draw: Any = draw_cell_rewards if has_table else draw_rewards
+    run_style = style_of(settings.run)
+    for style in (run_style, *PAGE_STYLES):
+        draw_behaviour(style.path(folder, "behaviour"), histogram_samples, proxy.game, is_bandit, style)
+        if is_bandit:
+            draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
+    return run_style.path(folder, "behaviour")
 
 
 def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, style: FigureStyle) -> None:
@@ -175,7 +156,7 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
     real states are omitted."""
     size = samples["real"].shape[1] - 1
     panels = []
-    for column, name in enumerate([*names_of(game, size), "reward"]):
+    for column, name in enumerate([*state_names(game, size), "reward"]):
         values = {kind: array[:, column] for kind, array in samples.items()}
         if bandit and column < size:
             del values["synthetic on real"]
@@ -263,7 +244,7 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     for coordinate in range(1 if is_discrete else space.size):
         actions, reward = action_rewards(proxy, states, coordinate)
         action_label = "action" if is_discrete or space.size == 1 else f"action {coordinate}"
-        for column, name in enumerate(names_of(proxy.game, states.shape[1])):
+        for column, name in enumerate(state_names(proxy.game, states.shape[1])):
             edges, means = in_bins(reward, states[:, column])
             panels.append(_RewardPanel(name, action_label, actions, edges, means))
     strongest = sorted(panels, key=_RewardPanel.effect, reverse=True)[:_MAX_PANELS]
@@ -304,6 +285,7 @@ class _RewardPanel:
             for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
                 axis.plot(middles, rewards, label=f"action {action}")
             axis.set(xlabel=self.name, ylabel="reward")
+            axis.locator_params(axis="x", nbins=7)
             return
         extent = (float(self.edges[0]), float(self.edges[-1]), float(self.actions[0]), float(self.actions[-1]))
         image = axis.imshow(self.means, origin="lower", extent=extent, aspect="auto")

@@ -1,6 +1,7 @@
 """Tables as aligned text and as HTML, and the numbers over seeds that they show."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,15 @@ AGGREGATES = ("mean", "IQM", "  95 %")  # rows below the seeds
 @dataclass
 class Table:
     """Table of texts. The first row is the header, and the first column has the headings of the rows. In HTML, it has a
-    ``caption``, and its cells are aligned to the right if they are ``numeric``."""
+    ``caption``."""
 
     rows: Sequence[Sequence[str]]
     caption: str = ""
-    numeric: bool = True
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Whether the cells of each column are numbers, which are aligned to the right in HTML."""
+        return [all(re.match(r"-?\d|-?$", cell) for cell in column) for column in zip(*self.rows[1:], strict=True)]
 
     def lines(self, min_widths: Sequence[int] = ()) -> list[str]:
         """Return a line of text for each row, with the first column aligned to the left and the others to the right.
@@ -138,7 +143,18 @@ def number_text(value: float | None) -> str:
     """Return a number as text, such as ``1,234.5``. Numbers below 1, such as rewards per step, have three digits."""
     if value is None:
         return "-"
-    return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"
+    return f"{value:z,.1f}" if abs(value) >= 1 or value == 0 else f"{value:#.3g}"
+
+
+def percent_text(share: float) -> str:
+    """Return a share as text, such as ``97 %``."""
+    return f"{100 * share:z.0f} %"
+
+
+def with_margin(value: float, margin: float) -> str:
+    """Return a value and its margin with the same number of decimals, such as ``247.3 ± 5.1``."""
+    text = number_text(value)
+    return f"{text} ± {margin:,.{len(text.partition('.')[2])}f}"
 
 
 def with_interval(value: float, bounds: Sequence[Any] | None, digits: int | None = None) -> str:

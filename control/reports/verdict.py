@@ -24,7 +24,7 @@ from control.cli.progress import Watch, watch_part
 from control.loops.build import spaces_of
 from control.loops.rollout import LONG, FunctionPolicy, play_episodes
 from control.reports.statistics import interval, iqm
-from control.reports.tables import number_text
+from control.reports.tables import number_text, percent_text
 from envs.base import Environment
 from envs.make import make_environment
 from models.spaces import Continuous, Discrete
@@ -195,7 +195,7 @@ class Verdict(Baselines):
         if self.failure:
             return _two_sentences(self.failure, self.advice, self.numbers if self.agents.count else "")
         if self.teacher is not None:
-            result = f"agents come {100 * self.share:.0f} % {_WAY}"
+            result = f"agents come {percent_text(self.share)} {_WAY}"
         elif self.agents.exceeds(self.constant):
             result = "agents are better than random play and than the best constant action"
         else:
@@ -268,7 +268,7 @@ def joint_verdict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """Return a verdict about several kinds of agents that trained on a bandit, as data for JSON. ``verdicts`` maps the
     name of each kind to its verdict, which compares it with a teacher. The joint verdict passes if most kinds pass."""
     first_verdict = next(iter(verdicts.values()))  # all have the same baselines and advice
-    shares = [f"{100 * verdict.share:.0f} % ({name})" for name, verdict in verdicts.items() if verdict.passed]
+    shares = [f"{percent_text(verdict.share)} ({name})" for name, verdict in verdicts.items() if verdict.passed]
     failures = [f"{name}: {verdict.failure}" for name, verdict in verdicts.items() if not verdict.passed]
     passed = len(shares) > len(failures)
     clauses = failures

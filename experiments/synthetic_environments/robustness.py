@@ -24,7 +24,7 @@ from torch import Tensor
 from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import fresh_seeds
 from control.reports.figures import COLOURS, WIDTH, write_numbers
-from control.reports.synthetic import names_of
+from control.reports.states import state_names
 from envs.base import Environment, Step
 from experiments.comparison import Layout, check_given, check_number, numbers_in
 from experiments.plotting import measure_and_draw, run_command
@@ -102,7 +102,7 @@ def measure(flags: argparse.Namespace) -> None:
 def fill(axes: list[Any], numbers: dict[str, Any]) -> None:
     """Draw a line for each noisy component."""
     (axis,) = axes
-    names = [*names_of(numbers["game"], len(numbers["spread"]) - 1), "reward"]
+    names = [*state_names(numbers["game"], len(numbers["spread"]) - 1), "reward"]
     for column, colour in zip(numbers["returns"], COLOURS, strict=False):
         scales = sorted(numbers["returns"][column], key=float)
         scores = np.array([numbers["returns"][column][scale] for scale in scales])

@@ -1,0 +1,114 @@
+"""Pages in HTML: one file that refers to no other, with figures in its colours. The layout of all pages is
+`layout.html.j2`; the content of a page is another template in this folder.
+"""
+
+import base64
+import functools
+import html
+import re
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from control.films.encoding import poster
+from control.reports.figures import CYCLES, GREY, INK, INKS, PAPER, RULES
+from control.storage.versions import versions
+
+_MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
+# Colours of figures, and the values in CSS that replace them, so that figures follow the theme of the page.
+_CYCLE = [colour.lower() for colour in CYCLES["light"]]
+_CSS_VARIABLES = (
+    {colour: f"var(--c{number})" for number, colour in enumerate(_CYCLE)}
+    | {
+        _CYCLE[int(INK[1:])]: "currentColor",  # INK and GREY are places in the cycle, such as "C6"
+        _CYCLE[int(GREY[1:])]: "var(--faint)",
+        INKS["light"]: "currentColor",
+        PAPER["light"]: "var(--paper)",
+        RULES["light"]: "var(--rule)",
+    }
+)
+
+
+class Picture(NamedTuple):
+    """A figure as two URLs: ``wide``, and ``narrow`` for telephones, which may be empty. It has a description ``alt``,
+    a ``title`` and a ``note``, of which the last two may be empty."""
+
+    wide: str
+    narrow: str
+    alt: str
+    title: str
+    note: str
+
+
+def render_page(template: str, title: str, description: str, **values: Any) -> str:
+    """Return the HTML of a page, whose content is a ``template`` in this folder with ``values``. Sections with headings
+    ``<h2 id=...>`` are listed at the top."""
+    templates = _templates()
+    values["content"] = Markup(templates.get_template(template).render(**values))
+    values["sections"] = re.findall(r'<h2 id="([^"]*)">([^<]*)', values["content"])
+    values |= {"title": title, "description": description}
+    values |= {"date": time.strftime("%Y-%m-%d"), "version": versions()["understudy"]}
+    return templates.get_template("layout.html.j2").render(**values)
+
+
+@functools.cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["data_url"] = data_url
+    environment.filters["poster"] = lambda path: base64.b64encode(poster(path)).decode()
+    environment.filters["with_code"] = _with_code
+    # Words with hyphens, such as flags, move to the next line as a whole.
+    environment.filters["words"] = lambda text: Markup(re.sub(r"(\S+)", r"<span>\1</span>", str(escape(text))))
+    environment.globals["cycles"] = CYCLES
+    return environment
+
+
+def _with_code(text: str) -> Markup:
+    """Return the HTML of a text in which words between backquotes are code, and what follows a line break is faint."""
+    first, line_break, rest = re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text))).partition("\n")
+    return Markup(f'{first}<br><span class="faint">{rest}</span>' if line_break else first)
+
+
+def picture(wide: Path, narrow: Path | None, alt: str, title: str = "") -> Picture:
+    """Return the figure in the file ``wide``, and in the SVG ``narrow`` if it is not None. Its note is the description
+    in the SVG (`control.reports.figures.FigureStyle`)."""
+    description = None
+    if wide.suffix == ".svg":
+        description = re.search(
+            r"<dc:description>(.*?)</dc:description>", wide.read_text("utf-8", "replace"), re.DOTALL
+        )
+    note = html.unescape(description[1]).strip() if description else ""
+    sentence = f"{note[0].upper()}{note[1:]}." if note else ""
+    return Picture(data_url(wide), data_url(narrow) if narrow else "", alt, title, sentence)
+
+
+def data_url(path: Path) -> str:
+    """Return the content of a film or a picture as a URL ``data:TYPE;base64,...``. An SVG gets the colours of the page.
+    Since it is an image there, it cannot run scripts."""
+    content = path.read_bytes()
+    if path.suffix == ".svg":
+        # An image does not inherit the page's style, so the SVG needs a copy. It goes right after the tag <svg ...>,
+        # which is the first and so ends with the first ">".
+        theme = _templates().get_template("theme.css.j2").render()
+        style = f"<style>{theme} svg {{ color: var(--ink); fill: currentColor; }}</style>"
+        content = _recoloured(content.decode("utf-8", "replace")).replace(">", f">{style}", 1).encode()
+    return f"data:{_MEDIA[path.suffix]};base64,{base64.b64encode(content).decode()}"
+
+
+def _recoloured(svg: str) -> str:
+    """Return an SVG of matplotlib in the page's colours, without metadata, and with coordinates of two decimals."""
+    text = svg[svg.find("<svg") :]  # without the XML declaration
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
+    text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _CSS_VARIABLES.get(colour[0].lower(), colour[0]), text)
+    return re.sub(r">\s+<", "><", text)  # space between elements

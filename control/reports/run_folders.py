@@ -1,0 +1,330 @@
+"""Run folders and groups of runs, as the page of `--report` shows them: settings, films, results and their verdicts."""
+
+import contextlib
+import functools
+import io
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from control.cli.colour import warning
+from control.cli.files import read_json, read_mapping
+from control.cli.parse import parse
+from control.cli.progress import time_in_words
+from control.cli.settings import Settings, to_yaml
+from control.cli.words import as_word
+from control.reports import stages, tables, tags
+from control.reports.curves import is_episode_return, solved_return
+from control.reports.runs import Group
+from control.reports.tables import number_text
+from models.settings import UserError
+
+# Tags of the results by which runs are judged: the first one that they have.
+_RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
+_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
+
+IQM = "IQM [95 % interval]"
+# Numbers of a held-out evaluation: their headings and the functions that format them.
+_HELD_OUT: dict[str, tuple[str, Callable[[float], str]]] = {
+    "agents": ("new agents", "{:,.0f}".format), "mean": ("mean", number_text), "std": ("std", number_text),
+    "iqm": (IQM, number_text), "worst": ("worst", number_text), "solved": ("solved", tables.percent_text),
+    "steps": ("training steps", "{:,.0f}".format),
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class RunFolder:
+    """A run folder. Its ``name`` has the seeds, such as ``seed 25``."""
+
+    path: Path
+    name: str
+
+    @functools.cache  # noqa: B019  # a page has few folders, and warnings are printed once
+    def file(self, *names: str) -> Path | None:
+        """Return the path of a file in the folder, None if it does not exist. ``names`` are its folders and its name.
+        Print a warning for anything but a regular file inside the folder, such as a link out of it."""
+        path = self.path.joinpath(*names)
+        if path.is_file() and path.resolve().is_relative_to(self.path.resolve()):
+            return path
+        if os.path.lexists(path):
+            warning(f"left out: '{path}' is no regular file of its run's folder")
+        return None
+
+    @cached_property
+    def settings(self) -> Settings | None:
+        """Settings in config.yaml, None if it is missing or of another program or version."""
+        file = self.file("config.yaml")
+        if not file:
+            return None
+        # `parse` prints and exits, or raises, for settings of another version. The page then shows the file as it is.
+        with contextlib.suppress(UserError, SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            return parse(["--config", str(file)])
+        return None
+
+    @cached_property
+    def setting_texts(self) -> dict[str, str]:
+        """Values of the settings in config.yaml as texts by name, such as ``{"lr": "0.001"}``. The setting ``command``,
+        a mapping, becomes a setting ``command.PART`` for each of its parts."""
+        values = self._setting_values()
+        command = values.pop("command", None)
+        if isinstance(command, dict):
+            values |= {f"command.{part}": value for part, value in command.items()}
+        return {name: setting_text(value) for name, value in values.items()}
+
+    def _setting_values(self) -> dict[str, Any]:
+        """Return the settings in config.yaml that have an effect. For a file of another program or version, return all
+        its entries."""
+        if self.settings is not None:
+            # `explicit_names` are the names in config.yaml. A setting that it omits has no effect in this environment.
+            effective = yaml.safe_load(to_yaml(self.settings))
+            values = {name: value for name, value in effective.items() if name in self.settings.explicit_names}
+            if self.settings.proxy is not None and values.get("checkpoint_every") == 1:
+                del values["checkpoint_every"]  # a search sets it to 1
+            return values
+        if file := self.file("config.yaml"):
+            with contextlib.suppress(UserError):
+                return read_mapping("report", str(file), "name: value", empty=True)
+        return {}
+
+    @property
+    def films(self) -> list[Path]:
+        """Films of the end and of evaluations, and the last film during training."""
+        videos = self.path / "videos"
+        paths = [*videos.glob("final.mp4"), *sorted(videos.glob("eval_*.mp4"))]
+        paths += sorted(videos.glob("epoch_*.mp4"))[-1:]
+        return [path for path in paths if self.file("videos", path.name)]
+
+    @cached_property
+    def scores(self) -> dict[str, Any]:
+        """Statistics of the held-out evaluation of a search, from scores.json, with the sentence of its ``verdict`` and
+        whether it ``passed``. Empty if the file is missing or malformed."""
+        path = self.file("scores.json")
+        if path is None:
+            return {}
+        try:
+            results = read_json(path)
+            verdict = results.get("verdict", {})
+            return results["report"] | {"verdict": verdict.get("sentence", ""), "passed": verdict.get("passed")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    @cached_property
+    def held_out(self) -> dict[str, str]:
+        """Numbers in `scores` as texts by their headings in tables. Missing ones are left out."""
+        numbers = {name: value for name, value in self.scores.items() if isinstance(value, int | float)}
+        texts = {heading: text(numbers[name]) for name, (heading, text) in _HELD_OUT.items() if name in numbers}
+        if {"iqm", "iqm_low", "iqm_high"} <= numbers.keys():
+            texts[IQM] = tables.with_interval(numbers["iqm"], (numbers["iqm_low"], numbers["iqm_high"]))
+        return texts
+
+    def film_text(self, film: Path) -> str:
+        """Return the caption of a film: its kind, the seed and, if they are stored beside the film, the returns."""
+        kind, _, number = film.stem.partition("_")
+        epoch = number.partition("_")[0].lstrip("0")  # of 0010_0
+        kinds = {"final": "The trained agent", "eval": "Evaluation", "epoch": f"Training, epoch {epoch}"}
+        path = self.file("videos", f"{film.stem}.txt")
+        # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
+        text = path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]
+        return f"{kinds[kind]}: {text}"
+
+    @cached_property
+    def learn_results(self) -> dict[str, Any]:
+        """Results of `--learn` by stage if this run trained its teacher, else empty."""
+        path = self.learn_folder / stages.RESULTS
+        with contextlib.suppress(OSError, ValueError):
+            results = read_json(path) if path.is_file() else {}
+            if isinstance(results, dict) and isinstance(results.get("teacher"), dict):
+                return {name: result for name, result in results.items() if name != "settings"}
+        return {}  # the file is malformed, or of another program
+
+    @property
+    def learn_folder(self) -> Path:
+        """Folder of `--learn` if this run, in GAME/teacher/PPO/seed_N/version_K there, trained its teacher."""
+        return Path(os.path.abspath(self.path / "../../../../.."))
+
+    def is_unfinished(self, epochs: int, steps: int) -> bool:
+        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
+        settings. A run that may end early because of a return counts as finished."""
+        settings = self.settings
+        if settings is None or settings.run.target_return is not None or "teacher" in self.learn_results:
+            return False
+        if settings.proxy is not None and settings.proxy.quit_when_solved:
+            return False
+        if settings.total_steps is not None and steps >= settings.total_steps:
+            return False
+        return settings.epochs is None or epochs < settings.epochs
+
+
+@dataclass
+class ReportGroup(Group):
+    """A group of runs with its ``label`` on the page and the statistics of the runs, which `summarise` returns."""
+
+    label: str
+    summary: dict[str, Any]
+
+    @cached_property
+    def folders(self) -> list[RunFolder]:
+        """Folders of the runs. Several seeds may be in one folder."""
+        seeds: dict[Path, list[int]] = {}  # in ascending order
+        for run in self.runs:
+            seeds.setdefault(run.source.parent, []).append(run.seed)
+        names = {path: f"{first}-{rest[-1]}" if rest else f"{first}" for path, (first, *rest) in seeds.items()}
+        return [RunFolder(path, f"seed {name}") for path, name in names.items()]
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the runs are searches."""
+        return tags.of_search(self.summary["over_seeds"])
+
+    @cached_property
+    def tag(self) -> str:
+        """Tag of the result by which the runs are judged: the first of `_RESULTS` that all runs have, otherwise any tag
+        that all or some have; empty without any."""
+        statistics = self.summary["over_seeds"]
+        num_seeds = {tag: numbers["n"] for tag, numbers in statistics.items()}
+        num_seeds[tags.HELD_OUT_RETURN] = len(self._held_out)
+        for tag in (*_RESULTS, *statistics):
+            if num_seeds.get(tag) == len(self.runs):
+                return tag
+        return next(iter(statistics), "")
+
+    @property
+    def _held_out(self) -> list[float]:
+        """Mean held-out returns of the winners of searches, one for each run that has been evaluated."""
+        means = [folder.scores.get("mean") for folder in self.folders]
+        return [float(mean) for mean in means if isinstance(mean, int | float) and math.isfinite(mean)]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Statistics of the result over seeds, as `over_seeds` returns them."""
+        # Held-out returns are in scores.json, and all other results in the summary of the metrics.
+        return self.summary["over_seeds"].get(self.tag) or tables.over_seeds(self._held_out)
+
+    @cached_property
+    def game(self) -> str:
+        """Name of the environment, from the settings or else from the folder. Empty if a copied folder has only its
+        name."""
+        game_folder = self.names[0] if len(self.names) >= 3 else ""
+        return self.folders[0].setting_texts.get("gamename", game_folder)
+
+    @cached_property
+    def solved(self) -> float | None:
+        """Lowest return with which the environment counts as solved: a search's ``solved_reward``, otherwise the
+        environment's threshold. None if it is unknown or the result is no return."""
+        if self.tag in ("", tags.REWARD_RATE, tags.FITNESS):
+            return None
+        settings = self.folders[0].settings
+        if settings is not None and settings.proxy is not None:
+            return settings.proxy.solved_reward
+        return solved_return(self.game) if self.game else None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the mean result solves the environment, as words; empty if that is unknown."""
+        return "" if self.solved is None else tables.solved_text(self.result["mean"], self.solved)
+
+    @cached_property
+    def confirmed_best(self) -> tuple[float, int] | None:
+        """``(score, epoch)`` of the agent in best.ckpt. The score is a mean of two evaluations if they vary. None
+        without this file, and for searches, several runs, and agents that are chosen by their returns in training."""
+        file, settings = self.folders[0].file("checkpoints", "best.ckpt"), self.folders[0].settings
+        if len(self.runs) > 1 or self.tag != tags.GREEDY or file is None or settings is None:
+            return None
+        if getattr(settings.schedule, "running_mean", 0):  # the score is of training episodes
+            return None
+        from control.storage import checkpoints  # imports torch, which other pages do not need
+
+        with contextlib.suppress(UserError):
+            run_state = checkpoints.load(file).run_state
+            return float(run_state["best"]), int(run_state["epoch"])
+        return None  # the file is damaged
+
+    @property
+    def best(self) -> float | None:
+        """The score of `confirmed_best`, otherwise the mean over seeds of the best result. None if it was not
+        logged."""
+        if self.confirmed_best:
+            score, _ = self.confirmed_best
+            return score
+        results = [run.best(self.tag) for run in self.runs]
+        finite = [result for result in results if math.isfinite(result)]
+        return sum(finite) / len(finite) if finite else None
+
+    def sentences(self) -> tuple[str, list[str]]:
+        """Return ``(verdict, sentences)``: whether the result solves the environment, as words or empty, and the result
+        as sentences. An example is ``Solved (475 or more): the best agent returns 497.2.``"""
+        end = number_text(self.result["mean"])
+        verdict, more = self.verdict, []
+        if self.confirmed_best:
+            score, epoch = self.confirmed_best
+            result = f"the best agent returns {number_text(score)}"
+            more = [f"It is in best.ckpt, of epoch {epoch:,}. At the end of training, the return is {end}."]
+            verdict = "" if self.solved is None else tables.solved_text(score, self.solved)
+        elif self.tag == tags.HELD_OUT_RETURN:
+            agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
+            source = "with the learned reward" if "RN" in self.names else "on the synthetic environment"
+            result = f"{agents} new agents that trained {source} return {end}".strip()
+        else:
+            title = tags.TAGS[self.tag].title
+            result = f"{title[0].lower()}{title[1:]} at the end: {end}"
+            if is_episode_return(self.tag) and not self.is_search:
+                result = f"{self.label} returns {end} at the end of training"
+                result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
+        if verdict:
+            result = f"{verdict} ({self.solved:g} or more): {result}"
+        return verdict, [f"{result[0].upper()}{result[1:]}.", *more]
+
+    @property
+    def unfinished(self) -> list[str]:
+        """Names of the runs that were interrupted or continue, with their epochs."""
+        texts = []
+        folder_by_path = {folder.path: folder for folder in self.folders}
+        for run in self.runs:
+            epochs, steps = int(run.columns["epoch"].max()), int(run.columns["env_steps"].max())
+            if folder_by_path[run.source.parent].is_unfinished(epochs, steps):
+                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
+        return texts
+
+    @property
+    def duration(self) -> str:
+        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
+        if len(self.runs) > 1:
+            return ""
+        columns = self.runs[0].columns
+        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
+        return time_in_words(seconds) if seconds else ""
+
+    @property
+    def steps(self) -> str:
+        """Numbers of steps of the seeds as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
+        return range_text([seed["env_steps"] for seed in self.summary["seeds"].values()])
+
+    @property
+    def real_steps(self) -> str:
+        """Numbers of steps in the real environment that the searches made, as text like `steps`; ``-`` if unknown."""
+        tag = "search/real_steps"
+        steps = [int(run.columns[tag].max()) for run in self.runs if tag in run.columns]
+        return range_text(steps) if steps else "-"
+
+    def setting_text(self, name: str) -> str:
+        """Return the value of a setting as text. If runs have different values, they are separated by ``|``."""
+        values = dict.fromkeys(folder.setting_texts.get(name, "-") for folder in self.folders)
+        return " | ".join(values)
+
+
+def setting_text(value: Any) -> str:
+    """Return the value of a setting as text."""
+    return value if isinstance(value, str) else as_word(value, ",")
+
+
+def range_text(numbers: Sequence[int]) -> str:
+    """Return numbers as text: ``10,000`` or, if they differ, ``10,000 to 12,000``."""
+    smallest, largest = min(numbers), max(numbers)
+    return f"{smallest:,} to {largest:,}" if smallest < largest else f"{smallest:,}"
