@@ -289,8 +289,11 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)
-    if sentences := " ".join(conclusion(task.results)):
-        show_learned(task.folder, sentences, task.folder / FIGURE)
+    options = {
+        name: vars(task.options)[name] for name in sorted(task.settings.explicit_names & vars(task.options).keys())
+    }
+    setup = {"gamename": task.game, "seed": task.seed} | options
+    show_learned(task.folder, setup, task.results, " ".join(conclusion(task.results)), task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
         text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
@@ -355,7 +358,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     patience = math.ceil(_PATIENCE * _EVALUATIONS)  # number of evaluations
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-    folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
+    settings = settings.replace(resume=has_begun)
+    folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
@@ -387,6 +391,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         attempts = [{"first_states": "cells"}]
     clones: list[tuple[Score, Settings, Tensor]] = []
     real_steps: list[int] = []  # numbers of steps in the environment
+    rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
         """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
@@ -400,6 +405,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
         score = judge(settings, flat, f"judging clone {number}")
         clones.append((score, settings, flat))
+        rounds.append((sum(real_steps), score.mean))
         if task.fraction(score) >= GOOD_FRACTION:
             break
     score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
@@ -407,7 +413,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         score = judge(settings, flat, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
     fraction = task.fraction(score)
-    return {"score": dataclasses.asdict(score), "fraction": fraction, "real_steps": sum(real_steps)}
+    steps = {"real_steps": sum(real_steps), "rounds": rounds}
+    return {"score": dataclasses.asdict(score), "fraction": fraction, **steps}
 
 
 def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:

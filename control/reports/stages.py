@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.reports.tables import Table, number_text
+from control.reports.tags import GREEDY
 
 PAGE = "page.html"
 RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
@@ -52,6 +53,44 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
     return sentences
+
+
+def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
+    """Return the results of the stages as points of curves: tag, value, and the steps of the task that the stages had
+    made. The mean return of the exam's agents on the bandit has the tag of evaluations, at their training steps."""
+    points: list[tuple[str, float, int]] = []
+    steps = 0
+    for name, result in results.items():
+        steps += result.get("real_steps", 0)
+        numbers: dict[str, float] = {}
+        if name == "probe":
+            numbers["random_return"] = result["random"]["mean"]
+        elif name == "teacher":
+            numbers["teacher_return"] = result["score"]["mean"]
+        elif name == "bandit":  # older files have no rounds
+            first = steps - result["real_steps"]
+            points += [("learn/clone_return", value, first + done) for done, value in result.get("rounds", ())]
+            numbers["clone_return"] = result["score"]["mean"]
+        elif name == "exam":
+            numbers |= {f"bandit_return_{agent}": score["mean"] for agent, score in result["agents"].items()}
+            numbers |= {f"task_return_{agent}": score["mean"] for agent, score in result["real"].items()}
+            means = [score["mean"] for score in result["agents"].values()]
+            points.append((GREEDY, sum(means) / len(means), result["steps"]))
+        elif name == "reward":
+            numbers["explained_variance"] = result["explained_variance"]
+        points += [(f"learn/{tag}", value, steps) for tag, value in numbers.items()]
+    return points
+
+
+def curves_of_race(results: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
+    """Return reward -> points of the curve with this reward: steps, and the mean return of the agents. It is empty
+    without the results of `race`."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    race = results.get("race", {"arms": {}})
+    for reward, arm in race["arms"].items():
+        returns = [sum(column) / len(column) for column in zip(*arm["curves"], strict=True)]
+        curves[reward] = [(race["test_every"] * number, value) for number, value in enumerate(returns, 1)]
+    return curves
 
 
 def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
