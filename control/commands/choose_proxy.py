@@ -33,7 +33,7 @@ from control.reports.curves import learning_curve
 from control.reports.figures import style_of
 from control.reports.search import describe, fit_figure, iqm_text, speed_text
 from control.reports.tables import solved_verdict
-from control.reports.tags import HELD_OUT_RETURN
+from control.reports.tags import GREEDY, HELD_OUT_RETURN
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
 from models.proxies import files
@@ -91,6 +91,8 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
     for board in module.boards:
         board.add_scalars({HELD_OUT_RETURN: summary["mean"]}, int(module.env_steps[0]))
+        # The tag of other agents, to share their chart: what an agent returns after its training steps.
+        board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
         board.writer.add_text("verdict", verdict.sentence, int(module.env_steps[0]))
     if run.record:
         print_if(verbose, "filming an agent that trains on the winner")

@@ -37,7 +37,7 @@ from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.run import Run
-from control.commands.summary import command, path_text, show_next
+from control.commands.summary import Command, command, path_text, show_next
 from control.commands.train import train
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test
@@ -111,6 +111,12 @@ class Task:
         self.options: LearnConfig = self.settings.subcommand
         self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
+
+    @property
+    def explicit_options(self) -> dict[str, Any]:
+        """The options that the user set, except the game and ``only``."""
+        explicit_names = self.settings.explicit_names - {"learn", "only"}
+        return {name: value for name, value in vars(self.options).items() if name in explicit_names}
 
     @property
     def is_slow(self) -> bool:
@@ -195,7 +201,8 @@ def learn(settings: Settings) -> int:
     folder = learned.folder
     reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
     proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
-    commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
+    commands: list[Command] = [("tensorboard", "--logdir", folder)]
+    commands += [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(seconds))]
@@ -289,10 +296,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)
-    options = {
-        name: vars(task.options)[name] for name in sorted(task.settings.explicit_names & vars(task.options).keys())
-    }
-    setup = {"gamename": task.game, "seed": task.seed} | options
+    setup = {"seed": task.seed, "gamename": task.game} | task.explicit_options
     show_learned(task.folder, setup, task.results, " ".join(conclusion(task.results)), task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
@@ -603,8 +607,7 @@ def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores
 
 def _command_text(task: Task) -> str:
     """Return the command that repeats the stages."""
-    explicit_names = task.settings.explicit_names - {"learn", "only"}
-    values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
+    values = dict(task.explicit_options)
     # Without these flags, the speed of the machine would select the teacher's implementation and the steps.
     if implementation := task.results.get("teacher", {}).get("implementation"):
         values["implementation"] = implementation

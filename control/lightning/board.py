@@ -16,11 +16,12 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
-from control.reports.stages import curves_of_race, stage_scalars
-from control.reports.tags import GREEDY, MEAN_RETURN, SYNTHETIC_STEPS
+from control.reports.stages import race_scalars, stage_scalars
+from control.reports.tags import SYNTHETIC_STEPS
 from models.settings import names_with
 
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
+_FIRST = ("implementation", "seed", *_COMMON)  # the first names on HPARAMS
 _MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
 _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
@@ -36,14 +37,11 @@ class Board:
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
     def add_row(self, values: Mapping[str, float], steps: int) -> None:
-        """Add the measurements ``values`` (tag -> number) of an epoch. The return of a search's agents also gets the
-        tag of other agents, to share a chart. TensorBoard sorts by name, so lengths are called steps to follow the
-        returns."""
+        """Add the measurements ``values`` (tag -> number) of an epoch. TensorBoard sorts tags by name, so lengths of
+        episodes are called steps, which follow the returns."""
         scalars = {
             tag.replace("/length_", "/steps_"): value for tag, value in values.items() if tag not in _ONLY_IN_CSV
         }
-        if MEAN_RETURN in values:
-            scalars[GREEDY] = values[MEAN_RETURN]
         self.add_scalars(scalars, steps)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
@@ -61,21 +59,24 @@ class Board:
         for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
             label = f"**{name}**" if name in highlighted else name
             rows.append(f"| {label} | `{as_word(values[name], ',')}` |")
-        heading = "Settings in bold are also on the page HPARAMS, implementation as algo.\n"
+        heading = "Settings in bold are also on the page HPARAMS.\n"
         lines = [heading, "| setting | value |", "| --- | --- |", *rows]
         self.writer.add_text("settings", "\n".join(lines), steps)
-        self.add_hyperparameters({"algo": highlighted.pop("implementation"), **highlighted}, steps)
+        self.add_hyperparameters(highlighted, steps)
 
     def add_hyperparameters(self, values: Mapping[str, Any], steps: int = 0) -> None:
-        """Add a row to TensorBoard's page HPARAMS. It shows the first five names in alphabetical order, and names whose
-        values differ between runs before the others. So the implementation has the name ``algo``."""
+        """Add a row to TensorBoard's page HPARAMS. The page sorts names, first those whose values differ between runs,
+        and shows five. So ``implementation`` is called ``algo``, and other names than `_FIRST` begin with ``set.``."""
         from torch.utils.tensorboard.summary import hparams
 
-        # A seed is a label. As a number, it would be shown as 25.000.
-        labels = {name: str(value) for name, value in values.items() if not isinstance(value, int | float)}
-        labels |= {name: str(value) for name, value in values.items() if name == "seed"}
+        labels: dict[str, Any] = {}
+        for name, value in values.items():
+            label = {"implementation": "algo"}.get(name, name if name in _FIRST else f"set.{name}")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            # A seed is a name. As a number, it would be shown as 25.000.
+            labels[label] = value if is_number and name != "seed" else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
-        _, start_summary, _ = hparams({**values, **labels}, {})
+        _, start_summary, _ = hparams(labels, {})
         self.writer._get_file_writer().add_summary(start_summary, steps)
 
     def add_image(self, tag: str, path: Path, steps: int) -> None:
@@ -128,23 +129,20 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
     """Add the ``results`` of `--learn` (stage -> its results), their ``text``, the ``figure`` if there is one, and the
     ``setup`` (game, seed and options) to TensorBoard. The curves of the race are runs in subfolders, so that they share
     a chart. Replaces the entries of earlier calls."""
-    setups = {"": {"algo": "learn", **setup}}
-    curves = {"": stage_scalars(results)}
-    for reward, points in curves_of_race(results).items():
-        name, race = f"race_{reward}_reward", results["race"]
-        setups[name] = {"algo": race["agent"], "gamename": setup["gamename"], "seed": setup["seed"], "reward": reward}
-        setups[name]["discount"] = race["arms"][reward]["discount"]
-        curves[name] = [(GREEDY, value, steps) for steps, value in points]
-    for name, scalars in curves.items():
+    curves = {"": stage_scalars(results)} | {
+        f"race_{reward}": points for reward, points in race_scalars(results).items()
+    }
+    for name, points in curves.items():
         for event_file in (folder / name).glob("events.out.tfevents.*"):
             event_file.unlink()
         board = Board(folder / name)
-        board.add_hyperparameters(setups[name])
-        for tag, value, steps in scalars:
+        for tag, value, steps in points:
             board.add_scalars({tag: value}, steps)
+        if not name:
+            board.add_hyperparameters({"implementation": "learn", **setup})
+            board.add_image("returns", figure, 0)
         if text and not name:
             board.writer.add_text("conclusion", text)
-            board.add_image("returns", figure, 0)
         board.writer.close()
 
 

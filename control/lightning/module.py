@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
 from control.lightning.board import Board
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, MEAN_RETURN, SCORES
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
 from models.state import check_like
@@ -181,8 +181,6 @@ class RunModule(pl.LightningModule, ABC):
                 self.log(tag, mean, logger=False, batch_size=1)  # for callbacks
         steps = float(self.env_steps.double().mean())
         counters = {EPOCH: self.epoch, ENV_STEPS: steps, GRADIENT_STEPS: self.gradient_steps}
-        if MEAN_RETURN in means:  # in a search: the tag of other agents, to share a chart
-            counters[GREEDY] = means[MEAN_RETURN]
         for logger in self.loggers:
             logger.log_metrics(counters | means, int(steps))
 

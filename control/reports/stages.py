@@ -61,35 +61,34 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
     points: list[tuple[str, float, int]] = []
     steps = 0
     for name, result in results.items():
-        steps += result.get("real_steps", 0)
+        first_step, steps = steps, steps + result.get("real_steps", 0)
         numbers: dict[str, float] = {}
         if name == "probe":
             numbers["random_return"] = result["random"]["mean"]
         elif name == "teacher":
             numbers["teacher_return"] = result["score"]["mean"]
         elif name == "bandit":  # older files have no rounds
-            first = steps - result["real_steps"]
-            points += [("learn/clone_return", value, first + done) for done, value in result.get("rounds", ())]
+            points += [("learn/clone_return", value, first_step + done) for done, value in result.get("rounds", ())]
             numbers["clone_return"] = result["score"]["mean"]
         elif name == "exam":
-            numbers |= {f"bandit_return_{agent}": score["mean"] for agent, score in result["agents"].items()}
+            means = {agent: score["mean"] for agent, score in result["agents"].items()}
+            points.append((GREEDY, sum(means.values()) / len(means), result["steps"]))
+            numbers |= {f"bandit_return_{agent}": mean for agent, mean in means.items()}
             numbers |= {f"task_return_{agent}": score["mean"] for agent, score in result["real"].items()}
-            means = [score["mean"] for score in result["agents"].values()]
-            points.append((GREEDY, sum(means) / len(means), result["steps"]))
+            numbers["passed"] = float(not result["failed"])
         elif name == "reward":
             numbers["explained_variance"] = result["explained_variance"]
         points += [(f"learn/{tag}", value, steps) for tag, value in numbers.items()]
     return points
 
 
-def curves_of_race(results: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """Return reward -> points of the curve with this reward: steps, and the mean return of the agents. It is empty
-    without the results of `race`."""
-    curves: dict[str, list[tuple[int, float]]] = {}
+def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float, int]]]:
+    """Return reward -> points of the curve with this reward: tag, mean return of the agents, and steps."""
     race = results.get("race", {"arms": {}})
-    for reward, arm in race["arms"].items():
-        returns = [sum(column) / len(column) for column in zip(*arm["curves"], strict=True)]
-        curves[reward] = [(race["test_every"] * number, value) for number, value in enumerate(returns, 1)]
+    curves: dict[str, list[tuple[str, float, int]]] = {}
+    for reward, arm in race["arms"].items():  # older files have no curves of single agents
+        means = [sum(returns) / len(returns) for returns in zip(*arm.get("curves", []), strict=True)]  # [T]
+        curves[reward] = [("race/return_mean", mean, i * race["test_every"]) for i, mean in enumerate(means, 1)]
     return curves
 
 
