@@ -324,7 +324,7 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
     assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
     printed = capsys.readouterr().out
-    assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
+    assert "teacher.ckpt" in printed and "--eval_agent" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
 def train_until_flat(returns: list[float]) -> list[float]:
