@@ -210,7 +210,7 @@ COMMANDS = """
 --use_tune --implementation SE --gamename cartpole --proxy bandit --tune_algorithm pbt
     -> tune_algorithm is 'pbt', but trials of SE are whole searches; allowed: asha,...
 --use_tune --implementation SE --gamename cartpole --proxy bandit --tune_objective steps
-    -> tune_objective is 'steps', but total_steps is null; allowed: a total_steps...
+    -> tune_objective is 'steps', but total_steps is null; allowed: score, or a value of total_steps
 --use_tune --tune_algorithm pbt --no_checkpoint
     -> --no_checkpoint and --tune_algorithm pbt exclude each other: it pauses trials
 """
