@@ -292,6 +292,8 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         is_argument = game.takes_arguments and key.isidentifier()  # arguments may have any name
+        if is_argument and key == "render_mode":
+            raise SettingError(f"{start_of_error}: training draws nothing; allowed: --record, for a film", "gamename")
         if key not in parameters and not is_argument:
             allowed_names = ", ".join(parameters) or "arguments, name=value"
             hint = nearest(key, parameters) or f"; allowed: {allowed_names}"

@@ -363,7 +363,7 @@ def stopped(argv: list[str], logdir: Path, epoch: int) -> dict[str, Any]:
     def dies(self: Any, lightning: Any, module: Any) -> None:
         log(self, lightning, module)
         if module.epoch == epoch:
-            self.boards[0].writer.flush()
+            module.boards[0].writer.flush()
             raise ArithmeticError
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(ArithmeticError):

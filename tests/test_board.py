@@ -34,7 +34,7 @@ def test_events_equal_metrics(finished: Finished) -> None:
     events, metrics = load_events(folder), read_metrics(folder / "metrics.csv")
     names = {"epoch": "time/epoch", "env_steps": "time/env_steps"}
     for tag in set(metrics) - {"seed"}:
-        scalars = events.Scalars(names.get(tag, tag))
+        scalars = events.Scalars(names.get(tag, tag.replace("/length_", "/steps_")))  # sorted after the returns
         expected = [(s, v) for s, v in zip(metrics["env_steps"], metrics[tag], strict=True) if not math.isnan(v)]
         assert [scalar.step for scalar in scalars] == [steps for steps, _ in expected]
         np.testing.assert_allclose([scalar.value for scalar in scalars], [value for _, value in expected], rtol=1e-6)
@@ -44,11 +44,24 @@ def test_events_equal_metrics(finished: Finished) -> None:
     (text,) = events.Tensors("settings/text_summary")
     assert "| **batch_size** | `16` |" in text.tensor_proto.string_val[0].decode()
     hparams = logged_hyperparameters(folder)
-    assert hparams.items() >= {"algo": "UDRL", "gamename": "cartpole", "seed": 25, "epochs": 5}.items()
-    assert not {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"} & set(hparams)
+    assert hparams.items() >= {"algo": "UDRL", "set.gamename": "cartpole", "seed": "25", "set.epochs": 5}.items()
+    hidden = {"logdir", "eval_every", "checkpoint_every", "logger", "display", "plot"}
+    assert not hidden & {name.removeprefix("set.") for name in hparams}
+    assert sorted(hparams)[:5] == ["algo", "batch_size", "discount", "lr", "seed"]
     with pytest.raises(KeyError):  # it would hide hyperparameters of later runs
         events.SummaryMetadata("_hparams_/experiment")
-    assert {file.parent for file in folder.rglob("events.out.tfevents.*")} == {folder}  # so that it is listed once
+    (file,) = folder.rglob("events.out.tfevents.*")  # so that the run is listed once
+    assert file.parent == folder and "figures/curve" in events.Tags()["images"]
+
+
+def test_a_search_has_the_tags_of_agents(finished: Finished) -> None:
+    folder, _ = finished(implementation="SE")
+    events, metrics = load_events(folder), read_metrics(folder / "metrics.csv")
+    (score,), (held_out,) = events.Scalars("eval/return_greedy"), events.Scalars("search/heldout_return")
+    assert score.value == held_out.value and score.step < held_out.step  # at the training steps of one agent
+    assert "search/synthetic_steps" not in events.Tags()["scalars"] and "eval/return_greedy" not in metrics
+    assert "verdict/text_summary" in events.Tags()["tensors"]
+    assert len([*folder.rglob("events.out.tfevents.*")]) == 1
 
 
 def test_hyperparameters_are_non_default_settings() -> None:

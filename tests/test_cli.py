@@ -57,7 +57,7 @@ def test_help_all_lists_every_setting(name: str, capsys: pytest.CaptureFixture[s
         description = "Adam's learning rate" if family(name).package != "models.agents.tabular" else "alpha, the share"
         line = rf"{description} [\w ()]*\[\w+\] \(default: {rate}; allowed: number, greater than 0"
         assert re.search(line, output)
-    assert "lunarlander-sparse" in output and ", ".join(implementations()) in output
+    assert "lunarlander-sparse" in output and all(f" {other}" in output for other in implementations())
 
 
 @pytest.mark.parametrize(("implementation", "max_count"), [("UDRL", 61), ("SE", 90)])
@@ -69,6 +69,24 @@ def test_help_lists_settings_with_an_effect(
     flags = re.findall(r"^  --(\w+) (?!--help)", capsys.readouterr().out, re.MULTILINE)
     assert 40 < len(flags) <= max_count and "lr" in flags
     assert not {"plot_out", "num_samples", "film_out", "icm_lr", "value_lr"} & set(flags)
+
+
+def test_first_help_fits_two_screens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        trainer.main(["--help"])
+    output = capsys.readouterr().out
+    assert output.count("\n") <= 62 and "--help all" in output and "--eval_agent cartpole-bandit" in output
+    assert all(f" {name}" in output for name in implementations())
+
+
+def test_help_of_an_implementation_begins_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = []
+    for words in (["--help", "ppo"], ["--implementation", "PPO", "--help"]):
+        with pytest.raises(SystemExit):
+            trainer.main(words)
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] and pages[0].splitlines()[2] == "hyperparameters of PPO:"
 
 
 def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +102,9 @@ def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert flags("--eval_agent", "--help")[:2] == ["eval_agent", "num_eval_episodes"]
     assert "resume_search" in flags("--use_tune", "--help") and "num_samples" in flags("--help", "trials")
     assert flags("--help", "gamma")[0] == "discount"
-    assert "clip_range" in flags("--help", "clip") and flags("--algo", "CPG", "--help", "gamma") == ["discount"]
+    assert "clip_range" in flags("--help", "clip") and flags("--implementation", "CPG", "--help", "gamma") == [
+        "discount"
+    ]
     assert trainer.main(["--help", "discont"]) == 2
     assert capsys.readouterr().err == (
         "error: help is 'discont', which no setting contains; did you mean 'discount'?; allowed: all, or a word\n"
@@ -112,7 +132,7 @@ def test_bare_command_offers_five_commands_and_starts_nothing(
     assert trainer.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     commands = [line.removeprefix(COMMAND) for line in lines if line.startswith(COMMAND)]
-    assert len(commands) == 5 and max(map(len, lines)) < 100
+    assert len(commands) == 5 and max(map(len, lines)) < 110
     for command in commands:
         config.parse(command.split())
 

@@ -23,6 +23,7 @@ from control.lightning.callbacks import StopWhenFlat
 from control.reports.tags import GREEDY, TRAINING
 from control.storage.run_dir import find_proxy
 from envs.make import make_environment, stages_of
+from helpers import load_events
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
 from models.settings import SettingError
@@ -105,6 +106,11 @@ def test_all_stages_run_on_cells_and_a_resumed_command_repeats_none(
     page = (folder / "page.html").read_text()
     steps = sum(result.get("real_steps", 0) for result in results.values())
     assert f">{steps:,}</td>" in page and "trained only on the bandit come " in page
+    events = load_events(folder)
+    assert [scalar.value for scalar in events.Scalars("eval/return_greedy")] == [1.0]
+    assert {"learn/teacher_return", "learn/clone_return"} <= {*events.Tags()["scalars"]}
+    for reward in ("learned", "task"):
+        assert load_events(folder / f"race_{reward}").Scalars("race/return_mean")[-1].step == 256
     assert "of the way from random play" in page and page.count("data:image/svg+xml") == 2  # wide and narrow
     # A resumed command repeats no stage except the missing one.
     assert results.pop("settings")["teacher"] == "test_learn:right"
@@ -162,6 +168,8 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     result = trainer.learn("cartpole", verbose=False, **options)
     assert [*result.results] == ["probe", "teacher"]
     trained_teacher = result.results["teacher"]
+    assert load_events(result.folder / "teacher").Scalars("eval/return_greedy")
+    assert len([*result.folder.rglob("events.out.tfevents.*")]) == 2
     assert trained_teacher["implementation"] == "A2C" and trained_teacher["real_steps"] <= 1580
     policy = teacher(str(result.folder / learn.TEACHER), "cartpole", make_environment("cartpole", 1, 1).spaces)
     assert policy(torch.zeros(3, 4)).shape == (3,)
@@ -335,7 +343,7 @@ def test_ctrl_c_after_the_training_of_a_teacher(
     assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
     assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
     printed = capsys.readouterr().out
-    assert "teacher.ckpt" in printed and "next:" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
+    assert "teacher.ckpt" in printed and "--eval_agent" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
 def train_until_flat(returns: list[float], training_returns: list[float] | None = None) -> list[float]:

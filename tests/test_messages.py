@@ -33,6 +33,9 @@ train -> 'train' is not a flag; flags start with --
     -> hidden_sizes is [8, 8, 8...]; allowed: list of integers, each at least 1, each at most 65536, 16 of them at most
 --seed 99999999999999999999 -> seed is 99999999999999999999; allowed: integer, at least 0, at most 4611686018427387904
 --lr 1e400 -> lr is '1e400'; allowed: number, greater than 0
+--lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
+--gamename FrozenLake-v1,render_mode=human
+    -> gamename is 'FrozenLake-v1,render_mode=human': training draws nothing; allowed: --record, for a film
 --command.return 1e308
     -> command.return is 1e+308; allowed: number, at least -1000000000, at most 1000000000; or null
 --epochs 1e-3 -> epochs is '1e-3'; allowed: integer, at least 1; or null
@@ -131,7 +134,7 @@ SEARCHES = """
 --population 5 -> population is 5; allowed with mirrored: an even number
 --epochs 5 -> --epochs has no effect with SE; did you mean '--generations'?
 --strategy nes --score_transform 7 --eval_every 5
-    -> score_transform is 7, ... but eval_every is 5; allowed: a eval_every of 1, or a score_transform from 0 to 4
+    -> score_transform is 7, ... but eval_every is 5; allowed: an eval_every of 1, or a score_transform from 0 to 4
 --second_steps 9 -> --second_steps has no effect: second_phase is null, so there is none
 --proxy bandit --table_size 9 -> --table_size has no effect: first_states is 'latent'
 --test_limit_first 9 -> test_limit_first is 9, but test_limit is null; allowed: a test_limit to grow to
@@ -207,7 +210,7 @@ COMMANDS = """
 --use_tune --implementation SE --gamename cartpole --proxy bandit --tune_algorithm pbt
     -> tune_algorithm is 'pbt', but trials of SE are whole searches; allowed: asha,...
 --use_tune --implementation SE --gamename cartpole --proxy bandit --tune_objective steps
-    -> tune_objective is 'steps', but total_steps is null; allowed: a total_steps...
+    -> tune_objective is 'steps', but total_steps is null; allowed: score, or a value of total_steps
 --use_tune --tune_algorithm pbt --no_checkpoint
     -> --no_checkpoint and --tune_algorithm pbt exclude each other: it pauses trials
 """

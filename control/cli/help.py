@@ -1,5 +1,6 @@
-"""The text of ``--help``: settings with their meaning, default and range, in groups. It has the settings that have an
-effect in a run, of one command (``--plot --help``), with a word (``--help discount``), or all (``--help all``)."""
+"""The text of ``--help``. Alone, it is a page of two screens to begin with. Other pages have settings with their
+meaning, default and range: of an implementation (``--help PPO``), of a command (``--plot --help``), with a word
+(``--help discount``), or all (``--help all``)."""
 
 import dataclasses
 import re
@@ -9,7 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from control.cli.colour import wrap_text
+from control.cli.colour import paint, wrap_text
 from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS
 from control.cli.settings import from_dict, ineffective, replaced_in
@@ -19,43 +20,39 @@ from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
 from models.vocabulary import aliases_of
 
 SOURCES = re.compile(r" \[[A-Z]\b[^]]*\]")  # references in help texts to the sources listed in a config.py
-USAGE = """usage: python trainer.py [--config FILE.yaml] [--name value ...]
-
-{examples}
-More: README.md, docs/which_agent.md, docs/index.md (all pages); below,
-settings of {subject}.
-
-implementations (--help --algo PPO shows the settings of PPO):
-{implementations}
-environments:
-{games}
-  any Gymnasium id, your own as module:Name-v0
-"""
-OPTIONS = (
-    ("-h, --help [WORD|all]", "show this and end; with a word, the settings that contain it; with all, every setting"),
-    ("--version", "show the version and end"),
-    ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
-    ("--import MODULE,...", "import these first; a file can name no module itself"),
-)
-SYNTAX = (
-    "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
-    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
-    f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
-)
 # Their times are measured on one core.
 EXAMPLES = """train new agents on a learned CartPole, test them on the real one (seconds):
   python trainer.py --eval_agent cartpole-bandit
 learn such a CartPole (1 minute):
   python trainer.py --implementation SE --gamename cartpole --proxy bandit --generations 30
 land on the moon with PPO, and film it (2 minutes):
-  python trainer.py --algo PPO --normalize_obs --normalize_reward --target_return 250 --record
+  python trainer.py --implementation PPO --normalize_obs --normalize_reward --target_return 250 --record
 teacher, learned environment, learned reward, and a page of results (2 minutes):
   python trainer.py --learn CartPole-v1
 an agent that follows commands lands on the moon (6 minutes):
   python trainer.py --preset ranks --total_steps 1500000
 """
+_FIRST_SETTINGS = ("implementation", "gamename", "total_steps", "seed", "num_seeds", "exp_name", "record", "resume")
+_OPTIONS = (
+    ("--config FILE.yaml", "settings from a file; a run's config.yaml repeats it"),
+    ("--import MODULE,...", "import these first; a file can name no module itself"),
+    ("--version", "show the version and end"),
+)
+_MORE = (
+    ("--help PPO", "the settings of an implementation"),
+    ("--help discount", "the settings with this word"),
+    ("--learn --help", "the settings of a command"),
+    ("--help all", "every setting"),
+    ("pages", "README.md, docs/which_agent.md, docs/index.md"),
+)
+_LOOPS = {"episodes": "learn after episodes", "steps": "learn after steps"}  # `Family.learns_from` -> heading
+SYNTAX = (
+    "A bare flag switches on (--record), --no_ before it off; lists are 64,64 or 64 64; null stands for none. Where a "
+    f"flag says nothing else, numbers are at most {RANGES[int]['maximum']:,} in size, and lists have at most "
+    f"{MAX_ITEMS} items. Integers may be written 1000 or 1e3."
+)
 MAX_WIDTH = 110
-TEXT_COLUMN = 32  # column at which explanations begin
+TEXT_COLUMN, _NARROW_COLUMN = 32, 25  # columns at which explanations begin; the second is for the first page
 METAVARS = {bool: "true|false", int: "N", float: "X", str: "TEXT"}
 OBVIOUS_VALUES = ("true or false", "text, not empty", "text", "number")  # allowed values that the metavar already says
 
@@ -65,17 +62,55 @@ def help_text(
 ) -> str:
     """Return the help page. ``valid_flags`` are all flags by name, also of commands. ``choices`` are the run's
     implementation, game, preset, and so on. ``words`` are the words after ``--help``. ``command`` is a command other
-    than training, such as ``plot``. If the user chose no implementation (``is_default``), the page has no
-    hyperparameters. Raises SettingError if no setting contains the words."""
+    than training, such as ``plot``. ``is_default`` says that the user chose no implementation. Raises SettingError if
+    no setting contains the words."""
     families = families_of(choices["implementation"], valid_flags["agent"].default)
-    if words and words != ["all"]:
+    shows_all = words == ["all"]
+    if words and not shows_all:
         text = " ".join(words).lower()
         if is_default:
             return _search_all_page(valid_flags, choices["gamename"], text)
         return _search_page(valid_flags, choices, text)
     if command:
         return _command_page(valid_flags, command, families)
-    return _training_page(valid_flags, choices, families, words == ["all"], is_default)
+    if shows_all or not is_default:
+        return _training_page(valid_flags, choices, families, shows_all)
+    return _first_page(valid_flags)
+
+
+def _first_page(valid_flags: Flags) -> str:
+    """Return the page to begin with: first commands, names of implementations and environments, the settings that are
+    changed most, other commands, and where to read more."""
+    settings = []
+    for name in _FIRST_SETTINGS:
+        flag = valid_flags[name]
+        first_clause, *_ = re.split("[;:.] ", flag.meta["help"])
+        default = "" if flag.default in (None, False) else f" (default: {flag.default})"
+        term = f"--{name}" if flag.kind.item is bool else f"--{name} {_metavar(flag)}"
+        settings.append((term, first_clause + default))
+    commands = [(f"--{name}", str(kind.__doc__).rstrip(".")) for name, kind in COMMANDS.items()]
+    parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_names()]
+    groups = {"settings to begin with": [*settings, *_OPTIONS], "other commands": commands, "more": _MORE}
+    for heading, entries in groups.items():
+        parts += [
+            paint(f"{heading}:", "bold", sys.stdout),
+            *[_entry(term, text, _NARROW_COLUMN) for term, text in entries],
+            "",
+        ]
+    return _with_broken_commands("\n".join(parts).rstrip())
+
+
+def _names() -> list[str]:
+    """Return the lists of implementations and of environments."""
+    from envs.names import GAMES
+
+    parts = [paint("values of --implementation:", "bold", sys.stdout)]
+    for loop, heading in _LOOPS.items():
+        names = [name for name, family_spec in implementations().items() if family_spec.learns_from == loop]
+        parts.append(_entry(heading, ", ".join(names), _NARROW_COLUMN))
+    parts.append(_entry("others", "SE learns a synthetic environment, RN a reward", _NARROW_COLUMN))
+    parts += ["", paint("values of --gamename:", "bold", sys.stdout), _wrap(", ".join(GAMES), "  ")]
+    return [*parts, "  any Gymnasium id, your own as module:Name-v0", ""]
 
 
 def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> str:
@@ -153,28 +188,27 @@ def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
     return text.lstrip("-") in searched.lower()
 
 
-def _training_page(
-    valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool, is_default: bool
-) -> str:
-    """Return the help page of a training run. If ``full``, it has all settings. Otherwise it has the usual settings
-    that have an effect, but no hyperparameters if the user chose no implementation (``is_default``)."""
+def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool) -> str:
+    """Return the help page of a training run, with the settings of the implementation first. If ``full``, it has all
+    settings. Otherwise it has the usual settings that have an effect."""
     notes = _notes_without_effect(valid_flags, choices)
     listed = list(valid_flags.values())
     if not full:  # settings of training that have an effect; commands to the agent have no owner
         listed = [flag for flag in listed if not flag.command and flag.owner is not None]
         listed = [flag for flag in listed if flag.meta["usual"] and flag.name not in notes]
-        if is_default:
-            listed = [flag for flag in listed if not flag.section.startswith("hyperparameters")]
-    subject = "every run" if is_default else f"{choices['implementation']} that act by default"
-    parts = [*_introduction(subject), *_groups(listed, choices, notes, families)]
-    parts += ["other commands, and their settings:"]
-    parts += [_entry(f"--{name} --help", str(kind.__doc__)) for name, kind in COMMANDS.items()]
+    implementation = choices["implementation"]
+    parts = [f"usage: python trainer.py --implementation {implementation} [--name value ...]\n"]
+    parts += [*_groups(listed, implementation, notes, families), _wrap(SYNTAX)]
+    # Explains tags such as [C] in the entries. A paragraph of the family's text begins with "Sources: ".
+    sources = re.search(r"^Sources: .+?(?=\n\n|\Z)", family(implementation).sources, re.DOTALL | re.MULTILINE)
+    defaults = f"Defaults are those with --gamename {choices['gamename']}."
+    parts += ["", _wrap(f"{defaults} {sources[0]}" if sources else defaults), ""]
+    if full:
+        return "\n".join([*parts, *_names()]).rstrip()
     hidden = len(valid_flags) - len(listed)
-    if hidden:
-        line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this "
-        line += "choice; --help all lists them, and --help WORD finds them."
-        parts += ["", _wrap(line)]
-    return _with_broken_commands("\n".join([*parts, ""]))
+    line = f"{hidden} more settings are of a command, an agent or an environment, or have no effect with this choice; "
+    line += f"--implementation {implementation} --help all lists them, and --help WORD finds them."
+    return "\n".join([*parts, _wrap(line)])
 
 
 def _width() -> int:
@@ -187,36 +221,26 @@ def _wrap(text: str, indent: str = "") -> str:
     return textwrap.fill(" ".join(text.split()), _width(), initial_indent=indent, subsequent_indent=indent)
 
 
-def _introduction(subject: str) -> list[str]:
-    """Return the parts of the page before the settings. ``subject`` says whose settings follow."""
-    from envs.names import GAMES
-
-    lists = {"implementations": ", ".join(implementations()), "games": ", ".join(GAMES)}
-    wrapped_lists = {name: _wrap(text, "  ") for name, text in lists.items()}
-    options = [_entry(term, text) for term, text in OPTIONS]
-    usage = USAGE.format(subject=subject, examples=EXAMPLES, **wrapped_lists)
-    return [usage, _wrap(SYNTAX), "", "options:", *options, ""]
-
-
 def _groups(
-    listed: Sequence[Flag], choices: Mapping[str, str], notes: Mapping[str, str], families: Sequence[str]
+    listed: Sequence[Flag], implementation: str, notes: Mapping[str, str], families: Sequence[str]
 ) -> list[str]:
-    """Return the entries of the ``listed`` settings, with a heading for each section. The first section of
-    hyperparameters begins with their sources, which explain tags such as [C] in its entries."""
+    """Return the entries of the ``listed`` settings, with a heading for each section. The settings of the
+    ``implementation`` are first, then the hyperparameters of the agents that it trains."""
     groups: dict[str, list[Flag]] = {}
     for flag in listed:
         groups.setdefault(flag.section, []).append(flag)
-    family_text = family(choices["implementation"]).sources  # a paragraph of it begins with "Sources: "
-    sources_match = re.search(r"^Sources: (.+?)(?:\n\n|\Z)", family_text, re.DOTALL | re.MULTILINE)
+
+    def rank(section: str) -> tuple[bool, bool, bool, bool]:
+        """Return the key that sorts sections; False is before True. Sections with settings that decide about other
+        settings, such as ``preset``, are before the others, and subsections after them."""
+        is_family = any(flag.owner is family(implementation).config for flag in groups[section])
+        is_agent = section.startswith("hyperparameters")
+        chooses = any(flag.meta["chooses"] for flag in groups[section])
+        return not is_family, not is_agent, is_agent and ": " in section, not chooses
+
     parts = []
-    # Hyperparameters are last, so that they are visible in a terminal. Their subsections are after the others.
-    for section in sorted(groups, key=lambda section: (section.startswith("hyperparameters"), ": " in section)):
-        parts.append(f"{section}:")
-        if section.startswith("hyperparameters") and sources_match:
-            text = f"Defaults are those with --gamename {choices['gamename']}. {sources_match[1]}"
-            parts += [_wrap(text, "  "), ""]
-            sources_match = None  # the sources are printed only once
-        parts += [*_entries(groups[section], notes, families), ""]
+    for section in sorted(groups, key=rank):
+        parts += [paint(f"{section}:", "bold", sys.stdout), *_entries(groups[section], notes, families), ""]
     return parts
 
 
@@ -252,12 +276,12 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
     return entries
 
 
-def _entry(term: str, text: str) -> str:
-    """Return ``term`` and its explanation ``text`` in column `TEXT_COLUMN`, in a new line after a long term."""
-    lines = textwrap.wrap(" ".join(text.split()), _width() - TEXT_COLUMN)
-    lines = [" " * TEXT_COLUMN + line for line in lines]
+def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
+    """Return ``term`` and its explanation ``text`` in this column, in a new line after a long term."""
+    lines = textwrap.wrap(" ".join(text.split()), _width() - column)
+    lines = [" " * column + line for line in lines]
     indented_term = f"  {term}"
-    if len(indented_term) + 2 > TEXT_COLUMN:  # no room for two spaces before the explanation
+    if len(indented_term) + 2 > column:  # no room for two spaces before the explanation
         return "\n".join([indented_term, *lines])
     lines[0] = indented_term + lines[0][len(indented_term) :]
     return "\n".join(lines)
@@ -290,7 +314,7 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
 def first_commands() -> str:
     """Return some commands to begin with, for calls without flags."""
     heading = "Without flags nothing is trained. Some commands to begin with:"
-    return _with_broken_commands(f"{heading}\n\n{EXAMPLES}\nAll flags: --help")
+    return _with_broken_commands(f"{heading}\n\n{EXAMPLES}\nMore: --help")
 
 
 def _with_broken_commands(page: str) -> str:

@@ -16,7 +16,7 @@ from control.cli.settings import Settings, agents_of, defaults_for, settings_wit
 from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
-from models.registry import families_of, family
+from models.registry import canonical_names, families_of, family, implementations
 from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all
 from models.vocabulary import translate
 
@@ -114,6 +114,8 @@ def _settings_from_words(
     if baseline:
         file_words = _without_names(file_words, _BASELINE_SETTINGS)
         flag_words = {**_without_names(flag_words, _BASELINE_SETTINGS), **dict(pairs_of(baseline))}
+    if help_words and len(help_words) == 1 and canonical_names(help_words[0]) in implementations():  # --help PPO
+        flag_words, help_words = {"implementation": [canonical_names(help_words[0])], **flag_words}, []
     choices = _resolve_choices({**file_words, **flag_words}, for_help=help_words is not None)
     _check_choices_of_file(file, file_words, flag_words)
     if help_words is not None:
@@ -286,8 +288,7 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
     setting. ``typed`` and ``translated`` have the words by flag and by setting; ``renamed`` is alias -> setting."""
     alias_texts: dict[str, list[str]] = {}  # setting -> aliases with their words
     for name, words in typed.items():
-        is_well_known = name == "algo" and words == translated.get("implementation")  # --help has both names
-        if renamed.get(name) in translated and not is_well_known:
+        if renamed.get(name) in translated:
             alias_texts.setdefault(renamed[name], []).append(" ".join([f"--{name}", *words]))
     for setting, texts in alias_texts.items():
         translation = " ".join([f"--{setting}", *translated[setting]])

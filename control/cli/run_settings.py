@@ -140,8 +140,8 @@ class RunConfig:
     )
     total_steps: int | None = _training(
         None,
-        "environment steps per seed after which training ends, at the end of the epoch in which every seed reaches "
-        "them; SE, RN: steps of all agents on proxies, at the end of the generation. null: only epochs or "
+        "environment steps per seed after which training ends: at the end of the epoch in which every seed reaches "
+        "them. SE, RN: steps of all agents on proxies, at the end of the generation. null: only epochs or "
         "generations end it",
         minimum=1,
         changeable=True,

@@ -25,7 +25,6 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
 from control.evolution.objectives import average, objective, stays_solved
 from control.evolution.teachers import is_teacher, teacher
 from control.films.recording import Actor, record, returns_text
-from control.lightning.board import show_held_out, show_image
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
 from control.lightning.supervised import SupervisedModule
@@ -34,6 +33,7 @@ from control.reports.curves import learning_curve
 from control.reports.figures import style_of
 from control.reports.search import describe, fit_figure, iqm_text, reward_comparison, speed_text
 from control.reports.tables import solved_verdict
+from control.reports.tags import GREEDY, HELD_OUT_RETURN
 from control.reports.verdict import SCORES, Baselines, Score, Verdict
 from control.storage import run_dir
 from models.proxies import files
@@ -89,12 +89,16 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     if not fit:
         tests_after = module.real_steps - search_steps
         yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
-    show_held_out(module, folder, summary["mean"], verdict.sentence)
+    for board in module.boards:
+        board.add_scalars({HELD_OUT_RETURN: summary["mean"]}, int(module.env_steps[0]))
+        # The tag of other agents, to share their chart: what an agent returns after its training steps.
+        board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
+        board.writer.add_text("verdict", verdict.sentence, int(module.env_steps[0]))
     if run.record:
         print_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
         yield "video", _film_winner(module, winner, video, verbose)
-        show_image(module, folder, "film", video.with_suffix(".gif"))
+        module.show_image("film", video.with_suffix(".gif"))
     print_if(verbose, "drawing what the winner shows agents")
     yield "picture", _draw_winner(module, path)
 
@@ -102,7 +106,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
 def draw_curve(module: RunModule, folder: Path) -> Path:
     """Draw the learning curve of a run or search, add it to TensorBoard, and return its file."""
     figure = learning_curve(folder, style_of(module.settings.run))
-    show_image(module, folder, "figures/curve", figure)
+    module.show_image("figures/curve", figure)
     return figure
 
 
@@ -112,7 +116,7 @@ def _draw_winner(module: ProxyModule, path: Path) -> Path:
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
     picture: Path = reports.picture(files.load(path), path.parent, module.settings)
     for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
-        show_image(module, path.parent, f"winner/{file.stem}", file)
+        module.show_image(f"winner/{file.stem}", file)
     return picture
 
 

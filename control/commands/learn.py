@@ -17,7 +17,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from control.cli.settings import Settings
 from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.run import Run
-from control.commands.summary import command, path_text, show_next
+from control.commands.summary import Command, command, path_text, show_next
 from control.commands.train import train
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.evolution.objectives import first_solved_test
@@ -81,19 +81,22 @@ _TRAINING_FRACTION = 0.95  # of the progress of the stage `teacher`; the rest is
 _EXAM_EPISODES = 10  # test episodes of an agent in the exam
 _TESTS, _TEST_EPISODES = 16, 4  # tests of an agent in the race, and episodes of each test
 _REAL_AGENTS = 4  # agents of the exam that train on the task itself
+_EXAM_STEPS = 50_000  # training steps of an agent of the exam, with the settings of the preset `clone`
 _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in numbers of observations
 # After a failure of the teacher or the clone, the first part only if the teacher was trained.
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
-_SECONDS = {"update": 3e-5, "fit": 12.0, "agent": 4.0}  # largest times of an update, a fit and an agent's training
-# Steps of the environment that a stage makes, roughly; in the exam, of each agent that trains on the task itself.
-_STEPS = {"bandit": 41_000, "reward": 60_000, "exam": 50_000}
-# How many times as fast the parts of a stage can be, roughly: a fit that needs no second attempt, and agents and the
-# steps of the environment in machine code.
-_SPEEDUPS = {"fit": 2, "agent": 10, "exam_step": 2, "race_step": 5}
-_CONTINUOUS_FACTOR = 5  # more time of an agent with continuous actions, because TD3 and SAC have five networks
-_USUAL_WIDTH = 64  # units of a layer; observations of more numbers take more time
+_TIMED_STEPS = 2048  # steps of agents on the task that measure the speed of the machine, after as many others
+# CPU seconds of fits and of an agent that trains on the bandit, on the machine of docs/benchmarks.md. A short training
+# in the stage `probe`, and then the stages themselves, show how fast this machine is.
+_FIT_SECONDS = {"bandit": 4.0, "reward": 6.0}
+_AGENT_SECONDS = {"DDQN": 0.7, "PPO": 0.3, "A2C": 0.2, "QLearning": 0.15, "TD3": 2.3, "SAC": 3.2}
+_CONTINUOUS_PPO_SECONDS = 5.0
+_FIT_STEPS = {"bandit": 41_000, "reward": 60_000}  # steps of the task for a fit, roughly
+_TEACHER_UPDATE = 6e-5  # CPU seconds of updates and evaluations, for each step of a teacher's training
+_REAL_AGENT = 1.3  # how many times as long as in the race a step of an agent of the exam takes on the task
+_TEACHER_FRACTIONS = 0.15, 1.0  # of its steps after which the training of a teacher ends
 
 
 @dataclass
@@ -110,6 +113,12 @@ class Task:
         self.options: LearnConfig = self.settings.subcommand
         self.teacher = self.options.teacher or str(self.folder / TEACHER)  # the policy to clone
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
+
+    @property
+    def explicit_options(self) -> dict[str, Any]:
+        """The options that the user set, except the game and ``only``."""
+        explicit_names = self.settings.explicit_names - {"learn", "only"}
+        return {name: value for name, value in vars(self.options).items() if name in explicit_names}
 
     @property
     def is_slow(self) -> bool:
@@ -197,7 +206,8 @@ def learn(settings: Settings) -> int:
     folder = learned.folder
     reward_is_useful = learned.results.get("race", {}).get("gain", True)  # assumed if no race has tested it
     proxies = [BANDIT, REWARD] if reward_is_useful else [BANDIT]
-    commands = [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
+    commands: list[Command] = [("tensorboard", "--logdir", folder)]
+    commands += [command(settings, "--eval_agent", folder / name) for name in proxies if (folder / name).exists()]
     files = {"page": PAGE, "teacher": TEACHER, "bandit": BANDIT, "reward": REWARD, "results": RESULTS}
     seconds = sum(result["seconds"] for result in learned.results.values())  # of interrupted commands too
     lines: list[tuple[str, object]] = [("run", path_text(folder)), ("time", time_in_words(seconds))]
@@ -278,7 +288,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             continue
         if name not in task.results:
             started, cpu_started = time.perf_counter(), time.process_time()
-            with progress(name, verbose) as watch:
+            seconds_left = _estimate(task, name, names) if "probe" in task.results else None
+            with progress(name, verbose, seconds_left) as watch:
                 task.results[name] = STAGES[name](task, watch)
             spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
             task.results[name] |= {key: round(value, 2) for key, value in spent.items()}
@@ -294,8 +305,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)
-    if sentences := " ".join(conclusion(task.results)):
-        show_learned(task.folder, sentences, task.folder / FIGURE)
+    setup = {"seed": task.seed, "gamename": task.game} | task.explicit_options
+    show_learned(task.folder, setup, task.results, " ".join(conclusion(task.results)), task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
         text = wrap_text(verdict_text(sentence, passed=not failures), sys.stdout)
@@ -305,14 +316,32 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     return not failures
 
 
+def _estimate(task: Task, name: str, names: Sequence[str]) -> Callable[[float, float], float]:
+    """Return a function that estimates the seconds left of the stages ``names`` while the stage ``name`` runs, from the
+    finished fraction of the stage and its seconds so far."""
+    expected = _seconds_of(task, [name])
+    later = _seconds_of(task, [other for other in names if other not in (name, *task.results)])
+
+    def seconds_left(fraction: float, seconds: float) -> float:
+        weight = min(1.0, fraction / 0.1)  # of the extrapolation, which is poor at first
+        extrapolated = seconds * (1 - fraction) / max(fraction, 1e-6)
+        return weight * extrapolated + (1 - weight) * max(0.0, expected - seconds) + later
+
+    return seconds_left
+
+
 def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
     baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
     scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
-    speed = {"real_steps": baselines.real_steps, "steps_per_second": rate}
-    return {**scores, "action": baselines.action, **speed}
+    result: dict[str, Any] = {**scores, "action": baselines.action}
+    result |= {"real_steps": baselines.real_steps, "steps_per_second": rate}
+    if rate >= _FAST_RATE and task.options.only in (None, "exam", "race"):
+        result["training"] = _time_training(task)
+        result["real_steps"] += 2 * result["training"]["steps"]
+    return result
 
 
 def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -370,7 +399,8 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     patience = math.ceil(_PATIENCE * _count_evaluations(settings))
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-    folder, finished = train(settings.replace(resume=has_begun), [callback], verbose=False)
+    settings = settings.replace(resume=has_begun)
+    folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
         raise KeyboardInterrupt
@@ -402,6 +432,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         attempts = [{"first_states": "cells"}]
     clones: list[tuple[Score, Settings, Tensor]] = []
     real_steps: list[int] = []  # numbers of steps in the environment
+    rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
 
     def judge(settings: Settings, flat: Tensor, name: str) -> Score:
         """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
@@ -415,6 +446,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
         score = judge(settings, flat, f"judging clone {number}")
         clones.append((score, settings, flat))
+        rounds.append((sum(real_steps), score.mean))
         if task.fraction(score) >= GOOD_FRACTION:
             break
     score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
@@ -422,7 +454,8 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         score = judge(settings, flat, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
     fraction = task.fraction(score)
-    return {"score": dataclasses.asdict(score), "fraction": fraction, "real_steps": sum(real_steps)}
+    steps = {"real_steps": sum(real_steps), "rounds": rounds}
+    return {"score": dataclasses.asdict(score), "fraction": fraction, **steps}
 
 
 def _make_reward(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -446,19 +479,21 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     proxy = files.load(path)
     names = learners(task.spaces)
     references = _learners_on_task(task)
-    fraction = 1 / (len(names) + len(references))  # of the work, for the agents of an implementation
+    times = _exam_times(task, _step_time(task))
+    fractions = [value / sum(times) for value in times]  # of the work, for the agents of an implementation
     agents: dict[str, Score] = {}
     for number, name in enumerate(names):
         loop = _inner_loop(task, proxy, name, test_episodes=_EXAM_EPISODES)
         seeds = fresh_seeds(task.seed, f"exam of {name}", count)
         proxies = proxy.parameters.expand(count, -1)  # [count, D], equal rows
-        outcome = loop.run(proxies, seeds, watch=watch_part(watch, number * fraction, fraction))
+        outcome = loop.run(proxies, seeds, watch=watch_part(watch, sum(fractions[:number]), fractions[number]))
         agents[name] = Score.of(outcome.scores)
         if watch is not None:
-            watch((number + 1) * fraction, ", ".join(f"{name} {score}" for name, score in agents.items()))
+            watch(sum(fractions[: number + 1]), ", ".join(f"{name} {score}" for name, score in agents.items()))
     real, real_steps = dict[str, Score](), 0
     for number, name in enumerate(references, len(names)):
-        outcome = _train_on_task(task, proxy, name, watch_part(watch, number * fraction, fraction))
+        watch_agents = watch_part(watch, sum(fractions[:number]), fractions[number])
+        outcome = _train_on_task(task, proxy, name, watch_agents)
         real[name] = Score.of(outcome.scores)
         real_steps += int(outcome.steps.sum())
     teacher_score = task.score("teacher", "score")
@@ -611,8 +646,7 @@ def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores
 
 def _command_text(task: Task) -> str:
     """Return the command that repeats the stages."""
-    explicit_names = task.settings.explicit_names - {"learn", "only"}
-    values = {name: value for name, value in vars(task.options).items() if name in explicit_names}
+    values = dict(task.explicit_options)
     # Without these flags, the speed of the machine would select the teacher's implementation and the steps.
     if implementation := task.results.get("teacher", {}).get("implementation"):
         values["implementation"] = implementation
@@ -626,60 +660,76 @@ def _command_text(task: Task) -> str:
 def _time_left(task: Task, names: Iterable[str]) -> str:
     """Return an estimate of the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes
     left``. It is empty if there are none, or if they take less than a second."""
-    remaining = [times for name, times in _stage_times(task).items() if name in names and name not in task.results]
-    shorter, longer = sum(times[0] for times in remaining), sum(times[1] for times in remaining)
+    remaining = [name for name in names if name not in task.results]
+    times = [_seconds_of(task, remaining, fraction) for fraction in _TEACHER_FRACTIONS]
+    shorter, longer = times if "teacher" in remaining else times[:1] * 2
     if longer < 1:
         return ""
     units = ((3 * 3600, 3600, "hours"), (90, 60, "minutes"), (0, 1, "seconds"))  # both numbers have one unit
     divisor, unit = next((divisor, unit) for least, divisor, unit in units if longer >= least)
-    first, last = round(shorter / divisor), round(longer / divisor)
-    if first == 0:
-        return f"; up to {last} {unit} left"
-    return f"; about {first if first == last else f'{first} to {last}'} {unit} left"
+    first, last = max(1, round(shorter / divisor)), max(1, round(longer / divisor))
+    return f"; about {first if first == last else f'{first} to {last}'} {unit if last > 1 else unit[:-1]} left"
 
 
-def _stage_times(task: Task) -> dict[str, tuple[float, float]]:
-    """Return a shorter and a longer estimate of the time of each stage after `probe`: stage -> two numbers of seconds.
-    The shorter time assumes that the teacher reaches its best return at once, in episodes as short as in random play,
-    and that agents train in machine code. The longer time assumes none of this. Both use the speed of the environment
-    that the stage `probe` measured."""
-    options, probe = task.options, task.results["probe"]
-    update_time, fit_time = _SECONDS["update"], _SECONDS["fit"]
-    step_time = 1 / probe["steps_per_second"]
-    episode_time = step_time * probe["real_steps"] / max(1, probe["random"]["count"])
-    longest_episode_time = step_time * (task.spaces.max_episode_steps or _TIME_LIMIT)
+def _seconds_of(task: Task, names: Iterable[str], teacher_fraction: float = 0.4) -> float:
+    """Return the estimated seconds of the stages ``names``. The training of a teacher is assumed to end after
+    ``teacher_fraction`` of its steps. The speed of the machine is the speed of the finished stages."""
+    probe, times = task.results["probe"], _reference_times(task)
+    block = probe.get("training", {"seconds": 1.0, "cpu_seconds": 1.0})  # older files have none
+    seconds, reference = block["seconds"], block["cpu_seconds"]
+    for name, result in task.results.items():
+        if name in times:
+            seconds += result["seconds"]
+            # The length of a teacher's training is chance, so its CPU time stands for it.
+            reference += result["cpu_seconds"] if name == "teacher" else times[name]
+    times["teacher"] *= teacher_fraction
+    return sum(times[name] for name in names if name in times) * seconds / reference
 
-    judging_time = _JUDGING_EPISODES * episode_time
-    teacher_times = 0.0, judging_time
-    if options.teacher is None:
-        steps = task.teacher_steps
-        num_evaluations = _count_evaluations(_teacher_settings(task))
-        num_episodes = num_evaluations * _EVALUATION_EPISODES + 2 * _JUDGING_EPISODES  # the latter of two checkpoints
-        training_time = steps * (step_time + update_time)
-        teacher_times = (
-            # The training ends after the fraction `_PATIENCE` of its steps if no later evaluation is better.
-            _PATIENCE * (steps * step_time + num_episodes * episode_time),
-            training_time + num_episodes * longest_episode_time + judging_time,
-        )
 
-    num_real_agents = _REAL_AGENTS * len(_learners_on_task(task))
-    num_agents = options.exam_agents * len(learners(task.spaces)) + num_real_agents
-    real_time = num_real_agents * (options.exam_steps or _STEPS["exam"]) * step_time
-    agent_time = _SECONDS["agent"] * (1 + math.prod(task.spaces.obs_shape) / _USUAL_WIDTH)
-    if not isinstance(task.spaces.actions, Discrete):
-        agent_time *= _CONTINUOUS_FACTOR
-    test_time = _EXAM_EPISODES * episode_time  # of an agent
-    exam_times = (
-        num_agents * agent_time / _SPEEDUPS["agent"] + real_time / _SPEEDUPS["exam_step"],
-        num_agents * (agent_time + test_time) + real_time,
-    )
-
-    race_steps = 2 * options.race_agents * task.race_steps  # with two rewards
-    shorter_fit_time = fit_time / _SPEEDUPS["fit"]
+def _reference_times(task: Task) -> dict[str, float]:
+    """Return the CPU seconds of each stage after `probe` on the machine of `_FIT_SECONDS`: stage -> seconds. The
+    training of a teacher has all its steps."""
+    race_steps = 2 * task.options.race_agents * task.race_steps  # with two rewards
+    step_time = _step_time(task)
+    trains = task.options.teacher is None
     return {
-        "teacher": teacher_times,
-        "bandit": (shorter_fit_time, _STEPS["bandit"] * step_time + fit_time),
-        "exam": exam_times,
-        "reward": (shorter_fit_time, _STEPS["reward"] * step_time + fit_time),
-        "race": (race_steps * step_time / _SPEEDUPS["race_step"], race_steps * (step_time + update_time)),
+        "teacher": task.teacher_steps * (step_time + _TEACHER_UPDATE) if trains else _JUDGING_EPISODES * step_time,
+        "bandit": _FIT_SECONDS["bandit"] + _FIT_STEPS["bandit"] * step_time,
+        "exam": sum(_exam_times(task, step_time)),
+        "reward": _FIT_SECONDS["reward"] + _FIT_STEPS["reward"] * step_time,
+        "race": race_steps * step_time,
     }
+
+
+def _step_time(task: Task) -> float:
+    """Return the CPU seconds of a training step on the task, or of a step of the environment if it is slow."""
+    probe = task.results["probe"]
+    block = probe.get("training", {"cpu_seconds": 1.0, "steps": probe["steps_per_second"]})
+    return float(block["cpu_seconds"] / block["steps"])
+
+
+def _exam_times(task: Task, step_time: float) -> list[float]:
+    """Return the CPU seconds of the agents of each implementation in the exam, first on the bandit, then on the task.
+    ``step_time`` is the time of a training step on the task."""
+    seconds = dict(_AGENT_SECONDS)
+    if not isinstance(task.spaces.actions, Discrete):
+        seconds["PPO"] = _CONTINUOUS_PPO_SECONDS
+    steps = task.options.exam_steps or _EXAM_STEPS
+    times = [task.options.exam_agents * seconds[name] * steps / _EXAM_STEPS for name in learners(task.spaces)]
+    return times + [_REAL_AGENTS * steps * _REAL_AGENT * step_time] * len(_learners_on_task(task))
+
+
+def _time_training(task: Task) -> dict[str, float]:
+    """Train an agent for a short time on the task. Return the number of its steps, and their wall and CPU seconds."""
+    name = "QLearning" if task.spaces.one_hot else "PPO"
+    config = training_from(implementation="RN", gamename=task.game, agent=name, test_limit=task.time_limit).proxy
+    limits = {"inner_steps": _TIMED_STEPS, "inner_rule": "budget", "test_every": None}
+    config, agent_config = dataclasses.replace(config, **limits), default_config(name, task.game)
+    loop = InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
+    for _ in range(2):  # the first training loads machine code
+        training = loop.begin(None, fresh_seeds(task.seed, "speed", 1))
+        started, cpu_started = time.perf_counter(), time.process_time()
+        with contextlib.closing(training.environment):
+            steps = int(loop.train_to_end(training).steps.sum())
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
+    return {"steps": steps, "seconds": seconds, "cpu_seconds": cpu_seconds}

@@ -21,7 +21,6 @@ from control.commands.choose_proxy import draw_curve, finish_search, print_if, r
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
-from control.lightning.board import show_image
 from control.lightning.callbacks import AtomicCheckpointIO, Checkpoints, Progress, Recorder, RunLog, StopOnSignal
 from control.lightning.module import RunModule
 from control.lightning.proxy_module import ProxyModule
@@ -48,10 +47,13 @@ Callbacks = Sequence[pl.Callback]
 _PACKAGE_LOGGERS = ("wandb", "mlflow", "trackio")  # loggers that need other packages
 
 
-def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -> tuple[Path, bool]:
+def train(
+    settings: Settings, callbacks: Callbacks = (), verbose: bool = True, board_folder: Path | None = None
+) -> tuple[Path, bool]:
     """Train with ``settings``, or with the setting ``resume`` continue the newest run of the same settings. Return the
     run folder, and whether the run finished (False after Ctrl-C). ``callbacks`` are further callbacks of Lightning.
-    Unless ``verbose``, prints only warnings. Raises SettingError."""
+    Unless ``verbose``, prints only warnings. The event files of TensorBoard are in ``board_folder``, by default in the
+    run folder. Raises SettingError."""
     run = settings.run
     configure_process(run)
     check_outputs(run)
@@ -67,7 +69,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
                     checkpoint = checkpoints.load(checkpoint_path, resume=True)
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
-                    return folder, _train_in(folder, module, callbacks, verbose)
+                    return folder, _train_in(folder, module, callbacks, verbose, board_folder)
             resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
             hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
             warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
@@ -82,7 +84,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
     folder = run_dir.create(run)
     with run_dir.locked(folder, new=True):
         try:
-            return folder, _train_in(folder, module, callbacks, verbose)
+            return folder, _train_in(folder, module, callbacks, verbose, board_folder)
         except SettingError:
             if module.epoch == 0:  # an error at the start, such as in the policy to clone
                 shutil.rmtree(folder)
@@ -90,7 +92,7 @@ def train(settings: Settings, callbacks: Callbacks = (), verbose: bool = True) -
             raise
 
 
-def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool) -> bool:
+def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bool, board_folder: Path | None) -> bool:
     """Train ``module`` in the run folder ``folder``, draw and film the results, print the summary and close the module.
     Return whether the run finished. Raises KeyboardInterrupt at the second signal to stop."""
     if not module.is_over():  # without further training, config.yaml keeps the settings of the training
@@ -105,7 +107,8 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     with contextlib.closing(module):  # also after an error, so that no process of it goes on
         try:
             with stop:
-                fit(module, folder, [*progress_callbacks, Recorder(folder), *callbacks, stop])
+                run_callbacks = [*progress_callbacks, Recorder(folder), *callbacks, stop]
+                fit(module, folder, run_callbacks, board_folder=board_folder)
         except StopNow:
             line = "cut short before the first checkpoint: no agent was saved; --checkpoint_every 1 saves sooner"
             if (folder / run_dir.LAST_CHECKPOINT).exists():
@@ -147,12 +150,22 @@ def exit_status(folder: Path) -> int:
     return 0 if passed else 1
 
 
-def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callbacks: Callbacks = ()) -> None:
+def fit(
+    module: RunModule,
+    folder: Path,
+    callbacks: Callbacks,
+    checkpoint_callbacks: Callbacks = (),
+    board_folder: Path | None = None,
+) -> None:
     """Train ``module`` from its current epoch to the last one. Metrics and checkpoints are written to ``folder``. In
     every epoch ``callbacks`` run first, then the metrics are written, then the checkpoint, and ``checkpoint_callbacks``
-    run last. They must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks last."""
+    run last. They must derive from Lightning's ``Checkpoint``, because Lightning runs only such callbacks last. The
+    event files of TensorBoard are in ``board_folder``, by default in ``folder``. They stay open for the results after
+    the training."""
     run, checkpoint = module.settings.run, module.restored
-    log = RunLog(folder, module, run.logger == "tensorboard")
+    if run.logger == "tensorboard":
+        module.open_boards(board_folder or folder)
+    log = RunLog(folder, module)
     saving = [] if run.no_checkpoint else [Checkpoints(folder / "checkpoints", run.checkpoint_every)]
     trainer = pl.Trainer(
         # -1 is no limit. Lightning refuses a limit below the checkpoint's epoch, which may be past the last epoch.
@@ -170,7 +183,6 @@ def fit(module: RunModule, folder: Path, callbacks: Callbacks, checkpoint_callba
         default_root_dir=folder,
     )
     trainer.fit(module, ckpt_path=None if checkpoint is None else checkpoint.path, weights_only=True)
-    log.finish()
 
 
 def _loggers(run: RunConfig, folder: Path, resumes: bool) -> list[Logger]:
@@ -386,7 +398,7 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
             returns = film(
                 module.loop, run, video, "final video", episodes=run.record_episodes, with_gif=True, watch=watch
             )
-        show_image(module, folder, "film", video.with_suffix(".gif"))
+        module.show_image("film", video.with_suffix(".gif"))
         yield "video", f"{path_text(video, folder)}, .gif ({filmed_agent}, greedy: {returns_text(returns)})"
     except UserError as error:
         warning(f"no video: {error}")

@@ -398,7 +398,7 @@ def with_trial_defaults(settings: Settings) -> Settings:
         errors_of_settings = []
         for name in ("solved_reward", "generations" if objective == "generations" else "total_steps"):
             if settings.value(name) is None:
-                line = f"tune_objective is {objective!r}, but {name} is null; allowed: a {name}, or score"
+                line = f"tune_objective is {objective!r}, but {name} is null; allowed: score, or a value of {name}"
                 errors_of_settings.append(SettingError(line, "tune_objective"))
         raise_all(errors_of_settings)
         changes["quit_when_solved"] = True

@@ -163,21 +163,21 @@ def train(
             watch(1 - remaining_fraction)
             next_steps = min(next_steps, -(-watch_steps // envs))  # rounded up
         # If agents may stop early, the steps pause at the end of an episode.
-        for ended in make_steps(loop, next_steps, running, stops_early):
+        for outcomes in make_steps(loop, next_steps, running, stops_early):
             if not stops_early:
                 continue
-            ended = _of_running(ended, running)  # rules may be slow, so they get no episodes of other agents
-            if not len(ended.members):
+            outcomes = _of_running(outcomes, running)  # rules may be slow, so they get no episodes of other agents
+            if not len(outcomes.members):
                 continue
-            num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
-            is_done = torch.zeros(len(ended.members), dtype=torch.bool)
+            num_episodes.index_add_(0, outcomes.members, torch.ones_like(outcomes.members))
+            is_done = torch.zeros(len(outcomes.members), dtype=torch.bool)
             if rule is not None:
-                is_done |= rule(loop, ended)
+                is_done |= rule(loop, outcomes)
             if episodes is not None:
-                is_done |= num_episodes[ended.members] >= episodes
-            done_members = ended.members[is_done]
+                is_done |= num_episodes[outcomes.members] >= episodes
+            done_members = outcomes.members[is_done]
             weights[done_members] = agent.flat_parameters[done_members]
-            steps_taken[done_members] = torch.as_tensor(ended.step)[is_done] * envs
+            steps_taken[done_members] = torch.as_tensor(outcomes.step)[is_done] * envs
             running[done_members] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
@@ -192,11 +192,13 @@ def train(
     return Trained(agent.with_weights(weights), is_finite, steps_taken, num_episodes, torch.cat(curve, 1))
 
 
-def _of_running(ended: Ended, running: Tensor) -> Ended:
-    """Return the episodes in ``ended`` of agents that still train, for which the mask ``running [M]`` is True."""
-    is_running = running[ended.members]
-    steps = torch.as_tensor(ended.step).expand(len(is_running))  # ``ended.step`` is a number or [N]
-    return Ended(ended.members[is_running], ended.returns[is_running], ended.lengths[is_running], steps[is_running])
+def _of_running(outcomes: Ended, running: Tensor) -> Ended:
+    """Return the episodes in ``outcomes`` of agents that still train, for which the mask ``running [M]`` is True."""
+    is_running = running[outcomes.members]
+    steps = torch.as_tensor(outcomes.step).expand(len(is_running))  # ``outcomes.step`` is a number or [N]
+    return Ended(
+        outcomes.members[is_running], outcomes.returns[is_running], outcomes.lengths[is_running], steps[is_running]
+    )
 
 
 class InnerLoop:

@@ -239,6 +239,7 @@ class AgentModule(RunModule):
         return film_seconds(self.settings.run, self.means().get("rollout/length_mean", limit))
 
     def close(self) -> None:
+        super().close()
         self.loop.close()
 
 

@@ -5,7 +5,7 @@ The x axis is always the number of environment steps that the member has made.
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +16,33 @@ from torch.utils.tensorboard import SummaryWriter
 
 from control.cli.settings import Settings, default_settings, effective_values
 from control.cli.words import as_word
-from control.lightning.module import RunModule
-from control.reports.tags import HELD_OUT_RETURN
+from control.reports.stages import race_scalars, stage_scalars
+from control.reports.tags import SYNTHETIC_STEPS
 from models.settings import names_with
 
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
+_FIRST = ("implementation", "seed", *_COMMON)  # the first names on HPARAMS
 _MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
+# Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
+_ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
 
 class Board:
     """Writes the event files of one member in ``folder``. ``steps`` is the number of steps from which the run resumes,
     or 0. Entries of later steps, from a process that died, are purged."""
 
-    def __init__(self, folder: Path, steps: int):
+    def __init__(self, folder: Path, steps: int = 0):
         if steps:
             date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
+
+    def add_row(self, values: Mapping[str, float], steps: int) -> None:
+        """Add the measurements ``values`` (tag -> number) of an epoch. TensorBoard sorts tags by name, so lengths of
+        episodes are called steps, which follow the returns."""
+        scalars = {
+            tag.replace("/length_", "/steps_"): value for tag, value in values.items() if tag not in _ONLY_IN_CSV
+        }
+        self.add_scalars(scalars, steps)
 
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
         """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out."""
@@ -42,25 +53,42 @@ class Board:
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
         add the hyperparameters to TensorBoard's page HPARAMS, which takes the metrics from the scalars."""
-        from torch.utils.tensorboard.summary import hparams
-
         highlighted = hyperparameters(settings) | {"seed": seed}
         values = effective_values(settings) | {"seed": seed}
         rows = []
         for name in sorted(values, key=lambda name: name not in highlighted):  # highlighted names first
             label = f"**{name}**" if name in highlighted else name
             rows.append(f"| {label} | `{as_word(values[name], ',')}` |")
-        heading = "Settings in bold are also on the page HPARAMS, implementation as algo.\n"
+        heading = "Settings in bold are also on the page HPARAMS.\n"
         lines = [heading, "| setting | value |", "| --- | --- |", *rows]
         self.writer.add_text("settings", "\n".join(lines), steps)
-        # HPARAMS shows the first five names in alphabetical order. As "algo", the implementation is among them.
-        hparam_dict = {"algo": highlighted.pop("implementation"), **highlighted}
-        for name, value in hparam_dict.items():
-            if not isinstance(value, int | float):
-                hparam_dict[name] = str(value)
+        self.add_hyperparameters(highlighted, steps)
+
+    def add_hyperparameters(self, values: Mapping[str, Any], steps: int = 0) -> None:
+        """Add a row to TensorBoard's page HPARAMS. The page sorts names, first those whose values differ between runs,
+        and shows five. So ``implementation`` is called ``algo``, and other names than `_FIRST` begin with ``set.``."""
+        from torch.utils.tensorboard.summary import hparams
+
+        labels: dict[str, Any] = {}
+        for name, value in values.items():
+            label = {"implementation": "algo"}.get(name, name if name in _FIRST else f"set.{name}")
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            # A seed is a name. As a number, it would be shown as 25.000.
+            labels[label] = value if is_number and name != "seed" else as_word(value, ",")
         # The omitted first summary declares names of hyperparameters, and would hide hyperparameters of other runs.
-        _, start_summary, _ = hparams(hparam_dict, {})
+        _, start_summary, _ = hparams(labels, {})
         self.writer._get_file_writer().add_summary(start_summary, steps)
+
+    def add_image(self, tag: str, path: Path, steps: int) -> None:
+        """Add a picture or an animated GIF to the images of ``tag``. Do nothing for other files."""
+        from PIL import Image
+
+        if path.suffix not in (".gif", ".png") or not path.exists():
+            return
+        with Image.open(path) as picture:
+            width, height = picture.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+        _add_value(self.writer, Summary.Value(tag=tag, image=image), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
         """Add a histogram of the finite ``numbers``. If there are more than `_MOST_NUMBERS`, only every second, third,
@@ -97,54 +125,30 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
     return identity | {"seed": run.seed} | other_settings | command
 
 
-def show_held_out(module: RunModule, folder: Path, mean_return: float, verdict: str) -> None:
-    """Add the ``mean_return`` of fresh agents that trained on a search's winner, and the ``verdict`` about them, to
-    TensorBoard."""
-    if module.settings.run.logger == "tensorboard":
-        board, steps = Board(folder, 0), int(module.env_steps[0])
-        board.add_scalars({HELD_OUT_RETURN: mean_return}, steps)
-        board.writer.add_text("verdict", verdict, steps)
+def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, Any], text: str, figure: Path) -> None:
+    """Add the ``results`` of `--learn` (stage -> its results), their ``text``, the ``figure`` if there is one, and the
+    ``setup`` (game, seed and options) to TensorBoard. The curves of the race are runs in subfolders, so that they share
+    a chart. Replaces the entries of earlier calls."""
+    curves = {"": stage_scalars(results)} | {
+        f"race_{reward}": points for reward, points in race_scalars(results).items()
+    }
+    for name, points in curves.items():
+        for event_file in (folder / name).glob("events.out.tfevents.*"):
+            event_file.unlink()
+        board = Board(folder / name)
+        for tag, value, steps in points:
+            board.add_scalars({tag: value}, steps)
+        if not name:
+            board.add_hyperparameters({"implementation": "learn", **setup})
+            board.add_image("returns", figure, 0)
+        if text and not name:
+            board.writer.add_text("conclusion", text)
         board.writer.close()
-
-
-def show_image(module: RunModule, folder: Path, tag: str, path: Path) -> None:
-    """Add the picture or GIF ``path`` of the finished run in ``folder`` to TensorBoard. Do nothing for other files, and
-    if the run has no TensorBoard."""
-    if module.settings.run.logger != "tensorboard" or path.suffix not in (".gif", ".png") or not path.exists():
-        return
-    with SummaryWriter(str(member_folders(folder, module.seeds)[0])) as writer:
-        add_image(writer, tag, path, int(module.env_steps[0]))
-
-
-def show_learned(folder: Path, sentences: str, figure: Path) -> None:
-    """Add the conclusion of ``--learn`` and its ``figure``, if there is one, to TensorBoard. They replace earlier
-    ones."""
-    for event_file in folder.glob("events.out.tfevents.*"):
-        event_file.unlink()
-    with SummaryWriter(str(folder)) as writer:
-        writer.add_text("conclusion", sentences)
-        if figure.exists():
-            add_image(writer, "returns", figure, 0)
-
-
-def add_image(writer: SummaryWriter, tag: str, path: Path, steps: int) -> None:
-    """Add a picture or an animated GIF to the images of ``tag``."""
-    from PIL import Image
-
-    with Image.open(path) as picture:
-        width, height = picture.size
-    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
-    _add_value(writer, Summary.Value(tag=tag, image=image), steps)
 
 
 def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:
     """Add a value that `SummaryWriter` has no method for."""
     writer._get_file_writer().add_summary(Summary(value=[value]), steps)
-
-
-def member_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """Return the folder of each member's event files: the run's ``folder`` for one member, else ``seed_N`` in it."""
-    return [folder] if len(seeds) == 1 else [folder / f"seed_{seed}" for seed in seeds]
 
 
 def date_back(folder: Path) -> None:

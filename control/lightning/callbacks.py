@@ -23,9 +23,8 @@ from control.cli.ending import SIGNALS, ending, print_over_bar
 from control.cli.progress import BAR, Lines, RowTable, Watch, new_bar
 from control.films.recording import film
 from control.lightning.agent import AgentModule
-from control.lightning.board import Board, add_image, member_folders
 from control.lightning.module import RunModule
-from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, SYNTHETIC_STEPS, TRAINING
+from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, GREEDY, TRAINING
 from control.storage import checkpoints
 from control.storage.run_dir import MetricsFile, sync_to_disk
 from models.settings import StopNow
@@ -102,6 +101,9 @@ class Progress(Callback):
             self._restart_estimate(self._fractions[-1], self._times[-1])
         self._fractions.append(module.finished_fraction())
         self._times.append(time.perf_counter())
+        if self.bar is not None:  # it is drawn again below a row
+            self.bar.n = self._fractions[-1]
+            self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
             self._run_lines.begin()
             self._print_row(module, module.columns())
@@ -152,29 +154,17 @@ def _number_text(module: RunModule, number: int) -> str:
     return f"{number}/{module.epochs}" if module.epochs is not None else str(number)
 
 
-# Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
-_ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
-
-
 class RunLog(Callback):
-    """Writes the measurements of each epoch, a row for each member, to metrics.csv and, if ``tensorboard``, to
-    TensorBoard (x axis: the member's environment steps). Each of several members has a TensorBoard folder ``seed_N`` in
-    the run's folder."""
+    """Writes the measurements of each epoch, a row for each member, to metrics.csv and to the boards of the module, if
+    it has TensorBoard (x axis: the member's environment steps)."""
 
-    def __init__(self, run_dir: Path, module: RunModule, tensorboard: bool = True):
+    def __init__(self, run_dir: Path, module: RunModule):
         self.seeds = module.seeds
-        env_steps = module.env_steps.tolist()
         self.metrics = MetricsFile(run_dir / "metrics.csv")
         if module.epoch:  # the run resumes
-            pairs = zip(env_steps, self.seeds, strict=True)
+            pairs = zip(module.env_steps.tolist(), self.seeds, strict=True)
             keys = [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
             self.metrics.resume_after(keys)
-        self.boards: list[Board] = []  # one for each member
-        if tensorboard:
-            for folder, seed, steps in zip(member_folders(run_dir, self.seeds), self.seeds, env_steps, strict=True):
-                board = Board(folder, steps)
-                board.add_settings(module.settings, seed, steps)
-                self.boards.append(board)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
@@ -186,26 +176,17 @@ class RunLog(Callback):
             values = {tag: column[member] for tag, column in columns.items()}
             counters = {"epoch": module.epoch, "env_steps": steps, "seed": seed, GRADIENT_STEPS: module.gradient_steps}
             rows.append(counters | values)
-            if self.boards:  # here, epoch and steps are scalars like the values
-                scalars = {EPOCH: module.epoch, ENV_STEPS: steps}
-                scalars |= {tag: value for tag, value in values.items() if tag not in _ONLY_IN_CSV}
+            if module.boards:  # here, epoch and steps are scalars like the values
+                scalars = {EPOCH: module.epoch, ENV_STEPS: steps} | values
                 if isinstance(module, AgentModule):
                     scalars[GRADIENT_STEPS] = module.gradient_steps
-                self.boards[member].add_scalars(scalars, steps)
+                module.boards[member].add_row(scalars, steps)
         self.metrics.append(*rows)
-        if self.boards and module.is_evaluated():
+        if module.boards and module.is_evaluated():
             for tag, numbers in module.histograms().items():
-                self.boards[0].add_histogram(tag, numbers, env_steps[0])
-            for board in self.boards:
+                module.boards[0].add_histogram(tag, numbers, env_steps[0])
+            for board in module.boards:
                 board.writer.flush()  # a scheduler of trials may end this process any moment
-
-    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
-        self.finish()
-
-    def finish(self) -> None:
-        """Close the event files, so that no thread writes into a folder that is being removed."""
-        for board in self.boards:
-            board.writer.close()
 
 
 class Checkpoints(CheckpointCallback):
@@ -320,13 +301,12 @@ class Recorder(Callback):
         interval = run.recording_epoch_interval  # 0 or less for no videos
         if interval <= 0 or module.epoch % interval or not isinstance(module, AgentModule):
             return
-        (log,) = (callback for callback in trainer.callbacks if isinstance(callback, RunLog))  # type: ignore[attr-defined]
         for i in range(run.record_n_rollouts_per_epoch):
             path = self.folder / "videos" / f"epoch_{module.epoch:04d}_{i}.mp4"
-            on_board = i == 0 and bool(log.boards)
+            on_board = i == 0 and bool(module.boards)
             film(module.loop, run, path, f"video {i} of epoch {module.epoch}", with_gif=on_board)
             if on_board:
-                add_image(log.boards[0].writer, "film", path.with_suffix(".gif"), int(module.env_steps[0]))
+                module.show_image("film", path.with_suffix(".gif"))
 
 
 class StopWhenFlat(EarlyStopping):

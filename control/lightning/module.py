@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from control.cli.progress import Watch
 from control.cli.settings import Settings, as_dict
+from control.lightning.board import Board
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
@@ -66,6 +68,7 @@ class RunModule(pl.LightningModule, ABC):
         self.restored: Checkpoint | None = None  # the checkpoint from which the run resumes
         self.log_all = True  # whether Lightning logs every measurement, which takes half a millisecond each
         self.epoch_optimizer = EpochOptimizer()
+        self.boards: list[Board] = []  # of the members, if the run has TensorBoard (`open_boards`)
         self.watch: Watch | None = None  # called with the progress of an epoch, or of the work before the first one
         self.resumable = True  # whether the next checkpoint must contain all state for a resumed run
 
@@ -128,8 +131,22 @@ class RunModule(pl.LightningModule, ABC):
         """Return the estimated seconds of work after the last epoch."""
         return 0.0
 
+    def open_boards(self, folder: Path) -> None:
+        """Open TensorBoard's event files in ``folder``, or in its folders ``seed_N`` if there are several members."""
+        for seed, steps in zip(self.seeds, self.env_steps.tolist(), strict=True):
+            board = Board(folder if len(self.seeds) == 1 else folder / f"seed_{seed}", steps)
+            board.add_settings(self.settings, seed, steps)
+            self.boards.append(board)
+
+    def show_image(self, tag: str, path: Path) -> None:
+        """Add a picture or GIF of the first member to TensorBoard, if the run has it."""
+        for board in self.boards[:1]:
+            board.add_image(tag, path, int(self.env_steps[0]))
+
     def close(self) -> None:
-        """Close the module's environments and end its processes."""
+        """Close the event files. Subclasses also close their environments and end their processes."""
+        for board in self.boards:
+            board.writer.close()
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         """Return the `EpochOptimizer`. Subclasses add the agents' optimisers that Lightning saves."""

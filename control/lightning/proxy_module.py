@@ -329,6 +329,7 @@ class ProxyModule(RunModule):
         return seconds + film_seconds(run, float(self.outcome.lengths.double().mean()))
 
     def close(self) -> None:
+        super().close()
         self.workers.close()
 
     def restore(self, checkpoint: Checkpoint) -> None:

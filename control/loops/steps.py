@@ -101,11 +101,11 @@ class StepLoop:
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         if not len(indices):
             return None
-        ended = Ended(indices // agent.envs, self.returns.take(indices), self.lengths.take(indices), self.steps)
+        episodes = Ended(indices // agent.envs, self.returns.take(indices), self.lengths.take(indices), self.steps)
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
         self.obs = self.start_episodes(done)
-        return ended
+        return episodes
 
     def epoch(self, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for ``steps`` steps of every environment. ``watch`` is called with the finished fraction. Return a
@@ -131,16 +131,16 @@ class StepLoop:
         for steps_done in range(steps):
             if watch is not None:
                 watch(steps_done / steps)
-            ended = self.step()
+            episodes = self.step()
             losses.append(self.loss)
             if not self._all_learn:  # a member that learns never stops learning
                 learners = self.agent.learning()
                 waited += ~learners
                 self._all_learn = bool(learners.all())
-            if ended is not None:
-                counts.index_add_(0, ended.members, torch.ones_like(ended.returns, dtype=torch.float64))
-                returns.index_add_(0, ended.members, ended.returns.double())
-                lengths.index_add_(0, ended.members, ended.lengths.double())
+            if episodes is not None:
+                counts.index_add_(0, episodes.members, torch.ones_like(episodes.returns, dtype=torch.float64))
+                returns.index_add_(0, episodes.members, episodes.returns.double())
+                lengths.index_add_(0, episodes.members, episodes.lengths.double())
         return self._results(torch.stack(losses, 1), waited, counts, returns, lengths)
 
     def _results(
@@ -180,9 +180,9 @@ class StepLoop:
         for _ in range(count):
             if not running.any():
                 return
-            ended = self.step()
-            if ended is not None:
-                yield ended
+            episodes = self.step()
+            if episodes is not None:
+                yield episodes
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and

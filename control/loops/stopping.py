@@ -45,7 +45,7 @@ class RunningWindow:
 
 
 Rule = Callable[[StepLoop, Ended], Tensor]
-"""``rule(loop, ended)`` adds N ended episodes and returns whether the training of their members ends, ``[N]`` bool."""
+"""``rule(loop, episodes)`` adds N episodes and returns whether the training of their members ends, ``[N]`` bool."""
 
 
 class Plateau:
@@ -60,16 +60,16 @@ class Plateau:
         self.latest = RunningWindow(members, 2 * number)  # returns
         self.number, self.difference, self.initial, self.floor = number, difference, initial, floor
 
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
-        members, n = ended.members, self.number
-        self.latest.add(members, ended.returns)
+    def __call__(self, loop: StepLoop, episodes: Ended) -> Tensor:
+        """Add N new ``episodes``. Return whether their members are done, ``[N]`` bool."""
+        members, n = episodes.members, self.number
+        self.latest.add(members, episodes.returns)
         current = self.latest.mean(members, n)
         previous = self.latest.mean(members, n, skip=n)
         relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)  # without a division by 0
         is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
-        has_steps = ended.step * loop.agent.envs >= self.floor
+        has_steps = episodes.step * loop.agent.envs >= self.floor
         return is_flat & has_episodes & has_steps
 
 
@@ -86,9 +86,9 @@ class Solved:
         self.latest = RunningWindow(members, number)  # scores
         self.number, self.solved, self.initial, self.test = number, solved, initial, test
 
-    def __call__(self, loop: StepLoop, ended: Ended) -> Tensor:
-        """Add N ``ended`` episodes. Return whether their members are done, ``[N]`` bool."""
-        members, scores = ended.members, ended.returns
+    def __call__(self, loop: StepLoop, episodes: Ended) -> Tensor:
+        """Add N new ``episodes``. Return whether their members are done, ``[N]`` bool."""
+        members, scores = episodes.members, episodes.returns
         if self.test is not None:
             unique_members, indices = members.unique(return_inverse=True)
             scores = self.test(loop, unique_members)[indices]  # [N], of each episode

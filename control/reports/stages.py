@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from control.reports.tables import Table, number_text, percent_text, with_margin
+from control.reports.tags import GREEDY
 
 PAGE = "page.html"
 RESULTS = "exam.json"  # the results of all stages, in the folder of `--learn`
@@ -53,6 +54,43 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
     return sentences
+
+
+def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
+    """Return the results of the stages as points of curves: tag, value, and the steps of the task that the stages had
+    made. The mean return of the exam's agents on the bandit has the tag of evaluations, at their training steps."""
+    points: list[tuple[str, float, int]] = []
+    steps = 0
+    for name, result in results.items():
+        first_step, steps = steps, steps + result.get("real_steps", 0)
+        numbers: dict[str, float] = {}
+        if name == "probe":
+            numbers["random_return"] = result["random"]["mean"]
+        elif name == "teacher":
+            numbers["teacher_return"] = result["score"]["mean"]
+        elif name == "bandit":  # older files have no rounds
+            points += [("learn/clone_return", value, first_step + done) for done, value in result.get("rounds", ())]
+            numbers["clone_return"] = result["score"]["mean"]
+        elif name == "exam":
+            means = {agent: score["mean"] for agent, score in result["agents"].items()}
+            points.append((GREEDY, sum(means.values()) / len(means), result["steps"]))
+            numbers |= {f"bandit_return_{agent}": mean for agent, mean in means.items()}
+            numbers |= {f"task_return_{agent}": score["mean"] for agent, score in result["real"].items()}
+            numbers["passed"] = float(not result["failed"])
+        elif name == "reward":
+            numbers["explained_variance"] = result["explained_variance"]
+        points += [(f"learn/{tag}", value, steps) for tag, value in numbers.items()]
+    return points
+
+
+def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float, int]]]:
+    """Return reward -> points of the curve with this reward: tag, mean return of the agents, and steps."""
+    race = results.get("race", {"arms": {}})
+    curves: dict[str, list[tuple[str, float, int]]] = {}
+    for reward, arm in race["arms"].items():  # older files have no curves of single agents
+        means = [sum(returns) / len(returns) for returns in zip(*arm.get("curves", []), strict=True)]  # [T]
+        curves[reward] = [("race/return_mean", mean, i * race["test_every"]) for i, mean in enumerate(means, 1)]
+    return curves
 
 
 def exam_scores(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

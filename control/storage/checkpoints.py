@@ -99,6 +99,8 @@ def _read(file: Path) -> Checkpoint:
     run_state = content[OURS]
     if run_state.get("format") != FORMAT:
         raise _error(file, f"has format {run_state.get('format')}; this version reads format {FORMAT}")
+    if not isinstance(content.get("loops", {}), dict):  # Lightning's counters
+        raise _error(file, "is damaged (its loops are no mapping)")
     settings = {name: value for name, value in run_state["settings"].items() if name not in REMOVED}
     return Checkpoint(file, from_dict(settings), content)
 

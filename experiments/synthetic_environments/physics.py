@@ -5,7 +5,7 @@ CartPole, or on a CartPole with new gravity, masses and length in each episode (
     python experiments/synthetic_environments/physics.py --numbers docs/results/physics.json --out physics.png
 
 On synthetic environments DDQN trains with the settings and steps of the first of them; on the real ones with the
-settings of ``--algo DDQN``, for the same number of steps and for ``--real_steps``. A test multiplies one property of
+settings of DDQN, for the same number of steps and for ``--real_steps``. A test multiplies one property of
 CartPole by a factor, or all of them by random factors per episode.
 """
 

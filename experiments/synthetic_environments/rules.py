@@ -1,6 +1,6 @@
 """Hand-written controllers: functions of observations ``[N, S]``. Searches for bandits can start from them.
 
-    python trainer.py --algo SE --env cartpole --proxy bandit --preset clone \\
+    python trainer.py --implementation SE --gamename cartpole --proxy bandit --preset clone \\
         --start_from experiments.synthetic_environments.rules:balance
 
 Run as a script, the file prints the return of each controller in 100 ``--episodes`` of the real environment. With

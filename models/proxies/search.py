@@ -304,7 +304,7 @@ def validate(config: SearchConfig) -> str | None:
         if config.rank_apart:
             return f"{line}, but rank_apart is on; allowed: rank_apart off, or a score_transform from 0 to 4"
         if config.eval_every > 1:
-            allowed = "a eval_every of 1, or a score_transform from 0 to 4"
+            allowed = "an eval_every of 1, or a score_transform from 0 to 4"
             return f"{line}, but eval_every is {config.eval_every}; allowed: {allowed}"
     return None
 
