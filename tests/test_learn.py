@@ -388,7 +388,8 @@ def test_budgets_in_a_slow_environment(tmp_path: Path, monkeypatch: pytest.Monke
     assert (task.teacher_steps, task.race_steps) == (220_000, 22_000)
     results["probe"]["steps_per_second"] = 2.0
     assert (task.teacher_steps, task.race_steps) == (10_000, 10_000)
-    assert learn._time_left(task, ["race"]) == "; about 3 to 14 hours left"
+    just_probed = replace(task, results={"probe": results["probe"]})
+    assert learn._time_left(just_probed, ["race"]) == "; about 14 hours left"  # 2 x 5 agents, 10,000 steps each
     results["probe"]["steps_per_second"] = 600.0
     assert (task.teacher_steps, task.race_steps) == (1_000_000, 110_000)
     chosen = trainer.config.parse(["--learn", "test_learn:Corridor-v0", "--teacher_steps", "5000"])

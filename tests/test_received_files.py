@@ -184,7 +184,8 @@ def test_page_leaves_out_links_to_other_folders(tmp_path: Path, capsys: Shown) -
     page, output = (run / "report.html").read_text(), capsys.readouterr().out
     media = [b64decode(encoded) for encoded in re.findall(r"base64,([^\"]+)", page)]
     assert media.count(b"a film") == 1 and media.count(b"\x89PNG the picture of a search") == 2
-    assert len(media) == 3 and "swordfish" not in page
+    figures = [content for content in media if content.startswith(b"<svg")]
+    assert len(media) == 3 + len(figures) and "swordfish" not in page
     for name in ("behaviour.png", "config.yaml"):
         assert output.count(f"left out: '{run / name}'") == 1
 
