@@ -364,7 +364,8 @@ def closest(name: str, names: Iterable[str]) -> str | None:
         return by_lower[lower]
     prefix = lower if len(lower) > 3 else f"{lower}_"
     longer_names = sorted((other for other in by_lower if other.startswith(prefix)), key=len)
-    candidates = longer_names or difflib.get_close_matches(lower, by_lower, n=1, cutoff=0.7)
+    cutoff = 0.7 if len(lower) > 3 else 0.6  # a name of three letters may have one wrong letter
+    candidates = longer_names or difflib.get_close_matches(lower, by_lower, n=1, cutoff=cutoff)
     return by_lower[candidates[0]] if candidates else None
 
 

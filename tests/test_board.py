@@ -60,7 +60,7 @@ def test_a_search_has_the_tags_of_agents(finished: Finished) -> None:
     (score,), (held_out,) = events.Scalars("eval/return_greedy"), events.Scalars("search/heldout_return")
     assert score.value == held_out.value and score.step < held_out.step  # at the training steps of one agent
     assert "search/synthetic_steps" not in events.Tags()["scalars"] and "eval/return_greedy" not in metrics
-    assert "verdict/text_summary" in events.Tags()["tensors"]
+    assert "conclusion/text_summary" in events.Tags()["tensors"]
     assert len([*folder.rglob("events.out.tfevents.*")]) == 1
 
 

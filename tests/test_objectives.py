@@ -113,7 +113,7 @@ def test_second_phase_has_its_settings() -> None:
     # Higher returns in the end.
     ([[5.0, 9.0], [5.0, 9.2]], [[5.0, 1.0], [5.0, 1.2]], ("helps", "1.1 after as many steps; ")),
     # Equal returns, and the first solved test after half of the steps, or after as many.
-    ([[5.0, 6.0], [5.0, 6.0]], [[1.0, 6.0], [1.0, 6.0]], ("helps", "agent solves: 25 (task's reward: 50).")),
+    ([[5.0, 6.0], [5.0, 6.0]], [[1.0, 6.0], [1.0, 6.0]], ("helps", "agent solves a test: 25 (task's reward: 50).")),
     ([[1.0, 6.0], [1.0, 6.0]], [[1.0, 6.0], [1.0, 6.0]], ("shows no clear gain", "(task's reward: 50).")),
     # Sooner, but with lower returns in the end.
     ([[5.0, 1.0], [5.0, 1.2]], [[1.0, 9.0], [1.0, 9.2]], ("shows no clear gain", "(task's reward: 50).")),

@@ -93,7 +93,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         board.add_scalars({HELD_OUT_RETURN: summary["mean"]}, int(module.env_steps[0]))
         # The tag of other agents, to share their chart: what an agent returns after its training steps.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
-        board.writer.add_text("verdict", verdict.sentence, int(module.env_steps[0]))
+        board.writer.add_text("conclusion", verdict.sentence, int(module.env_steps[0]))
     if run.record:
         print_if(verbose, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"

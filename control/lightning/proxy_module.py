@@ -191,7 +191,7 @@ class ProxyModule(RunModule):
             BEST_FITNESS: finite.max(),
             "search/fitness_worst": finite.min(),
             "search/fitness_std": finite.std(correction=0),
-            "search/real_steps": torch.tensor(float(self.real_steps)),
+            "search/real_steps": torch.tensor(float(self.real_steps), dtype=torch.float64),
             "search/synthetic_steps": self.env_steps[0].float(),
             "search/steps_per_agent": outcome.steps.float().mean(),
         }

@@ -125,7 +125,7 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
     _, task_steps, *_ = describe(task, config).get("first", [None] * 4)
     if learned_steps or task_steps:
         learned_text, task_text = (f"{steps:,.0f}" if steps else "never" for steps in (learned_steps, task_steps))
-        text += f"; first test that the median agent solves: {learned_text} (task's reward: {task_text})"
+        text += f"; steps until the median agent solves a test: {learned_text} (task's reward: {task_text})"
         is_sooner = (learned_steps or math.inf) <= SOONER * (task_steps or math.inf) and bool(learned_steps)
         helps |= is_sooner and not task_score.exceeds(learned_score)
     return f"The learned reward {'helps' if helps else 'shows no clear gain'}: {text}."

@@ -48,8 +48,8 @@ def conclusion(results: Mapping[str, Any], with_returns: bool = True) -> list[st
         excluded = "" if "real_steps" in results["teacher"] else " beside the teacher's"
         cost = f"{steps:,} steps of the task{excluded}"
         if scores:
-            cost += f", as many as {steps / exam['steps']:.1f} agents that train on the task itself"
-        sentences.append(f"The environment took {cost}; agents on it take none.")
+            cost += f", as many as {steps / exam['steps']:.0f} agents on the task itself"
+        sentences.append(f"The bandit took {cost}; agents that train on it take none.")
     if race := results.get("race"):
         gain = f"made {race['agent']} agents learn sooner" if race["gain"] else "brought no clear gain"
         sentences.append(f"The learned reward {gain}.")
