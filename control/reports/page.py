@@ -181,8 +181,9 @@ def _notes(groups: Sequence[ReportGroup]) -> list[str]:
     notes = []
     for tag in [tags.TAGS[name] for name in dict.fromkeys(shown_tags)]:
         notes.append(f"{tag.short.capitalize()}: {tag.text[0].lower()}{tag.text[1:]}")
-    if notes and not all(group.is_search for group in groups):
-        notes.append("Returns are means over the last tenth of the epochs, in brackets the best.")
+    if notes:
+        period = "generations" if all(group.is_search for group in groups) else "epochs"
+        notes.append(f"Numbers of seeds are means over the last tenth of the {period}, in brackets the best.")
     has_seeds = any(len(group.runs) >= MIN_RUNS for group in groups)
     if has_seeds or any(folder.scores for group in groups for folder in group.folders):
         notes.append(f"IQM: interquartile mean, with its bootstrap interval over {'seeds' if has_seeds else 'agents'}.")
