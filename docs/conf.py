@@ -211,6 +211,11 @@ def unbroken(body: str) -> str:
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
     inline = re.compile(r'(<code class="[^"]*literal)([^"]*">)(.*?)(?=</code>)', re.S)
     body = inline.sub(lambda it: it[1] + " unbroken" * (len(_text(it[3])) <= SHORT_CODE) + it[2] + it[3], body)
+    # A range in a sentence, such as [-1, 1], whose ends may be code.
+    interval = re.compile(r"\[-(?:[^\[\]<>]|</?(?:code|span)\b[^>]*>){1,200}\]")
+    body = re.sub(
+        r"<p>.*?</p>", lambda it: interval.sub(r'<span class="interval">\g<0></span>', it[0]), body, flags=re.S
+    )
     picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|single|page)\b[^>]*>')
     body = picture.sub(lambda it: f'<a href="{_SOURCE.findall(it[0])[0]}">{it[0]}</a>', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
