@@ -218,6 +218,10 @@ def unbroken(body: str) -> str:
     )
     picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|single|page)\b[^>]*>')
     body = picture.sub(lambda it: f'<a href="{_SOURCE.findall(it[0])[0]}">{it[0]}</a>', body)
+    index = (
+        r'<span class="p">[^<]*\[</span><span class="o">-</span><span class="mi">\d+</span><span class="p">[^<]*</span>'
+    )
+    body = re.sub(index, r'<span class="index">\g<0></span>', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
     body = re.sub(
