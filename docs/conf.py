@@ -4,6 +4,7 @@ The source folder is the repository, not docs/, so that links such as ``../exper
 """
 
 import base64
+import html
 import json
 import os
 import re
@@ -76,6 +77,8 @@ html_theme_options = {
 
 # Pixels of PNGs by `control.reports.figures`: those as wide as a page, and those that a telephone shows as a whole.
 CLASSES_BY_WIDTH = {1400: "panels", 700: "narrow"}
+# A single panel, whose parts mean something only beside each other; and pictures of pages, whose paper is the site's.
+CLASSES_BY_NAME = {"images/trained_on": "single", "images/report": "page", "images/learned": "page"}
 _PICTURE = re.compile(r'<picture>\n<source [^>]*srcset="([^"]+)">\n<img alt="([^"]+)" src="([^"]+)">\n</picture>')
 _IMAGE = re.compile(r"^!\[([^\]]+)\]\(([^)]+)\)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
@@ -85,7 +88,9 @@ _NOTEBOOK = re.compile(r"\[[^\]]+\]\(([^):#]+\.ipynb)\)")
 def _figure(source: str, caption: str, shown: str, folder: Path) -> str:
     """A figure with its description below it; ``shown`` is a class of the theme, for light or dark pages alone."""
     header = path.read_bytes()[:20] if (path := folder / source).is_file() else b""
-    classes = f"{CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), '')} {shown}".strip()
+    name = re.sub(r"^\.\./|(_dark)?\.png$", "", source)
+    kind = CLASSES_BY_NAME.get(name) or CLASSES_BY_WIDTH.get(int.from_bytes(header[16:20]), "")
+    classes = f"{kind} {shown}".strip()
     options = f":alt: {caption}\n" + f":class: {classes}\n" * bool(classes) + f":figclass: {shown}\n" * bool(shown)
     return f":::{{figure}} {source}\n{options}\n{caption}.\n:::\n"
 
@@ -104,10 +109,11 @@ def with_badges(text: str, folder: Path, repository: str) -> str:
 
 
 def as_on_the_site(text: str, folder: Path) -> str:
-    """A Markdown page as the site needs it: pictures are figures, a link to a folder is its name, and what is only for
-    readers of the repository is left out."""
+    """A Markdown page as the site needs it: pictures are figures, a link to a folder is its name, what is only for
+    readers of the repository is left out, and comments for the site are part of the page."""
     text = with_badges(text, folder, repository)
     text = re.sub(r"<!-- repository -->.*?<!-- /repository -->\n\n", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!-- site\n(.*?)-->", r"\1", text, flags=re.DOTALL)
     text = _PICTURE.sub(
         lambda it: _figure(it[3], it[2], "only-light", folder) + "\n" + _figure(it[1], it[2], "only-dark", folder), text
     )
@@ -184,16 +190,38 @@ def _tidy_api(app, document):
             fields.remove(types.parent)
 
 
+SHORT_CODE = 40  # letters that fit into a line on a telephone
+_SOURCE = re.compile(r'src="([^"]+)"')
+
+
+def _text(body: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", body))
+
+
 def unbroken(body: str) -> str:
     """The HTML of a page whose code does not break at hyphens, nor between a flag and its value, but after the slashes
     of a path. Tables do not break ranges such as [1, 2], (1 to 2) and 1 [2], which are elements. Each line of code is
-    an element. If it wraps, it continues two columns to the right of its start."""
+    an element. If it wraps, it continues two columns to the right of its start. Pictures wider than a telephone are
+    links to their full size."""
     span = re.compile(r"\[-?[\d.,]+, -?[\d.,]+\]|\(-?[\d.,]+ to -?[\d.,]+\)|(?<=\d)\N{NO-BREAK SPACE}\[[\w.,]+\]")
     cell = re.compile(r"<td\b.*?</td>", re.S)
     # One number in brackets stays beside the number before it.
     body = cell.sub(lambda it: re.sub(r"(?<=\d) (?=\[([\d.,]+|never)\])", "\N{NO-BREAK SPACE}", it[0]), body)
     body = cell.sub(lambda it: span.sub(r'<span class="range">\g<0></span>', it[0]), body)
     body = re.sub(r'<span class="pre">(?=[^<\s]{1,28}<)', '<span class="pre short">', body)
+    inline = re.compile(r'(<code class="[^"]*literal)([^"]*">)(.*?)(?=</code>)', re.S)
+    body = inline.sub(lambda it: it[1] + " unbroken" * (len(_text(it[3])) <= SHORT_CODE) + it[2] + it[3], body)
+    # A range in a sentence, such as [-1, 1], whose ends may be code.
+    interval = re.compile(r"\[-(?:[^\[\]<>]|</?(?:code|span)\b[^>]*>){1,200}\]")
+    body = re.sub(
+        r"<p>.*?</p>", lambda it: interval.sub(r'<span class="interval">\g<0></span>', it[0]), body, flags=re.S
+    )
+    picture = re.compile(r'<img [^>]*class="[^"]*\b(?:panels|single|page)\b[^>]*>')
+    body = picture.sub(lambda it: f'<a href="{_SOURCE.findall(it[0])[0]}">{it[0]}</a>', body)
+    index = (
+        r'<span class="p">[^<]*\[</span><span class="o">-</span><span class="mi">\d+</span><span class="p">[^<]*</span>'
+    )
+    body = re.sub(index, r'<span class="index">\g<0></span>', body)
     flag = r"-[^\s<]*<span class=\"w\"> </span>(?:[^\s<-][^\s<]*|<span class=\"m\">[^\s<]*</span>)"
     word = re.compile(rf"(?<=[\s>])({flag}|[^\s<>]*-[^\s<>]*)(?=[\s<])")
     body = re.sub(
@@ -262,7 +290,7 @@ def _classify_tables(app, document):
             table["classes"].append("sentences")
             heads = [head.astext() for head in next(table.findall(nodes.thead)).findall(nodes.entry)]
             for i, cell in enumerate(cells):
-                if (column := i % len(heads)) and heads[column] and cell.children:
+                if len(heads) > 2 and (column := i % len(heads)) and heads[column] and cell.astext():
                     cell[0].insert(0, nodes.inline("", f"{heads[column]}: ", classes=["column-name"]))
         for cell, length in zip(cells, lengths, strict=True):
             cell["classes"] += ["long"] * (length > 25)
@@ -276,9 +304,13 @@ def _name_pages(app, document):
     """Give each page its name in the sidebar and its keywords as entries of the index, which the search finds."""
     from sphinx import addnodes
 
-    page, folder = app.env.docname, ROOT / "docs"
-    sidebar = re.findall(r"^(.+) <(.+)>$", (folder / "index.md").read_text(), re.MULTILINE)
-    names = [name for name, path in sidebar if (folder / path).resolve() == ROOT / page]
+    page = app.env.docname
+    names = [
+        name
+        for parent in ("index", "synthetic_environments", "reward_networks", "results/README")
+        for name, path in re.findall(r"^(.+) <(.+)>$", (ROOT / f"docs/{parent}.md").read_text(), re.MULTILINE)
+        if ((ROOT / f"docs/{parent}.md").parent / path).resolve() == ROOT / page
+    ]
     names += _KEYWORDS.get(page, ())
     document.insert(0, addnodes.index(entries=[("single", name, "", "main", None) for name in names]))
 
