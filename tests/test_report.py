@@ -130,7 +130,7 @@ def test_page_compares_algorithms(compared: Path, tmp_path: Path, capsys: Shown)
     assert "RCP-R and UDRL on lunarlander" in page.text
     # means over seeds 25, 26, 27 and the last tenth of 40 epochs, 37 to 40 (10 + 38.5 + 26 + 1)
     assert "RCP-R 75.5 75.5 [74.5, 76.5] not solved 77.0 40,000" in page.text
-    assert "Not solved (200 or more) by any of 2 runs." in page.text
+    assert "Not solved (200 or more) by any of 2 groups of runs." in page.text
     assert "seed 27 75.5 (77.0) 76.5 (78.0)" in page.text
     headings = [page.source.find(f">{name}</h") for name in ("Curves", "Scores of the seeds", "Losses")]
     assert headings == sorted(headings) and headings[0] > 0

@@ -172,7 +172,8 @@ def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
     advice = family(run.implementation).advice(config)
     progress = _fitness_progress(module, outcome, goal)
     comparison = ""
-    if module.steps_kind == "training":  # agents train on the real environment, with a learned reward
+    has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
+    if module.steps_kind == "training" and has_budget_of_steps:  # agents train on the task, with a learned reward
         comparison = reward_comparison(outcome, _agents_with_task_reward(module, verbose), config)
     returns = outcome.scores.numpy()
     return baselines.judge(returns, goal=goal, progress=progress, advice=advice, comparison=comparison)

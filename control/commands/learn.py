@@ -29,7 +29,7 @@ from torch import Tensor
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_over_bar
 from control.cli.errors import one_line
-from control.cli.files import read_json
+from control.cli.files import read_json, read_mapping
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress, time_in_words, watch_part
 from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
@@ -116,9 +116,11 @@ class Task:
 
     @property
     def explicit_options(self) -> dict[str, Any]:
-        """The options that the user set, except the game and ``only``."""
-        explicit_names = self.settings.explicit_names - {"learn", "only"}
-        return {name: value for name, value in vars(self.options).items() if name in explicit_names}
+        """The options that differ from their defaults, except the game and ``only``. A resumed run has them from its
+        results."""
+        defaults = vars(LearnConfig())
+        options = {name: value for name, value in vars(self.options).items() if name not in ("learn", "only")}
+        return {name: value for name, value in options.items() if value != defaults[name]}
 
     @property
     def is_slow(self) -> bool:
@@ -395,7 +397,12 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Train the teacher until its evaluations no longer improve. Keep the checkpoint with the best returns in new
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
-    has_begun = run_dir.newest(run_dir.parent(settings.run)) is not None
+    previous = run_dir.newest(run_dir.parent(settings.run))
+    has_begun = previous is not None
+    if previous is not None and (previous / "config.yaml").exists():
+        saved = read_mapping("config", str(previous / "config.yaml"), "lr: 1e-3")
+        # An earlier version of the program evaluated teachers of few steps more often.
+        settings = settings.replace(steps_per_epoch=int(saved["steps_per_epoch"]))
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     patience = math.ceil(_PATIENCE * _count_evaluations(settings))
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
@@ -680,8 +687,9 @@ def _seconds_of(task: Task, names: Iterable[str], teacher_fraction: float = 0.4)
     for name, result in task.results.items():
         if name in times:
             seconds += result["seconds"]
-            # The length of a teacher's training is chance, so its CPU time stands for it.
-            reference += result["cpu_seconds"] if name == "teacher" else times[name]
+            # The length of a teacher's training is chance, so its own time stands for it: CPU time, as in the block.
+            own_time = result["cpu_seconds" if "training" in probe else "seconds"]
+            reference += own_time if name == "teacher" else times[name]
     times["teacher"] *= teacher_fraction
     return sum(times[name] for name in names if name in times) * seconds / reference
 

@@ -89,7 +89,8 @@ def _page(groups: Sequence[ReportGroup], run_dirs: Sequence[Path], target: Path)
     paths = " ".join(shlex.quote(short_path(Path(path))) for path in run_dirs)
     command = f"python trainer.py --report {paths} --report_out {shlex.quote(short_path(target))}"
     implementations = {name for group in groups for name in group.names[2:3]}  # unknown for copied folders
-    learned = {label: list(_pictures(folder)) for folder, label in folders.items()}
+    searches = {folder for group in groups if group.is_search for folder in group.folders}
+    learned = {label: list(_pictures(folder, folder in searches)) for folder, label in folders.items()}
     return render_page(
         "page.html.j2",
         _title(groups),
@@ -116,12 +117,17 @@ def _description(groups: Sequence[ReportGroup]) -> str:
     """Return the size of the runs, such as ``5 seeds, 50,400 steps each, experiment debug``."""
     seeds = tables.seeds_text([len(group.runs) for group in groups])
     if len(groups) > 1:
-        return f"{len(groups)} {'runs' if seeds == '1 seed' else 'groups of runs'}, {seeds} each"
+        return f"{len(groups)} {_noun(groups)}, {seeds} each"
     (group,) = groups
     steps = f"{group.steps} steps{' each' if len(group.runs) > 1 else ''}"
     if group.is_search:
         steps += f" of all agents, {group.real_steps} real steps"
     return ", ".join(filter(None, (seeds, steps, group.duration, f"experiment {group.names[:2][-1]}")))
+
+
+def _noun(groups: Sequence[ReportGroup]) -> str:
+    """Return "runs" if each group has one run, otherwise "groups of runs"."""
+    return "runs" if all(len(group.runs) == 1 for group in groups) else "groups of runs"
 
 
 def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
@@ -160,9 +166,9 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
         thresholds = {group.solved for group in groups}
         limit = f" ({thresholds.pop():g} or more)" if len(thresholds) == 1 else ""
         if not solved:
-            text = f"Not solved{limit} by any of {len(groups)} runs"
+            text = f"Not solved{limit} by any of {len(groups)} {_noun(groups)}"
         elif len(groups) > _MOST_NAMES:
-            text = f"Solved{limit} by {len(solved)} of {len(groups)} runs"
+            text = f"Solved{limit} by {len(solved)} of {len(groups)} {_noun(groups)}"
         else:
             text = f"Solved{limit} by {_enumeration(solved)}{f', not by {_enumeration(others)}' if others else ''}"
         sentences.append(f"{text}.")
@@ -301,10 +307,10 @@ def _page_figures(groups: Sequence[ReportGroup]) -> list[Picture]:
     return [drawing for drawings in pictures.values() for drawing in drawings]
 
 
-def _pictures(folder: RunFolder) -> Iterator[Picture]:
-    """Yield the pictures of what a search or a fit has learned."""
+def _pictures(folder: RunFolder, is_search: bool) -> Iterator[Picture]:
+    """Yield the pictures that show the result of a search or of a supervised fit."""
     titles = dict(_PICTURES)
-    if folder.scores and not (folder.settings and folder.settings.proxy):
+    if folder.scores and not is_search:
         titles["curve"] = "Losses of the fit"
     for stem, title in titles.items():
         if path := folder.file(f"{stem}_wide.svg") or folder.file(f"{stem}.svg") or folder.file(f"{stem}.png"):
@@ -317,7 +323,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
     ``table`` has all settings. ``changes`` has the settings that differ between groups or from their defaults; it is
     None if there are none. Of many groups, it has the settings that differ between them, in columns. ``known`` says
     whether the defaults are known. They are unknown if the environment is in a Python module that was not imported;
-    ``module`` is its name, empty for other environments.
+    ``module`` is its name, empty for other environments. ``many`` says whether there are many groups.
     """
     folders = [folder for group in groups for folder in group.folders]
     names = list(dict.fromkeys(name for folder in folders for name in folder.setting_texts))
@@ -357,6 +363,7 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> dict[str, Any] | None:
         "table": Table([header, *rows], "All settings"),
         "changes": changes,
         "known": bool(flags_by_folder),
+        "many": len(groups) > _MOST_NAMES,
         "module": groups[0].game.rpartition(":")[0],  # an environment of the user is named MODULE:ID
     }
 

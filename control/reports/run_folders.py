@@ -299,7 +299,7 @@ class ReportGroup(Group):
             return ""
         columns = self.runs[0].columns
         seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return time_in_words(seconds) if seconds else ""
+        return f"{time_in_words(seconds)} of training and tests" if seconds >= 1 else ""
 
     @property
     def steps(self) -> str:

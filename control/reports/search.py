@@ -112,14 +112,17 @@ SOONER = 0.8  # at most this fraction of the steps is clearly sooner; a smaller 
 def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig") -> str:
     """Return a sentence that compares agents with a learned reward (``learned``) with agents that trained as long with
     the task's reward (``task``). The learned reward helps if its agents have clearly higher returns in the end, or if
-    they have no lower ones and the median agent solves its first test clearly sooner."""
+    they have no lower ones and the median agent solves its first test clearly sooner, and if no more of them diverge.
+    The sentence is empty if fewer than two agents have a return."""
     from control.reports.verdict import Score  # imports torch
 
     learned_score, task_score = Score.of(learned.scores.numpy()), Score.of(task.scores.numpy())
-    if not (learned_score.count and task_score.count):
+    if min(learned_score.count, task_score.count) < 2:  # agents that diverged do not count
         return ""
     helps = learned_score.exceeds(task_score)
     text = f"with the task's reward, agents return {task_score} after as many steps"
+    if learned_score.count < len(learned.scores):
+        text += f"; with the learned one, {len(learned.scores) - learned_score.count} agents diverged"
     # Lower quartile, median, upper quartile, maximum; missing if the agents have no tests or the goal is unknown.
     _, learned_steps, *_ = describe(learned, config).get("first", [None] * 4)
     _, task_steps, *_ = describe(task, config).get("first", [None] * 4)
@@ -128,6 +131,7 @@ def reward_comparison(learned: "Outcome", task: "Outcome", config: "SearchConfig
         text += f"; steps until the median agent solves a test: {learned_text} (task's reward: {task_text})"
         is_sooner = (learned_steps or math.inf) <= SOONER * (task_steps or math.inf) and bool(learned_steps)
         helps |= is_sooner and not task_score.exceeds(learned_score)
+    helps &= learned_score.count >= task_score.count
     return f"The learned reward {'helps' if helps else 'shows no clear gain'}: {text}."
 
 
