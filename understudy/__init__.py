@@ -48,6 +48,7 @@ _SHIPPED = {
     "Swimmer": "swimmer-bandit",
     "Hopper": "hopper-bandit",
     "HalfCheetah": "halfcheetah-bandit",
+    "BipedalWalker": "bipedalwalker-bandit",
 }
 # Id -> the shipped proxy, and the game and kind that a proxy with this id must have. `Synthetic-v0` takes any proxy.
 IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
