@@ -62,6 +62,11 @@ class SettingError(UserError, ValueError):
         self.name = name
 
 
+def rename_setting(error: SettingError, name: str, typed_name: str) -> SettingError:
+    """Return the error about setting ``name`` as one about ``typed_name``, the flag with which the user set it."""
+    return SettingError(str(error).replace(name, typed_name, 1), typed_name)
+
+
 class SettingErrors(SettingError):
     """Several SettingErrors as one; ``str(e)`` has a line for each of ``errors``."""
 

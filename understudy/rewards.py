@@ -163,7 +163,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
 
     :param env: The environment.
     :param proxy: A learned reward: a file, the run folder of a search, the name of a shipped one, or a `Proxy`.
-    :param discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
+    :param discount: Discount of the agent, which a potential needs. None: the discount of the agents in the search.
     :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
     :raises TypeError: It is a vector environment.
     """
@@ -201,7 +201,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
 
     :param env: The vector environment.
     :param proxy: A learned reward, as for `RewardWrapper`.
-    :param discount: Discount of the agent, which a potential needs. None means that of the agents in the search.
+    :param discount: Discount of the agent, which a potential needs. None: the discount of the agents in the search.
     :raises ProxyError: The proxy cannot be loaded or does not fit the environment.
     """
 

@@ -79,8 +79,8 @@ def help_text(
 
 
 def _first_page(valid_flags: Flags) -> str:
-    """Return the page to begin with: first commands, names of implementations and environments, the settings that are
-    changed most, other commands, and where to read more."""
+    """Return the first help page: example commands, names of implementations and environments, the settings that users
+    change most often, other commands, and links to more pages."""
     settings = []
     for name in _FIRST_SETTINGS:
         flag = valid_flags[name]

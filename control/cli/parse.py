@@ -17,7 +17,7 @@ from control.cli.together import check_together
 from control.cli.words import NULL, Pair, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
 from models.registry import canonical_names, families_of, family, implementations
-from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all
+from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all, rename_setting
 from models.vocabulary import translate
 
 Words = Mapping[str, list[str]]
@@ -68,7 +68,7 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         errors = single_errors(error)
         for i, part in enumerate(errors):
             if part.name == "gamename" and "gamename" not in all_words and "learn" in flag_words:
-                errors[i] = part = SettingError(str(part).replace("gamename", "learn", 1), "learn")
+                errors[i] = part = rename_setting(part, "gamename", "learn")
             # The message about a setting of the file begins with the name of the file.
             if part.name in file_words.keys() - flag_words.keys() and not str(part).startswith(f"{file}: "):
                 errors[i] = SettingError(f"{file}: {part}", part.name)

@@ -97,9 +97,9 @@ def progress(
             if bar is None:
                 lines.show(text, fraction, seconds_left)
                 return
-            left = "{remaining}" if fraction >= _LEAST_FRACTION else "?"
+            time_left = "{remaining}" if fraction >= _LEAST_FRACTION else "?"
             bar.desc = text
-            bar.bar_format = BAR.format(left if seconds_left is None else tqdm.format_interval(seconds_left))
+            bar.bar_format = BAR.format(time_left if seconds_left is None else tqdm.format_interval(seconds_left))
             bar.update(fraction - bar.n)  # `update` takes the increase
 
         if bar is not None and estimate:

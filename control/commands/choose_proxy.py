@@ -91,7 +91,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "real steps", f"{search_steps:,}, and {tests_after:,} in the tests after the search"
     for board in module.boards:
         board.add_scalars({HELD_OUT_RETURN: summary["mean"]}, int(module.env_steps[0]))
-        # The tag of other agents, to share their chart: what an agent returns after its training steps.
+        # With the tag of other agents and the training steps of an agent, the point is in their chart.
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
         board.writer.add_text("conclusion", verdict.sentence, int(module.env_steps[0]))
     if run.record:

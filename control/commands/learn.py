@@ -59,7 +59,7 @@ from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
 from models.registry import default_config, parse_agents
-from models.settings import SettingError, raise_all
+from models.settings import SettingError, raise_all, rename_setting
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
@@ -115,9 +115,9 @@ class Task:
         self.time_limit = None if self.spaces.max_episode_steps else _TIME_LIMIT  # None: the task has a time limit
 
     @property
-    def explicit_options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, except the game and ``only``. A resumed run has them from its
-        results."""
+    def changed_options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, except the game and ``only``. After a resume, they also contain
+        the options of the first command, which the file of results has."""
         defaults = vars(LearnConfig())
         options = {name: value for name, value in vars(self.options).items() if name not in ("learn", "only")}
         return {name: value for name, value in options.items() if value != defaults[name]}
@@ -229,7 +229,7 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     try:
         spaces = spaces_of(run.gamename)  # raises the error for a wrong environment before files are written
     except SettingError as error:
-        raise SettingError(str(error).replace("gamename", "learn", 1), "learn") from error
+        raise rename_setting(error, "gamename", "learn") from error
     if spaces.is_image:
         raise SettingError(
             f"learn is {run.gamename!r}, which shows images; allowed: vectors of numbers, or cells", "learn"
@@ -307,7 +307,7 @@ def _run_stages(task: Task, verbose: bool) -> bool:
         bandit.rename(bandit.with_name(f"rejected_{BANDIT}"))
     command_text = f"{_command_text(task)}{f' --only {only}' if only else ''}"
     write_page(task.folder, task.game, task.results, command_text)
-    setup = {"seed": task.seed, "gamename": task.game} | task.explicit_options
+    setup = {"seed": task.seed, "gamename": task.game} | task.changed_options
     show_learned(task.folder, setup, task.results, " ".join(conclusion(task.results)), task.folder / FIGURE)
     results = {name: task.results[name] for name in names if name in task.results}  # of the selected stages
     if verbose and (sentence := " ".join(conclusion(results, with_returns=False))):
@@ -322,12 +322,13 @@ def _estimate(task: Task, name: str, names: Sequence[str]) -> Callable[[float, f
     """Return a function that estimates the seconds left of the stages ``names`` while the stage ``name`` runs, from the
     finished fraction of the stage and its seconds so far."""
     expected = _seconds_of(task, [name])
-    later = _seconds_of(task, [other for other in names if other not in (name, *task.results)])
+    next_stages = [stage for stage in names if stage not in (name, *task.results)]
+    seconds_of_next = _seconds_of(task, next_stages)
 
     def seconds_left(fraction: float, seconds: float) -> float:
         weight = min(1.0, fraction / 0.1)  # of the extrapolation, which is poor at first
         extrapolated = seconds * (1 - fraction) / max(fraction, 1e-6)
-        return weight * extrapolated + (1 - weight) * max(0.0, expected - seconds) + later
+        return weight * extrapolated + (1 - weight) * max(0.0, expected - seconds) + seconds_of_next
 
     return seconds_left
 
@@ -398,7 +399,6 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
     previous = run_dir.newest(run_dir.parent(settings.run))
-    has_begun = previous is not None
     if previous is not None and (previous / "config.yaml").exists():
         saved = read_mapping("config", str(previous / "config.yaml"), "lr: 1e-3")
         # An earlier version of the program evaluated teachers of few steps more often.
@@ -406,7 +406,7 @@ def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
     patience = math.ceil(_PATIENCE * _count_evaluations(settings))
     callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-    settings = settings.replace(resume=has_begun)
+    settings = settings.replace(resume=previous is not None)
     folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
@@ -653,7 +653,7 @@ def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores
 
 def _command_text(task: Task) -> str:
     """Return the command that repeats the stages."""
-    values = dict(task.explicit_options)
+    values = dict(task.changed_options)
     # Without these flags, the speed of the machine would select the teacher's implementation and the steps.
     if implementation := task.results.get("teacher", {}).get("implementation"):
         values["implementation"] = implementation
@@ -680,18 +680,24 @@ def _time_left(task: Task, names: Iterable[str]) -> str:
 
 def _seconds_of(task: Task, names: Iterable[str], teacher_fraction: float = 0.4) -> float:
     """Return the estimated seconds of the stages ``names``. The training of a teacher is assumed to end after
-    ``teacher_fraction`` of its steps. The speed of the machine is the speed of the finished stages."""
+    ``teacher_fraction`` of its steps.
+
+    The estimate is the time on the reference machine (`_reference_times`), multiplied by how much longer this machine
+    took for the same work so far: for the timed training of the stage `probe` and for the finished stages.
+    """
     probe, times = task.results["probe"], _reference_times(task)
-    block = probe.get("training", {"seconds": 1.0, "cpu_seconds": 1.0})  # older files have none
-    seconds, reference = block["seconds"], block["cpu_seconds"]
+    block = probe.get("training", {"seconds": 1.0, "cpu_seconds": 1.0})  # slow tasks and older files have none
+    measured, reference = block["seconds"], block["cpu_seconds"]
     for name, result in task.results.items():
-        if name in times:
-            seconds += result["seconds"]
-            # The length of a teacher's training is chance, so its own time stands for it: CPU time, as in the block.
-            own_time = result["cpu_seconds" if "training" in probe else "seconds"]
-            reference += own_time if name == "teacher" else times[name]
+        if name not in times:
+            continue
+        measured += result["seconds"]
+        if name != "teacher":
+            reference += times[name]
+        else:  # chance decides when its training ends, so the estimate for all steps is no reference
+            reference += result["cpu_seconds" if "training" in probe else "seconds"]
     times["teacher"] *= teacher_fraction
-    return sum(times[name] for name in names if name in times) * seconds / reference
+    return sum(times[name] for name in names if name in times) * measured / reference
 
 
 def _reference_times(task: Task) -> dict[str, float]:

@@ -157,7 +157,7 @@ class Run:
         :param episodes: Number of episodes of each seed.
         :param sample: Whether actions are sampled and not greedy.
         :param seed: Seed of the episodes.
-        :param gamename: Another environment with the same spaces. None means that of the run.
+        :param gamename: Another environment with the same spaces. None: the environment of the run.
         :return: Returns and lengths of the episodes.
         :raises SettingError: An argument is not possible with this run.
         """

@@ -101,7 +101,7 @@ class Progress(Callback):
             self._restart_estimate(self._fractions[-1], self._times[-1])
         self._fractions.append(module.finished_fraction())
         self._times.append(time.perf_counter())
-        if self.bar is not None:  # it is drawn again below a row
+        if self.bar is not None:  # a printed row draws the bar again
             self.bar.n = self._fractions[-1]
             self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):

@@ -162,7 +162,7 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
     sentences = []
     if all(group.verdict for group in groups):
         solved = [group.label for group in groups if group.verdict == "solved"]
-        others = [group.label for group in groups if group.verdict != "solved"]
+        unsolved = [group.label for group in groups if group.verdict != "solved"]
         thresholds = {group.solved for group in groups}
         limit = f" ({thresholds.pop():g} or more)" if len(thresholds) == 1 else ""
         if not solved:
@@ -170,7 +170,7 @@ def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
         elif len(groups) > _MOST_NAMES:
             text = f"Solved{limit} by {len(solved)} of {len(groups)} {_noun(groups)}"
         else:
-            text = f"Solved{limit} by {_enumeration(solved)}{f', not by {_enumeration(others)}' if others else ''}"
+            text = f"Solved{limit} by {_enumeration(solved)}{f', not by {_enumeration(unsolved)}' if unsolved else ''}"
         sentences.append(f"{text}.")
     results = []
     for group in sorted(groups, key=lambda group: group.result["mean"], reverse=True):

@@ -261,11 +261,11 @@ class ReportGroup(Group):
         """Return ``(verdict, sentences)``: whether the result solves the environment, as words or empty, and the result
         as sentences. An example is ``Solved (475 or more): the best agent returns 497.2.``"""
         end = number_text(self.result["mean"])
-        verdict, more = self.verdict, []
+        verdict, details = self.verdict, []
         if self.confirmed_best:
             score, epoch = self.confirmed_best
             result = f"the best agent returns {number_text(score)}"
-            more = [f"It is in best.ckpt, of epoch {epoch:,}. At the end of training, the return is {end}."]
+            details = [f"It is in best.ckpt, of epoch {epoch:,}. At the end of training, the return is {end}."]
             verdict = "" if self.solved is None else tables.solved_text(score, self.solved)
         elif self.tag == tags.HELD_OUT_RETURN:
             agents = self.folders[0].scores.get("agents", "") if len(self.folders) == 1 else ""
@@ -279,7 +279,7 @@ class ReportGroup(Group):
                 result += f", the mean of {len(self.runs)} seeds" if len(self.runs) > 1 else ""
         if verdict:
             result = f"{verdict} ({self.solved:g} or more): {result}"
-        return verdict, [f"{result[0].upper()}{result[1:]}.", *more]
+        return verdict, [f"{result[0].upper()}{result[1:]}.", *details]
 
     @property
     def unfinished(self) -> list[str]:
