@@ -7,8 +7,9 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
@@ -230,12 +231,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
-    errors: list[SettingError] = []
-    for name in sorted((explicit_names & old_values.keys()) - changeable):
-        if old_values[name] != new_values[name]:
-            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
-            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume"))
-    raise_all(errors)
+    check_unchanged((explicit_names & old_values.keys()) - changeable, old_values, new_values)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
@@ -244,6 +240,16 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
         changes[end_name] = new_values[end_name]
     changes["resume"] = False
     return dataclasses.replace(previous.replace(**changes), imports=settings.imports)
+
+
+def check_unchanged(names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any]) -> None:
+    """Raise SettingError for each of the settings ``names`` that has another value than in the run to resume."""
+    errors: list[SettingError] = []
+    for name in sorted(names):
+        if old_values[name] != new_values[name]:
+            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
+            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume", name))
+    raise_all(errors)
 
 
 def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
