@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
@@ -59,21 +60,18 @@ def train(
     configure_process(run)
     check_outputs(run)
     if run.resume:
-        previous_runs = run_dir.version_folders(run_dir.parent(run))
-        if not previous_runs:
+        previous = run_dir.newest(run_dir.parent(run))
+        if previous is None:
             warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
         else:
-            folder = previous_runs[-1]  # the newest
-            checkpoint_path = folder / run_dir.LAST_CHECKPOINT
-            with run_dir.locked(folder):  # before reading, so that no other process writes to it
+            checkpoint_path = previous / run_dir.LAST_CHECKPOINT
+            with run_dir.locked(previous):  # before reading, so that no other process writes to it
                 if checkpoint_path.exists():
                     checkpoint = checkpoints.load(checkpoint_path, resume=True)
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
-                    return folder, _train_in(folder, module, callbacks, verbose, board_folder)
-            resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
-            hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
-            warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
+                    return previous, _train_in(previous, module, callbacks, verbose, board_folder)
+            warning(f"{previous.name} ended before its first checkpoint, so this starts anew")
         settings = settings.replace(resume=False)
     initial_checkpoint: Checkpoint | None = None
     if run.reload:
@@ -269,11 +267,7 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            metrics = run_dir.read_metrics(folder / "metrics.csv")
-            lines.append(("best", _best_score_text(module, folder, metrics)))
-            last_score = _last_score_text(module, metrics)
-            if last_score:
-                lines.append(("last", last_score))
+            lines += _score_lines(module, folder)
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:  # -inf before the first evaluation
@@ -289,58 +283,24 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     return finished
 
 
-def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
-    """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0 (tests after
-    epoch 20: 478.0 and 482.0), solved (475 or more)``. The two tests are only in the text if their mean is the score.
-    If the return that solves the environment is unknown, the text compares the score with the first score of the run.
-    If the score is not a greedy return, it ends with the best greedy return. ``metrics`` are the columns of
-    metrics.csv."""
+def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield pairs ``(name, value)`` for the summary: the best score, with whether it solves the environment and, if it
+    is not a greedy return, the best greedy return; and the last greedy return if it is below the best score."""
     loop, num_seeds = module.loop, len(module.seeds)
-    best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
-    is_greedy = loop.score_tag == GREEDY
+    columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
+    greedy = np.array(columns.get(GREEDY, [])).reshape(-1, num_seeds).mean(1)  # per epoch, NaN without evaluation
+    evaluated_epochs = np.flatnonzero(np.isfinite(greedy))
     text = f"{loop.score_name} {number_text(module.best)}"
-    if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
-        epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
-        if epoch in greedy_means:
-            first = greedy_means[epoch]
-            second = 2 * module.best - first
-            text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(second)})"
-    if "return" not in loop.score_name:  # it cannot be compared with the return that solves the environment
-        return text
     solved = solved_return(module.settings.run.gamename)
-    if solved is not None:
+    if solved is not None and "return" in loop.score_name:
         text += f", {solved_verdict(module.best, solved)}"
-    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
-    if solved is None and len(scores) > num_seeds:
-        first_score = sum(scores[:num_seeds]) / num_seeds  # of the first evaluation
-        comparison = "better than" if module.best > first_score else "no better than"
-        if module.best == first_score:
-            comparison = "as good as"
-        text += f", {comparison} the first ({number_text(first_score)})"
-    if not is_greedy and greedy_means and num_seeds == 1:
-        text += f"; best greedy return {number_text(max(greedy_means.values()))}"
-    return text
-
-
-def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
-    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
-    "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
-    greedy_means = _greedy_means(metrics)
-    if not greedy_means or module.loop.score_tag != GREEDY:
-        return ""
-    last_epoch = max(greedy_means)
-    last_mean = greedy_means[last_epoch]
-    return f"{number_text(last_mean)} after epoch {last_epoch}" if last_mean < module.best else ""
-
-
-def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
-    """Return epoch -> mean greedy return over the seeds, from the columns of metrics.csv. Returns that are not finite
-    are left out."""
-    returns: dict[int, list[float]] = {}
-    for epoch, value in zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False):
-        if math.isfinite(value):
-            returns.setdefault(int(epoch), []).append(value)
-    return {epoch: sum(values) / len(values) for epoch, values in returns.items()}
+    if loop.score_tag != GREEDY and len(evaluated_epochs):
+        text += f"; best greedy return {number_text(np.nanmax(greedy))}"
+    yield "best", text
+    if loop.score_tag == GREEDY and len(evaluated_epochs):
+        last = evaluated_epochs[-1]
+        if greedy[last] < module.best:
+            yield "last", f"{number_text(greedy[last])} after epoch {columns['epoch'][last * num_seeds]:.0f}"
 
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
@@ -353,15 +313,12 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     if len(module.seeds) > 1:
         total = int(module.env_steps.sum())
         steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
-        if len(set(module.env_steps.tolist())) > 1:
-            steps = f"a mean of {steps}"
     plural = "" if module.epoch == 1 else "s"
     text = f"{module.epoch} {module.unit}{plural}, {steps} in {time_in_words(seconds)}"
-    if seconds_after >= 1 and isinstance(module, ProxyModule):
-        text += f", evaluated in {time_in_words(seconds_after)}"
-    elif seconds_after >= 1 and module.settings.run.record:
-        text += f", filmed in {time_in_words(seconds_after)}"
-    return text
+    if seconds_after < 1:
+        return text
+    work = "evaluated" if isinstance(module, ProxyModule) else "drawn"
+    return f"{text}, {work} in {time_in_words(seconds_after)}"
 
 
 def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
