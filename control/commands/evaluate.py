@@ -30,7 +30,6 @@ from control.loops import recordings
 from control.loops.build import check_spaces, spaces_of, with_missing_features
 from control.loops.loop import Loop
 from control.loops.process import configure_process
-from control.loops.rollout import Episodes
 from control.reports import obedience
 from control.reports.curves import solved_return
 from control.reports.runs import note_other_versions
@@ -185,16 +184,23 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"), and print and return the table of
-    the returns. If ``solved``, the return that solves the environment, is a number, also print whether the mean return
-    reaches it."""
+    """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the table of the
+    returns, with a row for each seed and, if there are several, one for all. If ``solved``, the return that solves the
+    environment, is a number, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
         results = loop.evaluate(episodes, sample=mode == "sampled")
-        cells += _table_rows(mode, loop.seeds, results)
+        returns, lengths = results.returns.double().numpy(), results.lengths.numpy()  # [M, E]
+        groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(loop.seeds)]
+        if len(loop.seeds) > 1:
+            groups.append(("all", returns.ravel(), lengths.ravel()))
+        for name, group, group_lengths in groups:
+            iqm_cell = with_interval(float(iqm(group)), interval(group, iqm))
+            mean_and_std = number_text(group.mean()), number_text(group.std())
+            cells.append([mode, name, *mean_and_std, iqm_cell, f"{group_lengths.mean():.0f}"])
         if solved is not None:
-            mean = float(results.returns.double().mean())
+            mean = float(returns.mean())
             verdicts.append(f"mean {mode} return {number_text(mean)}, {solved_verdict(mean, solved)}")
     table = Table(cells)
     header, *rows = table.lines()
@@ -235,34 +241,18 @@ def _command_text(loop: Loop, settings: Settings) -> str:
     commands = agent.commands_now()  # name -> numbers of all seeds
     if not commands:
         return ""
-    if "return" in settings.command:
-        # The agent derives its other commands from the user's return. One of them may be a rank, which is not shown,
-        # because it stands for the return.
-        commands.pop("rank", None)
+    if "return" in settings.command:  # the agent derives its other commands from it
+        commands.pop("rank", None)  # it stands for the return
         streams = Streams.from_name(loop.seeds, "command")
         policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
         commands = {name: policy.current_command()[name] for name in commands}
-    means = {name: float(value.mean()) for name, value in commands.items()}
-    means |= settings.command  # the user's commands override the agent's
+    means = {name: float(value.mean()) for name, value in commands.items()} | settings.command
     text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     if "return" in means and settings.agent.return_discount < 1:
         text += " (discounted)"
     if settings.agent.eval_command == "sampled":
         text += " (mean of a distribution)"
     return f"command {text}; "
-
-
-def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield rows of a table for ``episodes`` with "greedy" or "sampled" actions (``mode``): one for each of M seeds
-    and, if there are several, one for all. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
-    returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
-    groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
-    if len(seeds) > 1:
-        groups.append(("all", returns.ravel(), lengths.ravel()))
-    for name, group_returns, group_lengths in groups:
-        mean, std = group_returns.mean(), group_returns.std()
-        iqm_cell = with_interval(float(iqm(group_returns)), interval(group_returns, iqm))
-        yield [mode, name, number_text(mean), number_text(std), iqm_cell, f"{group_lengths.mean():.0f}"]
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
@@ -310,12 +300,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     if options.real_baseline:
         agents_text += " on each"
     agents_text += f", seed {run.seed}"
-    sampled: dict[str, None] = {}  # names of hyperparameters, without repetitions
-    for agent in agents.values():
-        if agent.vary_hp:
-            sampled |= dict.fromkeys(agent.vary)
+    sampled = {name for agent in agents.values() if agent.vary_hp for name in agent.vary}
     if sampled:
-        agents_text += f", sampled for each agent: {', '.join(sampled)}"
+        agents_text += f", sampled for each agent: {', '.join(sorted(sampled))}"
     print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
     print()
 
@@ -392,20 +379,15 @@ def _described(settings: Settings, config: SearchConfig) -> SearchConfig:
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
-def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the row ``name`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
+def _print_row(title: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
+    """Print the row ``title`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
     ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
     implementation. If agents were tested in training, a line says how soon they solve the game."""
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (name, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
+    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
-    means = [
-        f"{implementation} {float(outcome.scores.nanmean()):.1f}"
-        for implementation, outcome in outcomes.items()
-        if outcome.scores.isfinite().any()
-    ]
-    if len(outcomes) > 1 and means:
-        print(f"  {', '.join(means)}")
+    if len(outcomes) > 1:  # a mean is nan if all agents have diverged
+        print("  " + ", ".join(f"{name} {float(outcome.scores.nanmean()):.1f}" for name, outcome in outcomes.items()))
     if row["failed"]:
         print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
     if "stays" in row:
@@ -547,12 +529,9 @@ def _values_for_other_family(
     proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
 ) -> dict[str, Any]:
     """Return field -> value for agents of implementation ``name``, on a proxy whose search trained ``searched_agent``,
-    an implementation of another family.
-
-    A field gets the value of the proxy's preset in two cases: the preset has another value for ``name`` than for the
-    searched agent, or the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without
-    choices that the family of ``name`` does not have. Fields that neither has are left out.
-    """
+    an implementation of another family. A field gets the value of the proxy's preset if the preset has another value
+    for ``name`` than for the searched agent, or if the searched agent lacks the field. Otherwise it gets the value in
+    ``saved_settings``. Fields that neither has are left out."""
     choices = {"agent": ",".join(dict.fromkeys((searched_agent, name)))}
     for key in ("preset", "proxy", "first_states"):
         if hasattr(proxy.config, key):
@@ -561,7 +540,7 @@ def _values_for_other_family(
         preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
     except SettingError:  # the preset does not permit both agents
         preset_values = {}
-    searched_fields = {field.name: field for field in dataclasses.fields(family(searched_agent).config)}
+    searched_fields = kinds(family(searched_agent).config)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
         key = field.name
@@ -570,15 +549,11 @@ def _values_for_other_family(
         is_new = is_in_preset and key not in searched_fields
         if is_new or value != _preset_value(preset_values, searched_agent, field):
             values[key] = value
+        elif key == "vary":  # without hyperparameters that the family of ``name`` lacks
+            varied = [item for item in saved_settings.get(key, ()) if item in field.metadata["choices"]]
+            values |= {key: varied} if varied else {}
         elif key in saved_settings:
-            saved = saved_settings[key]
-            foreign: set[Any] = set()  # choices that only the searched agent has
-            if field.metadata["choices"] and key in searched_fields:
-                foreign = {*searched_fields[key].metadata["choices"]} - {*field.metadata["choices"]}
-            if isinstance(saved, list):
-                saved = [item for item in saved if item not in foreign]
-            if saved != [] and (isinstance(saved, list) or saved not in foreign):
-                values[key] = saved
+            values[key] = saved_settings[key]
     return values
 
 
