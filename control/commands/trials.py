@@ -1,5 +1,5 @@
-"""Trials of a hyperparameter search, which are training runs that report their evaluations. The results of the search:
-lines about trials, ``results.csv``, ``best.yaml``, files to resume it, and the summary. Does not use Ray.
+"""Trials of a hyperparameter search, which are training runs that report their evaluations, and the results of the
+search. Does not use Ray.
 
 Trials may themselves be searches for a proxy (proxy searches), as in Ferreira et al. 2022, arXiv 2202.02790. Their
 score of a trial is the mean number of generations that three proxy searches need to solve the task.
@@ -13,7 +13,7 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,7 @@ from control.lightning.proxy_module import ProxyModule
 from control.loops.process import configure_process
 from control.reports.figures import style_of
 from control.reports.search import FEWEST, TRIALS, plot_search, read_trials
-from control.reports.tables import Table
-from control.reports.tags import GREEDY, SAMPLED, TAGS
+from control.reports.tags import GREEDY, SAMPLED
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
@@ -148,6 +147,11 @@ class Search:
         """Trials with a score, best first."""
         return [trial for trial in self.ranked if trial.best]
 
+    @property
+    def kept(self) -> list[Trial]:
+        """Trials of a resumed search that had ended and have a score, best first."""
+        return [trial for trial in self.scored if trial.status != "interrupted"]
+
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
         """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as the
         search algorithm suggested them."""
@@ -169,8 +173,7 @@ class Search:
             trial.best = trial.last
             trial.raw, trial.values = dict(raw), self.space.decode(raw)
             if self.scored[0] is trial:  # the best of all trials
-                message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
-                self._print(f"trial {number}: {message}  ({self._text(trial)})")
+                self._print(f"trial {number}: best so far, {self._text(trial)}")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
@@ -189,13 +192,11 @@ class Search:
 
     def _is_complete(self, trial: Trial) -> bool:
         """Return whether a trial has made its last evaluation or, if it consists of proxy searches, its last search."""
-        if self.settings.proxy is not None:
-            return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-        epochs = trial_settings(self.settings, trial.values).epochs
-        if epochs is None:  # only steps end a trial, so its end cannot be known from its epochs
+        measure, length = trial_length(self.settings)
+        if measure == "env_steps":  # the number of steps of the last evaluation is unknown
             return True
-        next_evaluation = trial.last.get("epoch", 0) + self.settings.schedule.eval_every
-        return next_evaluation > epochs
+        between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
+        return trial.last.get(measure, 0) + between_evaluations > length
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
@@ -237,7 +238,8 @@ class Search:
                 problem += f"; see {self.folder}/trial_*/log.txt"
             raise UserError(problem)
         self._print_counts(interrupted)
-        self._print_best(best)
+        for trial in best:
+            print(f"  trial {trial.number}: {self._text(trial)}")
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
         if len(self.scored) >= FEWEST and not interrupted:
@@ -266,22 +268,12 @@ class Search:
         prefix = "interrupted: " if interrupted else ""
         print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
 
-    def _print_best(self, best: Sequence[Trial]) -> None:
-        """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
-        short_names = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
-        rows = [["  best", METRIC, *short_names, "epoch" if self.settings.proxy is None else "generations"]]
-        for trial in best:
-            scores = [f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated)]
-            rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
-        header, *lines = Table(rows).lines()
-        print(header.rstrip())
-        for line, trial in zip(lines, best, strict=True):
-            print(f"{line}  {self._text(trial)}".rstrip())
-
     def _text(self, trial: Trial) -> str:
-        """Return the hyperparameters of a trial as text, without hyperparameters that do not vary."""
+        """Return the best score of a trial and its hyperparameters as text, without hyperparameters that do not
+        vary."""
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        return ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
+        values = ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
+        return f"score {trial.score:.1f} {_progress_text(trial.best)}  ({values})"
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
