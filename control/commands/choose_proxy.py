@@ -1,9 +1,9 @@
 """The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a test before the
 search, with agents that train without a proxy.
 
-A search moves the mean of a distribution of proxies from generation to generation, and its archive keeps the means with
-the best fitness. Their fitness is a selected maximum, so it is too high. Therefore these means are re-evaluated with
-new agents, which choose one mean, the winner. Its score is from a held-out evaluation with further agents.
+The archive of a search keeps the means of its distribution with the best fitness. Their fitness is a selected maximum,
+so it is too high. Therefore these means are re-evaluated with new agents, which choose one mean, the winner. Its score
+is from a held-out evaluation with further agents.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import print_wrapped, verdict_text
-from control.cli.progress import Watch, progress, time_in_words, watch_part
+from control.cli.colour import verdict_text
+from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
@@ -80,8 +80,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     print_if(verbose, "playing at random and with constant actions on the real environment")
     verdict = _verdict(module, outcome, verbose)
     scores["verdict"] = verdict.as_dict()
-    path = folder / PROXY_FILE
-    write_proxy(path, winner, module.settings, module.stages.spaces, scores)
+    write_proxy(folder / PROXY_FILE, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
@@ -100,7 +99,7 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         yield "video", _film_winner(module, winner, video, verbose)
         module.show_image("film", video.with_suffix(".gif"))
     print_if(verbose, "drawing what the winner shows agents")
-    yield "picture", _draw_winner(module, path)
+    yield "picture", _draw_winner(module, folder)
 
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
@@ -110,11 +109,11 @@ def draw_curve(module: RunModule, folder: Path) -> Path:
     return figure
 
 
-def _draw_winner(module: ProxyModule, path: Path) -> Path:
-    """Draw the winner, the proxy in the file ``path``, and add the pictures to TensorBoard. Return the first path."""
+def _draw_winner(module: ProxyModule, folder: Path) -> Path:
+    """Draw the winner of the search in ``folder``, and add the pictures to TensorBoard. Return the first path."""
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    picture: Path = reports.picture(files.load(path), path.parent, module.settings)
+    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
     for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
         module.show_image(f"winner/{file.stem}", file)
     return picture
@@ -137,18 +136,15 @@ def _scores_and_origin(
     }
     if not rows:  # a clone of a policy
         return scores, f"made from {module.config.start_from}"
-    if generation > module.epoch:  # the last generation moves the mean once more, which gives it the next number
-        return scores, "last mean"
-    return scores, f"mean of generation {generation}"
+    # The last generation moves the mean once more, which gives it the next number.
+    return scores, "last mean" if generation > module.epoch else f"mean of generation {generation}"
 
 
 def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     seeds = module.seeds_of("report", module.config.report_agents)
-    estimate = time_in_words(module.seconds_of(len(seeds)))
-    if verbose:
-        print_wrapped(f"held-out evaluation of the winner with {len(seeds)} fresh agents (about {estimate})")
+    print_if(verbose, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
     with progress("agents trained and tested", verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
@@ -220,10 +216,9 @@ def real_agents_text(module: ProxyModule) -> str:
     text = f"{run.agent} after {float(outcome.steps.double().mean()):,.0f} real steps: {plain}, random play {random}"
     if plain.exceeds(random):
         return text
-    text = f"{text}: agents learn nothing in inner_steps"
-    if module.steps_kind == "training":  # agents train on the real environment, with a learned reward
-        return f"{text}; try more --inner_steps"
-    return f"{text}, but may on a synthetic environment"
+    trains_on_task = module.steps_kind == "training"  # with a learned reward
+    advice = "; try more --inner_steps" if trains_on_task else ", but may on a synthetic environment"
+    return f"{text}: agents learn nothing in inner_steps{advice}"
 
 
 def write_proxy(
@@ -287,10 +282,7 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    estimate = time_in_words(module.seconds_of(len(entries) * count, module.config.retest_drawn))
-    if verbose:
-        text = f"second test of the {len(entries)} best networks, {count} new agents each"
-        print_wrapped(f"{text} (about {estimate})")
+    print_if(verbose, f"second test of the {len(entries)} best networks, {count} new agents each")
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
     with progress("agents trained and tested", verbose) as watch:

@@ -16,8 +16,7 @@ import yaml
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import progress, watch_part
-from control.cli.run_settings import COMMANDS
-from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
+from control.cli.settings import Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
 from control.commands.push import check_hub, push
@@ -300,9 +299,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     if options.real_baseline:
         agents_text += " on each"
     agents_text += f", seed {run.seed}"
-    sampled = {name for agent in agents.values() if agent.vary_hp for name in agent.vary}
+    sampled = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
     if sampled:
-        agents_text += f", sampled for each agent: {', '.join(sorted(sampled))}"
+        agents_text += f", sampled for each agent: {', '.join(sampled)}"
     print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
     print()
 
@@ -472,10 +471,9 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     Raises ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
-        config_class = type(from_dict(values).agent)  # raises an error for damaged settings
-        default_vary = config_class().vary
+        from_dict(values)  # raises an error for damaged settings
     if changed.get("vary_hp"):
-        changed = {"vary": default_vary} | changed
+        changed = {"vary": family(name).config().vary} | changed
     return from_dict(values | changed).agent
 
 
@@ -493,18 +491,14 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of the proxy's search as setting -> value, with agents of implementation ``name`` instead of
-    its agents. If agents of the same family trained in the search, ``name`` gets their values, except for settings that
-    distinguish the implementations of the family. Otherwise it gets the values of `_values_for_other_family`. The
-    content of the file is not checked, so this may raise anything."""
+    """Return the settings of fresh agents of implementation ``name`` as setting -> value, with the settings that decide
+    which settings exist. If agents of the same family trained in the search, ``name`` gets their values, except for
+    settings that distinguish the implementations of the family. Otherwise it gets the values of
+    `_values_for_other_family`. The content of the file is not checked, so this may raise anything."""
+    values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
-    # 1. Settings of the search. The first files also hold settings of all commands, and settings that no longer exist.
-    excluded = {*REMOVED, *settings_of_fresh_agents()}
-    for command in COMMANDS.values():
-        excluded |= kinds(command).keys()
-    values = {key: value for key, value in saved_settings.items() if key not in excluded}
-    # 2. Hyperparameters of the agents, under names such as ``lr`` or ``PPO_lr``: config class -> field -> saved name.
+    # The agents' hyperparameters have names such as ``lr`` or ``PPO_lr`` in the file: config class -> field -> name.
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))
     config_class = family(name).config
@@ -515,9 +509,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
             if saved_name in saved_settings and field not in distinguishing:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
-        values |= _values_for_other_family(proxy, saved_settings, searched_agents[0], name)
-    # 3. The names that decide which settings exist.
-    values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
+        values |= _values_for_other_family(values, saved_settings, searched_agents[0])
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
     except SettingError:  # the preset does not allow these agents; ``values`` already have its values
@@ -526,18 +518,16 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 
 
 def _values_for_other_family(
-    proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
+    choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of implementation ``name``, on a proxy whose search trained ``searched_agent``,
-    an implementation of another family. A field gets the value of the proxy's preset if the preset has another value
-    for ``name`` than for the searched agent, or if the searched agent lacks the field. Otherwise it gets the value in
-    ``saved_settings``. Fields that neither has are left out."""
-    choices = {"agent": ",".join(dict.fromkeys((searched_agent, name)))}
-    for key in ("preset", "proxy", "first_states"):
-        if hasattr(proxy.config, key):
-            choices[key] = getattr(proxy.config, key)
+    """Return field -> value for agents of another family than the agent of the search. ``choices`` are the settings
+    that decide which settings exist, such as the implementation of the agents as ``agent``. A field gets the value of
+    the proxy's preset if the preset has another value for these agents than for ``searched_agent``, or if that lacks
+    the field. Otherwise it gets the value in ``saved_settings``. Fields that neither has are left out."""
+    name = choices["agent"]
+    both_agents = {**choices, "agent": f"{searched_agent},{name}"}
     try:
-        preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
+        preset_values = family(choices["implementation"]).proxy_defaults(both_agents, choices["gamename"])
     except SettingError:  # the preset does not permit both agents
         preset_values = {}
     searched_fields = kinds(family(searched_agent).config)
