@@ -166,22 +166,17 @@ def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
     if goal is None:
         goal = spaces_of(run.gamename, config.test_limit).max_return
     advice = family(run.implementation).advice(config)
-    progress = _fitness_progress(module, outcome, goal)
+    fitness = _fitness_progress(module, outcome, goal)
     comparison = ""
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if module.steps_kind == "training" and has_budget_of_steps:  # agents train on the task, with a learned reward
-        comparison = reward_comparison(outcome, _agents_with_task_reward(module, verbose), config)
+        seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
+        print_if(verbose, f"{len(seeds)} agents with the task's reward, to compare")
+        with progress("agents trained and tested", verbose) as watch:
+            task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
+        comparison = reward_comparison(outcome, task_outcome, config)
     returns = outcome.scores.numpy()
-    return baselines.judge(returns, goal=goal, progress=progress, advice=advice, comparison=comparison)
-
-
-def _agents_with_task_reward(module: ProxyModule, verbose: bool) -> Outcome:
-    """Train agents with the task's reward, and test them: as many as in `_evaluate_winner`, with the same seeds and
-    for as many steps."""
-    seeds = module.seeds_of("report", module.config.report_agents)
-    print_if(verbose, f"{len(seeds)} agents with the task's reward, to compare")
-    with progress("agents trained and tested", verbose) as watch:
-        return module.workers.run(None, seeds, watch=watch, inner_steps=module.config.steps_in_use)
+    return baselines.judge(returns, goal=goal, progress=fitness, advice=advice, comparison=comparison)
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
@@ -194,7 +189,7 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
     # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
     is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if is_best or not (began_at_random and is_comparable):
+    if is_best or not began_at_random or not is_comparable:
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1

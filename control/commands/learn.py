@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -227,9 +226,8 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy
-        except SettingError as error:
-            # The message begins with the name of the setting of searches that selects a policy.
-            raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
+        except SettingError as error:  # its message names the setting of searches that selects a policy
+            raise rename_setting(error, "start_from", "teacher") from error
     folder = previous or run_dir.create(run, subfolders=())
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
@@ -324,7 +322,7 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     if task.options.teacher is None:
         training = _train_teacher(task, watch_part(watch, 0, _TRAINING_FRACTION))
     act = teacher(task.teacher, task.game, task.spaces)
-    score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
+    score = _judge_policy(task, FunctionPolicy(act), "judging the teacher")
     result = {**training, "policy": training.get("implementation", task.teacher), "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
@@ -404,7 +402,7 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
         ``flat [D]``. ``name`` determines the episodes."""
         stages: Any = stages_of(settings.proxy, task.game)
         policy = stages.parameters.target(flat[None])  # of one member: flat[None] is [1, D]
-        return Score.of(_policy_returns(task, policy, name))
+        return _judge_policy(task, policy, name)
 
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
@@ -486,7 +484,8 @@ def _learners_on_task(task: Task) -> tuple[str, ...]:
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
     it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
-    play to its mean return), and the mean returns in the last quarter of the tests."""
+    play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
+    its agents come there clearly sooner, and have no lower returns in the end."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
@@ -519,6 +518,12 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         }
         if watch is not None:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
+    # None: fewer than half of the agents are that good.
+    learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
+    # A small difference may be chance. The comparison of finite steps is false for two infinite numbers.
+    is_clearly_sooner = math.isfinite(learned_steps) and learned_steps <= SOONER * task_steps
+    # A reward that is quick at first may be worse in the end.
+    is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
     return {
         "agent": name,
         "agents": count,
@@ -526,21 +531,9 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         "test_every": test_every,
         "solved": solved,
         "arms": arms,
-        "gain": _is_gain(arms["learned"], arms["task"], solved),
+        "gain": is_clearly_sooner and is_good_in_the_end,
         "real_steps": real_steps,
     }
-
-
-def _is_gain(learned: Mapping[str, Any], baseline: Mapping[str, Any], solved: float) -> bool:
-    """Return whether a learned reward is better than the task's reward (``baseline``). Both are results of
-    `_compare_rewards`. With the learned reward, half of the agents must reach the return ``solved`` clearly sooner,
-    because a small difference may be chance. Their late returns must be at least ``solved``, or as high as with the
-    task's reward, because a reward that is quick at first may be worse in the end."""
-    learned_steps = learned["median"] or math.inf  # None if fewer than half of the agents reach ``solved``
-    baseline_steps = baseline["median"] or math.inf
-    is_sooner = learned_steps < baseline_steps  # False if both are infinite
-    is_clearly_sooner = is_sooner and learned_steps <= SOONER * baseline_steps
-    return is_clearly_sooner and learned["late"] >= min(solved, baseline["late"])
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
@@ -583,14 +576,14 @@ def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **chan
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
 
 
-def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
-    """Play `_JUDGING_EPISODES` episodes of the task with a policy of one member, and return their returns ``[K]``.
-    ``name`` determines the episodes."""
+def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
+    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task, which ``name``
+    determines."""
     envs = 16  # environments in parallel
     seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:
         parts = [play_episodes(policy, real, chunk).returns[0] for chunk in seeds.split(envs, 1)]
-    return torch.cat(parts).numpy()
+    return Score.of(torch.cat(parts).numpy())
 
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
-from control.cli.ending import INTERRUPTED, ending, print_on_stderr
+from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
 from control.commands.choose_proxy import draw_curve, finish_search, print_if, real_agents_text
@@ -115,8 +115,9 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
             print_on_stderr(line)
             raise KeyboardInterrupt from None
         finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
-        if finished:
-            ending.status = exit_status(folder)  # everything is printed and written
+        if finished:  # everything is printed and written
+            passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
+            ending.status = 0 if passed else 1
     return finished
 
 
@@ -138,15 +139,9 @@ def _print_heading(module: RunModule, folder: Path) -> None:
 
 
 def train_and_report(settings: Settings) -> int:
-    """Train as the command does, and return the exit status."""
-    folder, finished = train(settings)
-    return exit_status(folder) if finished else INTERRUPTED
-
-
-def exit_status(folder: Path) -> int:
-    """Return the exit status of the finished run in ``folder``: 1 for a search whose verdict is a failure, else 0."""
-    passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
-    return 0 if passed else 1
+    """Train as the command does, and return the exit status: 1 for a search whose verdict is a failure."""
+    train(settings)
+    return ending.status  # still that of an interruption if the run did not finish
 
 
 def fit(
@@ -275,7 +270,14 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")
     if checkpoint_path:
         lines.append(("checkpoint", checkpoint_path))
-    show_next(lines, _next_commands(module, folder, checkpoint_path), folder)
+    settings = module.settings
+    commands: list[Command] = []
+    if settings.run.logger == "tensorboard":
+        commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment
+    has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
+    if has_agent or (folder / PROXY_FILE).exists():
+        commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
+    show_next(lines, commands, folder)
     if not module.is_over():
         print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
     elif not finished:
@@ -319,18 +321,6 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
         return text
     work = "evaluated" if isinstance(module, ProxyModule) else "drawn"
     return f"{text}, {work} in {time_in_words(seconds_after)}"
-
-
-def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
-    """Return commands to type after a run: to see its curves, to evaluate its agent or proxy, and to report it."""
-    settings = module.settings
-    commands: list[Command] = []
-    if settings.run.logger == "tensorboard":
-        commands.append(("tensorboard", "--logdir", folder.parents[2]))  # the folder of all runs of the experiment
-    has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
-    if has_agent or (folder / PROXY_FILE).exists():
-        commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    return commands
 
 
 def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:

@@ -53,9 +53,8 @@ Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an
 @dataclass
 class Trial:
     """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
-    best evaluation. ``raw`` are the suggestions of the search algorithm that `Space.decode` converted to ``values``.
-    ``course`` has a row ``[length, score]`` for every evaluation, with the length of the trial until then
-    (`trial_length`)."""
+    best evaluation, which `Space.decode` converted from the suggestions ``raw`` of the search algorithm. ``course`` has
+    a row ``[length, score]`` for every evaluation, with the length of the trial until then (`trial_length`)."""
 
     number: int
     folder: Path
@@ -90,9 +89,11 @@ class Search:
         self.started = time.monotonic()
 
     def begin(self) -> None:
-        """Write the files from which a search can be resumed. If this search is resumed, read its trials instead."""
+        """Write the files from which a search can be resumed. If this search is resumed, read its trials instead.
+        Raises SettingError if their file is damaged."""
         if self.settings.subcommand.resume_search:
-            self._read_trials()
+            _, trials = read_trials(self.folder, "resume", self._dimensions, self._saved_trial)
+            self.trials = {trial.number: trial for trial in trials}
             return
         run = self.settings.run
         tuning = dataclasses.asdict(self.settings.subcommand)  # settings of the command, which `to_yaml` omits
@@ -102,27 +103,13 @@ class Search:
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
 
-    def _read_trials(self) -> None:
-        """Read the trials of the resumed search from ``trials.json``. Trials that had not ended get the status
-        "interrupted". Raises SettingError if the file is damaged."""
-
-        def saved_trial(record: Mapping[str, Any]) -> Trial:
-            """Return a trial from its entry in the file."""
-            number = int(record["number"])
-            raw = {name: record["raw"][name] for name in self.space.dimensions}
-            return Trial(
-                number,
-                self.folder / f"trial_{number}",
-                values=self.space.decode(raw),
-                raw=raw,
-                status=record["status"] if record["status"] in ENDED else "interrupted",
-                last=dict(record["last"]),
-                best=dict(record["best"]),
-                course=list(record["course"]),
-            )
-
-        _, trials = read_trials(self.folder, "resume", self._dimensions, saved_trial)
-        self.trials = {trial.number: trial for trial in trials}
+    def _saved_trial(self, record: Mapping[str, Any]) -> Trial:
+        """Return a trial from its entry in ``trials.json``. If it had not ended, its status is "interrupted"."""
+        number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
+        trial = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), raw)
+        trial.status = record["status"] if record["status"] in ENDED else "interrupted"
+        trial.last, trial.best, trial.course = dict(record["last"]), dict(record["best"]), list(record["course"])
+        return trial
 
     @property
     def _dimensions(self) -> dict[str, Any]:
@@ -138,14 +125,14 @@ class Search:
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
     @property
-    def interrupted(self) -> list[Trial]:
-        """Trials of a resumed search that had not ended."""
-        return [trial for trial in self.trials.values() if trial.status == "interrupted"]
-
-    @property
     def scored(self) -> list[Trial]:
         """Trials with a score, best first."""
         return [trial for trial in self.ranked if trial.best]
+
+    @property
+    def interrupted(self) -> list[Trial]:
+        """Trials of a resumed search that had not ended."""
+        return [trial for trial in self.trials.values() if trial.status == "interrupted"]
 
     @property
     def kept(self) -> list[Trial]:
@@ -209,12 +196,12 @@ class Search:
         writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
         writer.writeheader()
         for trial in self.ranked:
-            row: dict[str, Any] = {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
+            row: dict[str, Any] = {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""}
+            row |= {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
             if trial.best:
                 row |= {name: trial.best.get(name, math.nan) for name in score_names}
                 row["best_epoch"] = trial.best.get("epoch", math.nan)
-            row |= {name: _yaml_text(trial.values[name]) for name in self.space.dimensions}
-            writer.writerow(row | {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""})
+            writer.writerow(row | {name: _yaml_text(trial.values[name]) for name in self.space.dimensions})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
@@ -234,10 +221,13 @@ class Search:
             problem = "no trial was evaluated"
             if self.problems:
                 problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
-            if list(self.folder.glob("trial_*/log.txt")):
-                problem += f"; see {self.folder}/trial_*/log.txt"
-            raise UserError(problem)
-        self._print_counts(interrupted)
+            raise UserError(f"{problem}; see {self.folder}/trial_*/log.txt")
+        statuses = [trial.status for trial in self.trials.values()]
+        counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
+        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        minutes = (time.monotonic() - self.started) / 60
+        prefix = "interrupted: " if interrupted else ""
+        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
         for trial in best:
             print(f"  trial {trial.number}: {self._text(trial)}")
         run, search_config = self.settings.run, self.settings.subcommand
@@ -258,15 +248,6 @@ class Search:
         if search_config.tune_algorithm not in DEPENDENT and is_unfinished:
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
-
-    def _print_counts(self, interrupted: bool) -> None:
-        """Print the number of trials, the time of the search and the number of trials with each status."""
-        statuses = [trial.status for trial in self.trials.values()]
-        counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
-        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        minutes = (time.monotonic() - self.started) / 60
-        prefix = "interrupted: " if interrupted else ""
-        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
 
     def _text(self, trial: Trial) -> str:
         """Return the best score of a trial and its hyperparameters as text, without hyperparameters that do not
@@ -431,22 +412,15 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward
-        score = _search_score(module, objective)
+        if objective == "score":
+            score = held_out_score(module)
+        else:
+            assert solved_reward is not None  # as `with_trial_defaults` ensures
+            counts_steps = objective == "steps"
+            spent: Any = steps if counts_steps else module.epoch
+            budget: Any = module.settings.total_steps if counts_steps else module.config.generations
+            score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
-
-
-def _search_score(module: ProxyModule, objective: str) -> float:
-    """Return the score of a search for the ``objective`` of ``--tune_objective``: the mean return of fresh agents for
-    "score", minus the cost in steps or generations for "steps" or "generations". A larger score is better."""
-    if objective == "score":
-        return held_out_score(module)
-    if objective == "steps":
-        spent, budget = int(module.env_steps.sum()), module.settings.total_steps
-    else:
-        spent, budget = module.epoch, module.config.generations
-    solved_reward = module.config.solved_reward
-    assert budget is not None and solved_reward is not None  # ensured by `with_trial_defaults`
-    return -cost_until_solved(spent, budget, module.mean_return, solved_reward)
 
 
 def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:
