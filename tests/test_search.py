@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -277,8 +277,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
     environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
-    proxy. Seeds of the agents come from ``--seed``. If there are several implementations, they train one after another,
-    and the results of each are the same as without the others."""
+    proxy. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
     _check_source(settings, is_proxy=True)
     agents = agents_for_proxy(settings, proxy)
@@ -310,17 +309,16 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
-    comparison = ""
+    footer = comparison = ""
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
-    if not options.real_baseline:
-        footer = ""
-    elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
+    if options.real_baseline and options.real_steps is None and proxy_has_budget_of_steps:
+        # The same training on the real environment.
         real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
-        hint = "--real_steps N sets the steps on the real one"
-        footer = f"agents make as many steps and updates on both; {hint}"
         if is_reward_network:
-            footer, comparison = "", reward_comparison(outcome, real_outcome, _described(settings, config))
-    else:
+            comparison = reward_comparison(outcome, real_outcome, _described(settings, config))
+        else:
+            footer = "agents make as many steps and updates on both; --real_steps N sets the steps on the real one"
+    elif options.real_baseline:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
@@ -328,9 +326,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
-    goal = spaces_of(proxy.game, limit).max_return
-    if config.solved_reward is not None and not run.time_limit:
-        goal = config.solved_reward
+    goal = _described(settings, config).solved_reward
+    if goal is None:
+        goal = spaces_of(proxy.game, limit).max_return
     baselines = Baselines.measure(proxy.game, run.seed, limit)
     verdict = baselines.judge(outcome.scores.numpy(), goal=goal, comparison=comparison)
     print()
@@ -342,13 +340,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
-    """Train fresh agents for at most ``steps`` steps each, and test them in the real environment. Print a row of the
-    table with the ``title``, and return the results of all agents.
-
-    The N = ``num_agents`` agents train on the proxy if ``on_proxy``, else on the real environment. ``agents`` maps
-    implementations to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
-    its training.
-    """
+    """Train fresh agents for at most ``steps`` steps each, on the proxy (``on_proxy``) or on the real environment, and
+    test them in the real environment. Print a row of the table with the ``title``, and return the results of all
+    agents. ``agents`` maps implementations, which train one after another, to configs. ``rule`` is a value of
+    ``inner_rule``, such as "solved", which says when an agent ends its training."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -364,9 +359,9 @@ def _train_and_print(
             seeds = fresh_seeds(run.seed, "evaluation", count)
             proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
             processes = (run.num_workers, run.ray_address, run.num_threads)
-            implementation_watch = watch_part(watch, number / len(agents), 1 / len(agents))
+            watch_agents = watch_part(watch, number / len(agents), 1 / len(agents))
             with contextlib.closing(make_workers(config, name, agent_config, proxy.game, *processes)) as workers:
-                outcomes[name] = workers.run(proxies, seeds, watch=implementation_watch, **limits)
+                outcomes[name] = workers.run(proxies, seeds, watch=watch_agents, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     _print_row(title, describe(outcome, _described(settings, config)), outcomes)
     return outcome
@@ -407,8 +402,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     """Return implementation -> config for the agents that train on a proxy. The user names the implementations by
     ``--agent``; by default they are the agents of the proxy's search. Configs have the hyperparameters of the search,
     and the user's changes of them (``settings.changed``). Raises SettingError if the agents cannot train on the proxy
-    or if a changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or
-    if the settings in its file are damaged."""
+    or if a changed setting has no effect, and ProxyError if the environment has other spaces or the file is damaged."""
     spaces = _real_spaces(proxy)
     # 1. The names of the implementations, and errors for changed settings that do not exist.
     is_explicit = "agent" in settings.explicit_names

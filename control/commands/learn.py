@@ -24,7 +24,6 @@ from torch import Tensor
 
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_over_bar
-from control.cli.errors import one_line
 from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress, time_in_words, watch_part
@@ -173,7 +172,9 @@ class Learned:
     @property
     def results(self) -> dict[str, Any]:
         """The results of all stages by name, the content of ``exam.json``."""
-        return _read_results(self.folder / RESULTS)[1]
+        stages = dict(read_json(self.folder / RESULTS))
+        del stages["settings"]
+        return stages
 
     @property
     def sentence(self) -> str:
@@ -232,22 +233,12 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            saved, results = _read_results(folder / RESULTS)
-            settings = _with_saved_settings(settings, saved)
+            results = dict(read_json(folder / RESULTS))
+            settings = _with_saved_settings(settings, results.pop("settings"))
         task = Task(settings, folder, spaces, results)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
-
-
-def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a pair: the settings in ``exam.json``, and the results of the stages by name. Raises SettingError."""
-    try:
-        stages = dict(read_json(path))
-    except (OSError, ValueError, TypeError) as error:
-        line = f"resume is on, but {str(path)!r} cannot be read ({one_line(error)})"
-        raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
-    return stages.pop("settings", {}), stages
 
 
 def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settings:
@@ -452,10 +443,10 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
             outcome = loop.run(None, seeds, watch=watch_agents)
             real[name] = Score.of(outcome.scores)
             real_steps += int(outcome.steps.sum())
-            continue
-        seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
-        proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
-        agents[name] = Score.of(loop.run(proxies, seeds, watch=watch_agents).scores)
+        else:
+            seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
+            proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
+            agents[name] = Score.of(loop.run(proxies, seeds, watch=watch_agents).scores)
         if watch is not None:
             watch((number + 1) / len(trainings), ", ".join(f"{name} {score}" for name, score in agents.items()))
     teacher_score = task.score("teacher", "score")
