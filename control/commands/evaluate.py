@@ -46,7 +46,6 @@ from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
-from models.streams import Streams
 from models.trajectory import Trajectory
 from models.vocabulary import translate
 from understudy.files import PROXY_FILE, SUFFIX, pretrained
@@ -167,7 +166,11 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     if "implementation" in explicit_names and run.implementation != trained_run.implementation:
         problem = f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}"
         raise SettingError(f"{problem}; leave it out")
-    game = _game_to_play(settings, trained_run.gamename)
+    game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
+    base_game, parameters = split_name(game_name)
+    missing = settings.changed.keys() - base_game.parameter_values()  # all changes are of parameters here
+    raise_all([missing_parameter_error(name, base_game.name) for name in sorted(missing)])
+    game = with_parameters(base_game, parameters | settings.changed).name  # such as procmaze,grid_size=5
     if settings.subcommand.obedience:
         names = {"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names
         check_effects((name, " with --obedience, which only commands returns") for name in sorted(names))
@@ -222,30 +225,13 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
     push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), rows, result)
 
 
-def _game_to_play(settings: Settings, trained_on: str) -> str:
-    """Return the name of the environment to evaluate in, such as ``procmaze,grid_size=5``: the user's ``gamename`` or,
-    if the user set none, ``trained_on``, with the parameters that the user changed. Raises SettingError for a parameter
-    that the environment lacks."""
-    game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
-    game, game_parameters = split_name(game_name)
-    missing = settings.changed.keys() - game.parameter_values()  # with a checkpoint, all changes are of parameters
-    raise_all([missing_parameter_error(name, game.name) for name in sorted(missing)])
-    return with_parameters(game, game_parameters | settings.changed).name
-
-
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if agents of this
-    kind follow no command."""
-    agent: Any = loop.agents[0]
-    commands = agent.commands_now()  # name -> numbers of all seeds
+    """Return the user's command or, without one, the command that the agent chooses, such as ``command return 250,
+    horizon 200; ``. Empty if agents of this kind follow no command."""
+    commands = loop.agents[0].commands_now()  # name -> numbers of all seeds
     if not commands:
         return ""
-    if "return" in settings.command:  # the agent derives its other commands from it
-        commands.pop("rank", None)  # it stands for the return
-        streams = Streams.from_name(loop.seeds, "command")
-        policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
-        commands = {name: policy.current_command()[name] for name in commands}
-    means = {name: float(value.mean()) for name, value in commands.items()} | settings.command
+    means = settings.command or {name: float(value.mean()) for name, value in commands.items()}
     text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     if "return" in means and settings.agent.return_discount < 1:
         text += " (discounted)"
@@ -422,7 +408,8 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     # 2. The config of each implementation, with the changes that apply to it.
     flags_of_fields = names_in(config_classes(implementations))  # config class -> field -> flag, such as PPO_lr
     agents: dict[str, Any] = {}
-    reasons: dict[str, list[str | None]] = {}  # changed flag -> for each implementation why it has no effect, or None
+    reasons: dict[str, str] = {}  # changed flag -> why it has no effect for an implementation
+    effective_flags: set[str] = set()  # changed flags with an effect for an implementation
     for name in implementations:
         changed_flags: dict[str, str] = {}  # field -> flag
         for field, family_flag in flags_of_fields[family(name).config].items():
@@ -436,10 +423,12 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
         reasons_of_fields = ineffective(with_missing_features(evaluated, spaces))
         for field, flag in changed_flags.items():
-            reasons.setdefault(flag, []).append(reasons_of_fields.get(field))
+            if field in reasons_of_fields:
+                reasons[flag] = reasons_of_fields[field]
+            else:
+                effective_flags.add(flag)
     # 3. Errors for changed flags that have no effect for any implementation.
-    without_effect = {flag: texts[0] for flag, texts in sorted(reasons.items()) if all(texts)}
-    check_effects((flag, f": {reason}") for flag, reason in without_effect.items())
+    check_effects((flag, f": {reasons[flag]}") for flag in sorted(reasons.keys() - effective_flags))
     return agents
 
 
