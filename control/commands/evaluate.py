@@ -119,9 +119,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
             check_recording(loop_settings.run)
-        exported: Path | None = None
         if options.export is not None:
-            exported = export_policy(loop.agents[0], played_settings, Path(options.export))
+            path = export_policy(loop.agents[0], played_settings, Path(options.export))
+            print(f'policy: understudy.Policy("{path}")' if path.suffix == SUFFIX else f"policy: {path}")
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         epoch = checkpoint.run_state["epoch"]
         print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
@@ -143,9 +143,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
-        if exported is not None:
-            policy_text = f'understudy.Policy("{exported}")' if exported.suffix == SUFFIX else str(exported)
-            print(f"policy: {policy_text}")
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
@@ -280,10 +277,8 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     is_reward_network = bool(kind.used_by)  # the name of a wrapper, "" for a learned environment
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
-    agents_text = f"{options.num_agents} fresh {names} agents"
-    if options.real_baseline:
-        agents_text += " on each"
-    agents_text += f", seed {run.seed}"
+    places = " on each" if options.real_baseline else ""
+    agents_text = f"{options.num_agents} fresh {names} agents{places}, seed {run.seed}"
     sampled = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
     if sampled:
         agents_text += f", sampled for each agent: {', '.join(sampled)}"
