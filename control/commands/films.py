@@ -31,10 +31,9 @@ Source = Proxy | Checkpoint
 
 
 class Entry(NamedTuple):
-    """A word after ``--film``: a file, `untrained`, or `real` for an agent that trains on the real environment; and
-    the proxy or checkpoint of its agent. ``role`` is the word, but "" for a file."""
+    """The proxy or checkpoint of a filmed agent. ``role`` is the word `untrained` or, for an agent that trains on the
+    real environment, `real`. It is "" for an agent that trains on the proxy, or of the checkpoint."""
 
-    word: str
     source: Source
     role: str
 
@@ -44,18 +43,14 @@ def film_side_by_side(settings: Settings) -> int:
     run, film_out = settings.run, settings.subcommand.film_out
     configure_process(run)
     entries = _entries(settings.subcommand.film)
-    first = entries[0]
-    game = _game_of_source(first.source)
-    for entry in entries:
-        other_game = _game_of_source(entry.source)
-        if other_game != game:
-            mismatch = f"{first.word!r} is of {game}, {entry.word!r} of {other_game}"
-            raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
+    game, *other_games = dict.fromkeys(_game_of_source(entry.source) for entry in entries)  # without repetitions
+    if other_games:
+        raise SettingError(f"film shows {', '.join([game, *other_games])}; allowed: one environment", "film")
     if "agent" in settings.explicit_names and not any(isinstance(entry.source, Proxy) for entry in entries):
         check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
     limit = run.time_limit
     if limit is None:
-        source = first.source
+        source = entries[0].source
         limit = source.config.test_limit if isinstance(source, Proxy) else source.settings.run.time_limit
     check_film(game, limit, "film")
     path = _film_path(film_out, run.logdir, game)
@@ -91,7 +86,7 @@ def _entries(words: Sequence[str]) -> list[Entry]:
         if role == REAL and not isinstance(latest_source, Proxy):
             line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
-        entries.append(Entry(word, latest_source, role))
+        entries.append(Entry(latest_source, role))
     return entries
 
 

@@ -307,7 +307,7 @@ def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]
 
 def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
-    filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
+    drawn in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
     num_steps, kind = module.steps_a_seed(), module.steps_kind
     if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
         num_steps, kind = module.real_steps, "real"
