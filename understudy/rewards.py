@@ -115,28 +115,18 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
     return all(str(env_spec.entry_point).startswith("gymnasium.envs.") for env_spec in (game_spec, spec))
 
 
-def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.ndarray:
-    """Return the I entries ``names`` of the ``info`` of a step of N = ``num_envs`` environments, ``[N, I]``. Raises
-    ProxyError if one is missing."""
-    if not names:
-        return np.zeros((num_envs, 0))
-    for name in names:
-        if name not in info:
-            raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
-    return np.stack([np.broadcast_to(info[name], num_envs) for name in names], 1)
-
-
-def _vector_info_values(
-    names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray
-) -> np.ndarray:
+def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
     """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. They are 0 for
     environments that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have
-    started a new episode in the same step, so ``info["final_info"]`` has the entries of the step."""
+    started a new episode in the same step, so ``info["final_info"]`` has the entries of the step. Raises ProxyError if
+    an entry is missing."""
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
-        if mask.any():
-            info_values[mask] = _info_values(names, source, len(mask))[mask]
+        for column, name in enumerate(names if mask.any() else ()):
+            if name not in source:
+                raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
+            info_values[mask, column] = np.broadcast_to(source[name], len(mask))[mask]
     return info_values
 
 
@@ -169,7 +159,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
         """Step the environment and replace its reward, computed as for a batch of one environment."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         flat_obs = self._flatten(obs)  # [1, S]
-        info_values = _info_values(self._learned_reward.names, info, num_envs=1)
+        info_values = _info_values(self._learned_reward.names, info, np.ones(1, np.bool_), np.zeros(1, np.bool_))
         learned_rewards = self._learned_reward.compute(
             np.array([reward], np.float32), flat_obs, info_values, np.array([terminated])
         )
@@ -220,7 +210,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
             last_obs = flat_obs.copy()
             for row in np.flatnonzero(reset_mask):
                 last_obs[row] = gym.spaces.flatten(self.env.single_observation_space, info["final_obs"][row])
-        info_values = _vector_info_values(self._learned_reward.names, info, ~self._resets_next, reset_mask)
+        info_values = _info_values(self._learned_reward.names, info, ~self._resets_next, reset_mask)
         native_rewards = rewards.astype(np.float32)
         learned_rewards = self._learned_reward.compute(native_rewards, last_obs, info_values, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:  # this step only reset the environments in `_resets_next`

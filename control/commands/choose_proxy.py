@@ -48,17 +48,17 @@ _REAL_AGENTS = 4  # agents that train on the real environment before a search
 _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
 
 
-def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, object]]:
     """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
-    ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
-    each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
+    ``proxy.safetensors``, and draw it. If the search was interrupted, only draw the figure. Yields ``(name, value)``
+    for each line of the summary. Raises UserError if all agents diverged."""
     run = module.settings.run
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
         yield "figure", fit_figure(folder, style_of(run))
     else:
-        print_if(verbose, "drawing the fitness of all generations")
+        announce(module, "drawing the fitness of all generations")
         yield "figure", draw_curve(module, folder)
     if not module.is_over():
         return
@@ -67,8 +67,8 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     rows: list[dict[str, Any]] = []  # results of the re-evaluated means
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
-        generation, winner, rows = _reevaluate(module, verbose)
-    summary, outcome = _evaluate_winner(module, winner, verbose)
+        generation, winner, rows = _reevaluate(module)
+    summary, outcome = _evaluate_winner(module, winner)
     all_agents_diverged = summary["failed"] == summary["agents"]
     all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
     if all_agents_diverged or all_means_diverged:
@@ -77,8 +77,8 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
     scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
-    print_if(verbose, "playing at random and with constant actions on the real environment")
-    verdict = _verdict(module, outcome, verbose)
+    announce(module, "playing at random and with constant actions on the real environment")
+    verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
     write_proxy(folder / PROXY_FILE, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
@@ -94,11 +94,11 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
         board.writer.add_text("conclusion", verdict.sentence, int(module.env_steps[0]))
     if run.record:
-        print_if(verbose, "filming an agent that trains on the winner")
+        announce(module, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
-        yield "video", _film_winner(module, winner, video, verbose)
+        yield "video", _film_winner(module, winner, video)
         module.show_image("film", video.with_suffix(".gif"))
-    print_if(verbose, "drawing what the winner shows agents")
+    announce(module, "drawing what the winner shows agents")
     yield "picture", _draw_winner(module, folder)
 
 
@@ -140,12 +140,12 @@ def _scores_and_origin(
     return scores, "last mean" if generation > module.epoch else f"mean of generation {generation}"
 
 
-def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
+def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[dict[str, Any], Outcome]:
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     seeds = module.seeds_of("report", module.config.report_agents)
-    print_if(verbose, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
-    with progress("agents trained and tested", verbose) as watch:
+    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
+    with progress("agents trained and tested", module.verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_kinds > 1:
@@ -153,7 +153,7 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     return summary, outcome
 
 
-def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
+def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
     actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The steps of
     these in the real environment are not counted as steps of the search."""
@@ -171,8 +171,8 @@ def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if module.steps_kind == "training" and has_budget_of_steps:  # agents train on the task, with a learned reward
         seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
-        print_if(verbose, f"{len(seeds)} agents with the task's reward, to compare")
-        with progress("agents trained and tested", verbose) as watch:
+        announce(module, f"{len(seeds)} agents with the task's reward, to compare")
+        with progress("agents trained and tested", module.verbose) as watch:
             task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
         comparison = reward_comparison(outcome, task_outcome, config)
     returns = outcome.scores.numpy()
@@ -247,24 +247,24 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
         yield "speed", speed_text(summary)
 
 
-def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
+def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
     """Train one more agent on the winner ``[D]`` and film it in the real environment. Return a line for the summary."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
     loop = loop.copy_for_kind(loop.kinds[0])  # only the first kind of agents
-    with progress("trained", verbose) as watch:
+    with progress("trained", module.verbose) as watch:
         trained = loop.train_to_end(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
-        with progress("filming", verbose) as watch:
+        with progress("filming", module.verbose) as watch:
             (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, with_gif=True, watch=watch)
     except UserError as error:
         return f"none: {error}"
     return f"videos/{path.name}, .gif (an agent trained on the proxy, in the real environment: {returns_text(returns)})"
 
 
-def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
+def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """Choose the winner of a search: re-evaluate the means with the best fitness (`module.archive`) with new agents.
     The last mean is also a candidate, unless the search ended because it solved the task.
 
@@ -277,10 +277,10 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    print_if(verbose, f"second test of the {len(entries)} best networks, {count} new agents each")
+    announce(module, f"second test of the {len(entries)} best networks, {count} new agents each")
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
-    with progress("agents trained and tested", verbose) as watch:
+    with progress("agents trained and tested", module.verbose) as watch:
         scores, agent_counts = test(module, means, watch)
     rows: list[dict[str, Any]] = []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
@@ -353,7 +353,7 @@ def _train_and_test(
     return outcome
 
 
-def print_if(verbose: bool, text: str) -> None:
-    """Print ``text``, the next step of the command, if ``verbose``."""
-    if verbose:
+def announce(module: RunModule, text: str) -> None:
+    """Print ``text``, the next step of the command, unless the module prints only warnings."""
+    if module.verbose:
         print(text, flush=True)

@@ -19,7 +19,7 @@ from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
 from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
-from control.commands.choose_proxy import draw_curve, finish_search, print_if, real_agents_text
+from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
@@ -97,6 +97,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     if not module.is_over():  # without further training, config.yaml keeps the settings of the training
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         write_versions(folder, module.epoch + 1)  # of the software that trains from this epoch on
+    module.verbose = verbose
     if verbose:
         _print_heading(module, folder)
     started = time.monotonic()
@@ -114,7 +115,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
                 line = "cut short; the same command with --resume goes on from the last checkpoint"
             print_on_stderr(line)
             raise KeyboardInterrupt from None
-        finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
+        finished = _conclude(module, folder, started) and not stop.stop_requested
         if finished:  # everything is printed and written
             passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
             ending.status = 0 if passed else 1
@@ -245,18 +246,18 @@ def check_unchanged(names: Iterable[str], old_values: Mapping[str, Any], new_val
     raise_all(errors)
 
 
-def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
+def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
     paths, and commands to type next. Return False if Ctrl-C interrupted this, else True."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
     finished, training_end = True, time.monotonic()
     try:
         if module.epoch > 0:
-            for line in _results(module, folder, verbose):
+            for line in _results(module, folder):
                 lines.append(line)  # one by one, so that an interruption loses no finished line
     except KeyboardInterrupt:
         finished = False
-    if not verbose:
+    if not module.verbose:
         return finished
     work_text = _work_text(module, training_end - started, time.monotonic() - training_end)
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
@@ -323,16 +324,16 @@ def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
     return f"{text}, {work} in {time_in_words(seconds_after)}"
 
 
-def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
+def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
     """Draw the learning curve, film the best agent and, for a search, choose and evaluate the best proxy. Yield a pair
     ``(name, value)`` for each line of the summary."""
     if isinstance(module, ProxyModule):
-        yield from finish_search(module, folder, verbose)
+        yield from finish_search(module, folder)
         return
     assert isinstance(module, AgentModule)
     run = module.settings.run
     if (folder / "metrics.csv").exists():
-        print_if(verbose, "drawing the learning curve")
+        announce(module, "drawing the learning curve")
         yield "figure", draw_curve(module, folder)
     if module.is_over():
         # These files are about the last weights. Below, the weights of the best checkpoint replace them.
@@ -346,8 +347,8 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
     filmed_agent = f"{seed_text} of the best agents" if seed_text else "the best agent"
     try:
-        print_if(verbose, f"filming {filmed_agent}")
-        with progress("filming", verbose) as watch:
+        announce(module, f"filming {filmed_agent}")
+        with progress("filming", module.verbose) as watch:
             returns = film(
                 module.loop, run, video, "final video", episodes=run.record_episodes, with_gif=True, watch=watch
             )
