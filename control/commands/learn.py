@@ -136,11 +136,6 @@ class Task:
         rounded = float(f"{affordable:.1e}")  # to two significant digits
         return min(steps, max(_MIN_STEPS, int(rounded)))
 
-    def save(self) -> None:
-        """Write the settings and the results to `RESULTS`."""
-        content = {"settings": dataclasses.asdict(self.options), **self.results}
-        run_dir.atomic_write_text(self.folder / RESULTS, json.dumps(content, indent=1) + "\n")
-
     def score(self, stage: str, name: str) -> Score:
         """Return the score ``name`` in the results of a stage."""
         return Score(**self.results[stage][name])
@@ -234,19 +229,13 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
             results = dict(read_json(folder / RESULTS))
-            settings = _with_saved_settings(settings, results.pop("settings"))
+            saved = {name: value for name, value in results.pop("settings").items() if name not in ("learn", "only")}
+            check_unchanged(settings.explicit_names & saved.keys(), saved, vars(settings.subcommand))
+            settings = settings.replace(**saved)
         task = Task(settings, folder, spaces, results)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
-
-
-def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settings:
-    """Return the settings of the command, with the values in ``saved`` for settings that the user did not set. Raises
-    SettingError if the user set another value than the saved one, except for ``learn`` and ``only``."""
-    values = {name: value for name, value in saved.items() if name not in ("learn", "only")}
-    check_unchanged(settings.explicit_names & values.keys(), values, vars(settings.subcommand))
-    return settings.replace(**values)
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
@@ -270,7 +259,8 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             result["cpu_seconds"] = round(time.process_time() - cpu_started, 2)
             result["text"] = stage_text(name, result)
             task.results[name] = result
-            task.save()
+            content = {"settings": dataclasses.asdict(task.options), **task.results}
+            run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
         if verbose:
             text = f"{task.results[name]['text']}{_time_left(task, names)}"
             print_named(name, text, width=9)  # the longest name of a stage, "teacher", and two blanks
