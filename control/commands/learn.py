@@ -374,28 +374,22 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
     if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
         attempts = [{"first_states": "cells"}]
-    clones: list[tuple[Score, Settings, Tensor]] = []
+    clones: list[tuple[Score, Settings, Tensor, Policy]] = []
     real_steps: list[int] = []  # numbers of steps in the environment
     rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
-
-    def judge(settings: Settings, flat: Tensor, name: str) -> Score:
-        """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
-        ``flat [D]``. ``name`` determines the episodes."""
-        stages: Any = stages_of(settings.proxy, task.game)
-        policy = stages.parameters.target(flat[None])  # of one member: flat[None] is [1, D]
-        return _judge_policy(task, policy, name)
-
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
-        flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
-        score = judge(settings, flat, f"judging clone {number}")
-        clones.append((score, settings, flat))
+        stages: Any = stages_of(settings.proxy, task.game)
+        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
+        policy = stages.parameters.target(flat[None])  # takes the actions with the highest reward; flat[None] is [1, D]
+        score = _judge_policy(task, policy, f"judging clone {number}")
+        clones.append((score, settings, flat, policy))
         rounds.append((sum(real_steps), score.mean))
         if task.fraction(score) >= GOOD_FRACTION:
             break
-    score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
+    score, settings, flat, policy = max(clones, key=lambda clone: clone[0].mean)
     if len(clones) > 1:  # the highest of several scores is an overestimate
-        score = judge(settings, flat, "judging the best clone")
+        score = _judge_policy(task, policy, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
     fraction = task.fraction(score)
     steps = {"real_steps": sum(real_steps), "rounds": rounds}
