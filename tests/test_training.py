@@ -96,10 +96,7 @@ def test_summary_says_whether_the_environment_is_solved(
     monkeypatch.setattr(AgentModule, "score", lambda self: best if self.is_evaluated() else None)
     monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
     trained(logdir, implementation="DDQN", epochs=2)
-    line = r"mean greedy return (.*) \(tests after epoch 2: (.*) and (.*)\), (.*)\n"
-    found = re.search(line, capsys.readouterr().out)
-    assert found and (found[1], found[4]) == (str(best), verdict)
-    assert float(found[2]) + float(found[3]) == pytest.approx(2 * best, abs=0.11)
+    assert f"mean greedy return {best}, {verdict}\n" in capsys.readouterr().out
 
 
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
