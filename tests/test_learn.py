@@ -176,8 +176,7 @@ def test_a_teacher_is_trained_and_only_one_stage_runs(tmp_path: Path) -> None:
     again = trainer.learn("cartpole", verbose=False, resume=True, **options)
     assert again.folder == result.folder and again.results == result.results
     assert trainer.main(["--report", str(result.folder)]) == 0
-    page = (result.folder / "report.html").read_text()
-    assert 'href="page.html"' in page and "still running" not in page
+    assert len([*result.folder.rglob("report.html")]) == 1
 
 
 def test_returns_of_a_policy_are_discounted() -> None:

@@ -12,7 +12,7 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
-from control.reports.figures import COLOURS, PAGE_STYLES, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
+from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
 from control.reports.states import state_names
 from envs.base import Environment
 from envs.make import make_environment, stages_of
@@ -114,7 +114,7 @@ def _next_states(trajectory: Trajectory) -> Tensor:
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state (one
     histogram of cells if observations are one-hot) and for the reward. A bandit, whose episodes have one step, also
-    gets ``behaviour_reward.png`` (`draw_rewards`). Both are also drawn for pages in HTML."""
+    gets ``behaviour_reward.png`` (`draw_rewards`). Both are also written as SVG, for pages in HTML."""
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     spaces = spaces_of(proxy.game)
@@ -125,12 +125,12 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
             histogram_samples[kind] = np.stack([cells, rewards], 1)
     has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
     draw: Any = draw_cell_rewards if has_table else draw_rewards
-    run_style = style_of(settings.run)
-    for style in (run_style, *PAGE_STYLES):
-        draw_behaviour(style.path(folder, "behaviour"), histogram_samples, proxy.game, is_bandit, style)
-        if is_bandit:
-            draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
-    return run_style.path(folder, "behaviour")
+    style = style_of(settings.run).with_svg()
+    path = style.path(folder, "behaviour")
+    draw_behaviour(path, histogram_samples, proxy.game, is_bandit, style)
+    if is_bandit:
+        draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
+    return path
 
 
 def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, style: FigureStyle) -> None:
