@@ -12,22 +12,10 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from control.reports.figures import CYCLES, GREY, INK, INKS, PAPER, RULES, THEMES
+from control.reports.figures import CYCLES, GREY, INK, INKS, PAPER, RULES
 from control.storage.versions import versions
 
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
-# Colours of figures, and the values in CSS that replace them, so that figures follow the theme of the page.
-_CSS_VARIABLES: dict[str, str] = {}
-for _theme in THEMES:
-    _cycle = [colour.lower() for colour in CYCLES[_theme]]
-    _CSS_VARIABLES |= {colour: f"var(--c{number})" for number, colour in enumerate(_cycle)}
-    _CSS_VARIABLES |= {
-        _cycle[int(INK[1:])]: "currentColor",  # INK and GREY are places in the cycle, such as "C6"
-        _cycle[int(GREY[1:])]: "var(--faint)",
-        INKS[_theme]: "currentColor",
-        PAPER[_theme]: "var(--paper)",
-        RULES[_theme]: "var(--rule)",
-    }
 
 
 class Picture(NamedTuple):
@@ -91,5 +79,15 @@ def _recoloured(svg: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
-    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _CSS_VARIABLES.get(colour[0].lower(), colour[0]), text)
+    variables = _css_variables("dark" if PAPER["dark"] in text else "light")
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: variables.get(colour[0].lower(), colour[0]), text)
     return re.sub(r">\s+<", "><", text)  # space between elements
+
+
+def _css_variables(theme: str) -> dict[str, str]:
+    """Return the colours of figures with this theme, and the values in CSS that replace them."""
+    cycle = [colour.lower() for colour in CYCLES[theme]]
+    variables = {colour: f"var(--c{number})" for number, colour in enumerate(cycle)}
+    ink, grey = cycle[int(INK[1:])], cycle[int(GREY[1:])]  # INK and GREY are places in the cycle, such as "C6"
+    variables |= {ink: "currentColor", grey: "var(--faint)", INKS[theme]: "currentColor"}
+    return variables | {PAPER[theme]: "var(--paper)", RULES[theme]: "var(--rule)"}
