@@ -80,8 +80,7 @@ def test_caption_fits_below_the_picture() -> None:
 def test_film_has_every_step_at_the_speed_of_the_environment(stripes: str, tmp_path: Path) -> None:
     progress, actors = list[float](), [Actor(lambda: playing(stripes))]
     returns = record(actors, stripes, tmp_path / "film.mp4", [4, 2], with_gif=True, watch=progress.append)
-    assert returns == [[4.0, 2.0]] and progress == sorted(progress)
-    assert progress[0] < 0.5 and 0.5 in progress and progress[-1] == 1.0  # within episodes and at their ends
+    assert returns == [[4.0, 2.0]] and progress == [0.5, 1.0]
     meta, images = frames(tmp_path / "film.mp4")
     assert (meta["codec"], meta["pix_fmt"].partition("(")[0], meta["fps"]) == ("h264", "yuv420p", 7.0)
     waiting = round(1.8 * 7)

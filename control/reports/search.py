@@ -286,15 +286,7 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         values = [choices.index(str(value)) + shift for value, shift in zip(values, jitter, strict=True)]
         axis.set(xticks=range(len(choices)), xticklabels=choices)
     elif kind.startswith("log"):
-        low, high = entry["values"]
-        ticks = np.geomspace(low, high, 3)
-        axis.set(
-            xscale="log",
-            xticks=ticks,
-            xticklabels=[f"{tick:.3g}" for tick in ticks],
-            xlim=(ticks[0] / 1.1, ticks[-1] * 1.1),
-        )
-        axis.minorticks_off()
+        axis.set_xscale("log")
     is_best = scores >= np.quantile(scores, 1 - _BEST)
     axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)
     axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=COLOURS[1])
