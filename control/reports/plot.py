@@ -269,29 +269,29 @@ def file_stem(kind: str, games: Collection[str], labels: Collection[str], style:
 
 
 def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None = None) -> list[Path]:
-    """Draw the returns and losses, and the comparison of scores as a second figure, whose name ends in ``_scores``.
-    The losses of several environments are a figure too, whose name ends in ``_losses``. A PNG stores the hash of the
-    file ``numbers``. Return the files."""
+    """Draw the returns and losses, and the comparison of scores as another figure, whose name ends in ``_scores``. The
+    losses of several environments are a figure too, whose name ends in ``_losses``. The first figure is ``target``. A
+    PNG stores the hash of the file ``numbers``. Return the files. There must be something to draw."""
     separate_losses = "losses" if len(figure.arms_by_game) > 1 else ""
     rows: dict[str, list[list[Panel]]] = {"": [], separate_losses: []}  # of panels, by the end of the figure's name
     for game, arms in figure.arms_by_game.items():
         rows[""] += _panel_rows(game, arms, "return")
         rows[separate_losses] += _panel_rows(game, arms, "loss")
-    targets = []
+    tag, tasks = figure.comparison
+    names = [name for name, panel_rows in rows.items() if panel_rows] + ["scores"] * bool(tasks)
+    first, *others = names
+    targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in others}
     for name, panel_rows in rows.items():
         if panel_rows:
-            targets.append(target.with_stem(f"{target.stem}_{name}") if name else target)
-            _draw_panels(targets[-1], figure, panel_rows, style, numbers)
-    tag, tasks = figure.comparison
+            _draw_panels(targets[name], figure, panel_rows, style, numbers)
     if tasks:
-        targets.append(target.with_stem(f"{target.stem}_scores"))
         sources = curves.sources([level for game in tasks for level in figure.levels[game]])
         title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
         note = "; ".join(filter(None, [scores.note(), sources]))
         # Short names of other tags, such as "reward rate", need no addition.
         label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
-        scores.draw(targets[-1], style, numbers, tasks, figure.colours, figure.levels, label, title, note)
-    return [file for path in targets for file in figures.figure_files(path, style)]
+        scores.draw(targets["scores"], style, numbers, tasks, figure.colours, figure.levels, label, title, note)
+    return [file for path in targets.values() for file in figures.figure_files(path, style)]
 
 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
