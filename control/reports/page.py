@@ -129,9 +129,9 @@ def _conclusion(groups: Sequence[ReportGroup]) -> tuple[list[str], bool | None]:
             if sentence := folder.scores.get("verdict"):
                 sentences.append(sentence if len(judged) == 1 else f"{group.label}: {sentence}")
                 verdicts |= set() if folder.scores["passed"] else {"failed"}
-    if verdicts == {"solved"}:
-        return sentences, True
-    return sentences, False if "failed" in verdicts or verdicts == {"not solved"} else None
+    if "failed" in verdicts or verdicts == {"not solved"}:
+        return sentences, False
+    return sentences, True if verdicts == {"solved"} else None
 
 
 def _several_sentences(groups: Sequence[ReportGroup]) -> list[str]:
@@ -245,7 +245,8 @@ def _settings_tables(groups: Sequence[ReportGroup]) -> tuple[Table | None, Table
         row = [name, *texts, " / ".join(meanings) or "-", " / ".join(dict.fromkeys(meanings.values())) or "-"]
         rows.append(row)
         values = set(texts) - {"-"}  # of the groups that have the setting
-        if name not in _NAMED and (len(values) > 1 or (meanings and not values <= meanings.keys())):
+        is_default = not meanings or values <= meanings.keys()
+        if name not in _NAMED and (len(values) > 1 or not is_default):
             changed_rows.append(row)
     header = ["setting", *([group.label for group in groups] if len(groups) > 1 else ["value"]), "default", "meaning"]
     caption = "Settings that are not the defaults, or differ between the runs"

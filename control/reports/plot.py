@@ -278,7 +278,9 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
         rows[""] += _panel_rows(game, arms, "return")
         rows[separate_losses] += _panel_rows(game, arms, "loss")
     tag, tasks = figure.comparison
-    names = [name for name, panel_rows in rows.items() if panel_rows] + ["scores"] * bool(tasks)
+    names = [name for name, panel_rows in rows.items() if panel_rows]
+    if tasks:
+        names.append("scores")
     first, *others = names
     targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in others}
     for name, panel_rows in rows.items():

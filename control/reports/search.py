@@ -286,7 +286,10 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         values = [choices.index(str(value)) + shift for value, shift in zip(values, jitter, strict=True)]
         axis.set(xticks=range(len(choices)), xticklabels=choices)
     elif kind.startswith("log"):
-        axis.set_xscale("log")
+        low, high = entry["values"]
+        axis.set(xscale="log", xlim=(low / 1.1, high * 1.1))
+        axis.set_xticks([low, high], [f"{low:g}", f"{high:g}"])
+        axis.minorticks_off()
     is_best = scores >= np.quantile(scores, 1 - _BEST)
     axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)
     axis.scatter(np.array(values)[is_best], scores[is_best], s=8, color=COLOURS[1])
