@@ -200,7 +200,7 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert [axis.get_ylabel() for axis in figures[0].axes[:2]] == ["return (sum of rewards)", "loss"]
     (legend,) = figures[0].legends
     texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["training", "greedy", "solved"]
+    assert texts == ["training", "greedy", "solved (Gymnasium)"]
     assert learning_curve(folder, FigureStyle(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
 

@@ -5,10 +5,9 @@
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,13 +81,11 @@ def share_limits(axes: Sequence[Any], axis_name: str = "y") -> None:
 # -- reference levels --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Level:
-    """A reference return, drawn as a line, with its ``name`` in the legend and its ``source`` in the note."""
+class Level(NamedTuple):
+    """A reference return, drawn as a line, with its ``name`` in the legend."""
 
     value: float
     name: str
-    source: str = ""
 
 
 _DASHES: tuple[Any, ...] = ((0, (1, 1.5)), (0, (5, 2)), (0, (8, 2, 1, 2)))
@@ -105,12 +102,7 @@ def solved_return(game: str) -> float | None:
 def solved_levels(game: str) -> list[Level]:
     """Return the reference level of an environment, its reward threshold. Empty if there is none."""
     threshold = solved_return(game)
-    return [] if threshold is None else [Level(threshold, "solved", "Gymnasium's reward_threshold")]
-
-
-def sources(reference_levels: Sequence[Level]) -> str:
-    """Return the sources of levels for a note, such as ``solved: Gymnasium's reward_threshold``."""
-    return "; ".join(dict.fromkeys(f"{level.name}: {level.source}" for level in reference_levels))
+    return [] if threshold is None else [Level(threshold, "solved (Gymnasium)")]
 
 
 def draw_levels(axis: Any, reference_levels: Iterable[Level], axis_name: str = "y") -> None:
@@ -163,10 +155,9 @@ def smooth(values: Array) -> Array:
     half = round(len(values) * SMOOTH / 2)
     if half == 0:
         return values
-    indices = np.arange(len(values))
-    # Number of points in each window: on the left, in the middle and on the right.
-    counts = np.minimum(indices, half) + 1 + np.minimum(indices[::-1], half)
-    return np.convolve(values, np.ones(2 * half + 1), "same") / counts
+    window = np.ones(2 * half + 1)
+    counts = np.convolve(np.ones(len(values)), window, "same")  # number of points in each window
+    return np.convolve(values, window, "same") / counts
 
 
 def draw_curves(axis: Any, x: Array, curves: Array, colour: str, label: str, with_seeds: bool = False) -> None:

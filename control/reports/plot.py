@@ -287,12 +287,12 @@ def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None 
         if panel_rows:
             _draw_panels(targets[name], figure, panel_rows, style, numbers)
     if tasks:
-        sources = curves.sources([level for game in tasks for level in figure.levels[game]])
         title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
-        note = "; ".join(filter(None, [scores.note(), sources]))
         # Short names of other tags, such as "reward rate", need no addition.
         label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
-        scores.draw(targets["scores"], style, numbers, tasks, figure.colours, figure.levels, label, title, note)
+        scores.draw(
+            targets["scores"], style, numbers, tasks, figure.colours, figure.levels, label, title, scores.note()
+        )
     return [file for path in targets.values() for file in figures.figure_files(path, style)]
 
 
@@ -326,10 +326,9 @@ def _draw_panels(
     arms = [arm for panel in panels for arm in panel.arms]
     row_lengths = [len(row) for row in rows]
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
-    levels = [level for game in {panel.game: None for panel in panels} for level in figure.levels[game]]
-    note = "; ".join(filter(None, [curves.CURVES_NOTE, curves.sources(levels)]))
+    title, note = figure.heading(arms), curves.CURVES_NOTE
     cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(rows))
-    with figures.figure_panels(target, cells, size, style, numbers, title=figure.heading(arms), note=note) as axes:
+    with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=label)

@@ -30,7 +30,6 @@ from control.reports.curves import (
     scale,
     share_limits,
     solved_levels,
-    sources,
 )
 from control.reports.figures import (
     COLOURS,
@@ -61,10 +60,7 @@ PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
     ("Entropy of the policy", "train/entropy_share", tuple(IMPLEMENTATIONS), "share of the largest"),
 )
 # Public runs of one seed each.
-PUBLISHED = {
-    "CPG": Level(79.76, "CPG, notebook", "the reference implementation, one seed"),
-    "AAC": Level(96.35, "AAC, notebook", "the reference implementation, one seed"),
-}
+PUBLISHED = {"CPG": Level(79.76, "CPG, notebook"), "AAC": Level(96.35, "AAC, notebook")}
 X = {"episodes": "episodes", "env_steps": STEPS_LABEL}
 
 
@@ -171,9 +167,8 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
     reference_levels = solved_levels(comparison.game)
-    note = "; ".join([CURVES_NOTE, sources(reference_levels)])
     lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
-    with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=note) as axes:
+    with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=CURVES_NOTE) as axes:
         for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
             for name, arm in comparison.arms.items():
                 if arm.implementation in names:
@@ -217,7 +212,7 @@ def _draw_best(
     title = f"Policy gradients on {game}, {seeds_text([len(returns) for returns in task.values()])}"
     note = scores.note(f"best mean of {length} training episodes")
     label = f"best mean return of {length} episodes"
-    note = f"{note}; {sources(reference_levels)}"
+    note = f"{note}; notebook: the reference implementation, one seed"
     scores.draw(out, style, numbers, {"": task}, colours, {"": reference_levels}, label, title, note)
 
 
