@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,12 +65,13 @@ def test_cells_have_one_histogram(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     proxy, settings, _ = random_proxy("--gamename emptyroom22")
     rows = np.concatenate([np.eye(4)[[2, 0, 2]], [[1.0], [-1.0], [0.5]]], 1)
     monkeypatch.setattr(synthetic, "behaviour", lambda *_: dict.fromkeys(("synthetic", "real"), rows))
-    shown: list[dict[str, np.ndarray]] = []
-    monkeypatch.setattr(synthetic, "draw_behaviour", lambda path, samples, *_: shown.append(samples))
+    shown: list[list[dict[str, Any]]] = []
+    monkeypatch.setattr(synthetic, "draw_histograms", lambda path, panels, style: shown.append(panels))
     synthetic.picture(proxy, tmp_path, settings)
-    assert shown[0]["real"].tolist() == [[2.0, 1.0], [0.0, -1.0], [2.0, 0.5]]
-    panels = synthetic.histograms(shown[0] | {"synthetic on real": shown[0]["real"]}, "emptyroom22", bandit=False)
+    (panels,) = shown
     assert [panel["name"] for panel in panels] == ["state", "reward"]
+    shares = panels[0]["real"]
+    assert shares[0] == 0 and sorted(shares)[-2:] == [0.3333, 0.6667] and shares.index(0.3333) < shares.index(0.6667)
 
 
 def test_what_a_bandit_pays_for() -> None:
@@ -93,8 +95,9 @@ def test_what_a_bandit_of_cells_pays_for(tmp_path: Path, monkeypatch: pytest.Mon
     """A row for each action, a column for each cell."""
     proxy, settings, _ = random_proxy("--proxy bandit --agent DDQN --gamename emptyroom22 --proxy_hidden_size 4")
     rows = np.eye(5)[:4]  # the last column is the reward
-    monkeypatch.setattr(synthetic, "behaviour", lambda *_: dict.fromkeys(("synthetic", "real"), rows))
-    monkeypatch.setattr(synthetic, "draw_behaviour", lambda *_: None)
+    samples = dict.fromkeys(("synthetic", "real", "synthetic on real"), rows)
+    monkeypatch.setattr(synthetic, "behaviour", lambda *_: samples)
+    monkeypatch.setattr(synthetic, "draw_histograms", lambda *_: None)
     tables: list[torch.Tensor] = []
     monkeypatch.setattr("matplotlib.axes.Axes.imshow", lambda axis, table, **_: tables.append(table))
     monkeypatch.setattr("matplotlib.figure.Figure.colorbar", lambda *_, **__: None)

@@ -162,8 +162,8 @@ def record(
                 for episode in episodes:
                     episode.advance()
                 add_frame(side_by_side([episode.picture() for episode in episodes]))
-                if watch is not None:
-                    watch((number + min(episode.finished_fraction for episode in episodes)) / len(seeds))
+            if watch is not None:
+                watch((number + 1) / len(seeds))
     if with_gif:
         gif(path)
     return [episode.returns for episode in episodes]
@@ -194,8 +194,6 @@ class _FilmedEpisodes:
         # Any: only a rendered environment has `frame` and `frames_per_second`.
         self.environment: Any = make_environment(game, members, 1, render=True, time_limit=time_limit)
         stack.callback(self.environment.close)
-        # The length of an episode that `finished_fraction` assumes.
-        self._max_steps = time_limit or self.environment.spaces.max_episode_steps or _MAX_STEPS
         self._is_filmed = torch.arange(members)[:, None] == 0  # [M, 1], True for the first row
 
     def start(self, seed: int, heading: str) -> None:
@@ -224,11 +222,6 @@ class _FilmedEpisodes:
         self.done = bool(step.done[0, 0]) or self._steps == _MAX_STEPS
         self.returns[-1] += float(step.reward[0, 0])
         self._frame = enlarged(self.environment.frame(0, 0))
-
-    @property
-    def finished_fraction(self) -> float:
-        """The finished fraction of the current episode, assuming that it lasts until the time limit."""
-        return 1.0 if self.done else min(1.0, self._steps / self._max_steps)
 
     def picture(self) -> Frame:
         """Return the current picture with its text below."""

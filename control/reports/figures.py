@@ -1,6 +1,6 @@
-"""Figures as pages of panels: width, colours, fonts, files, and the title, legend and note of a page.
+"""Figures of panels: width, colours, fonts, files, title, legend and note.
 
-Every figure of the project is drawn on such pages. Axes are matplotlib's. It is imported on first use, because the
+Every figure of the project is drawn by `figure_panels`. Axes are matplotlib's. It is imported on first use, because the
 import takes half a second, too long for `--help` and errors of flags.
 """
 
@@ -15,7 +15,7 @@ import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ warnings.filterwarnings("ignore", "Glyph .* missing from font")
 FORMATS = ("png", "pdf", "svg")
 THEMES = ("light", "dark")
 WIDTH = 7.0  # inches across a page, about 180 mm
-NARROW = 3.2  # inches across a telephone
 DPI = 200
 
 # Colours by their place in the cycle of the theme, which matplotlib resolves when it draws.
@@ -56,25 +55,23 @@ _NOTE_LINE, _LEGEND_LINE, _TITLE_LINE = 0.125, 0.15, 0.192  # heights of a line 
 @dataclass(frozen=True)
 class FigureStyle:
     """Appearance of a figure. If ``formats`` is empty, the suffix of the file is the format. ``log`` asks for a
-    logarithmic axis of returns. A ``narrow`` figure, for telephones, has all panels in one column. A figure without
-    ``texts`` has no title, and its note is the description in its SVG, because pages write the texts themselves."""
+    logarithmic axis of returns."""
 
     theme: str = "light"
     formats: tuple[str, ...] = ()
     log: bool = False
-    narrow: bool = False
-    texts: bool = True
 
     def path(self, folder: Path, stem: str) -> Path:
-        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix. For pages
-        in HTML, ``_wide`` or ``_narrow`` is added to its ``stem``."""
-        layout = "" if self.texts else "_narrow" if self.narrow else "_wide"
-        return folder / f"{stem}{layout}.{self.formats[0] if self.formats else 'png'}"
+        """Return the file of a figure in ``folder``, with the first of the formats or else ``png`` as suffix."""
+        return folder / f"{stem}.{self.formats[0] if self.formats else 'png'}"
+
+    def with_svg(self) -> "FigureStyle":
+        """Return the style of a figure that is also written as SVG, for pages in HTML."""
+        formats = dict.fromkeys([*(self.formats or ("png",)), "svg"])  # each once
+        return replace(self, formats=tuple(formats))
 
 
 DEFAULT_STYLE = FigureStyle()
-# Drawings for pages in HTML, in the colours of light pages, which `control.reports.html` replaces.
-PAGE_STYLES = tuple(FigureStyle(formats=("svg",), narrow=narrow, texts=False) for narrow in (False, True))
 
 
 def style_of(run: Any) -> FigureStyle:
@@ -168,76 +165,36 @@ def balanced(panels: int, max_columns: int = 3) -> list[int]:
     return [length + 1] * num_longer + [length] * (num_rows - num_longer)
 
 
-class FigurePages:
-    """A figure of one or several pages, to be written to ``target``. A PDF has all pages. Other formats have a file for
-    each page, and the names of all files after the first end with the name of the page. If the figure is drawn from the
-    file ``numbers``, a PNG stores the SHA-256 of that file as its metadata ``Numbers``."""
+def figure_files(target: Path, style: FigureStyle) -> list[Path]:
+    """Return the files of a figure: ``target`` with the suffix of each format, or with its suffix if there is none."""
+    return [target.with_suffix(f".{name}") for name in style.formats or (target.suffix[1:].lower(),)]
 
-    def __init__(self, target: Path, style: FigureStyle = DEFAULT_STYLE, numbers: Path | None = None):
-        self.target, self.style = target, style
-        self.formats = style.formats or (target.suffix[1:].lower(),)
-        # Without a date, equal figures are equal files.
-        self.metadata: dict[str, Any] = {"svg": {"Date": None}, "png": {}}
-        if numbers:
-            self.metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
-        self.files: list[Path] = []  # that have been written
-        self.names: list[str] = []  # of the pages
-        self._notes: list[str] = []
-        self._figures: list[Any] = []  # matplotlib's, one for each page
 
-    def write(self) -> None:
-        """Write the files in all formats."""
-        for file_format in self.formats:
-            path = self.target.with_suffix(f".{file_format}")
-            if file_format == "pdf":
-                self._write_pdf(path)
-                continue
-            for figure, name, note in zip(self._figures, self.names, self._notes, strict=True):
-                if figure is not self._figures[0]:
-                    path = self.target.with_name(f"{self.target.stem}_{name}.{file_format}")
-                metadata = self.metadata[file_format]
-                if not self.style.texts:
-                    metadata = metadata | {"Description": note}
-                with replacing(path) as temporary:
-                    figure.savefig(temporary, format=file_format, metadata=metadata)
-                self.files.append(path)
+@contextlib.contextmanager
+def figure_panels(
+    target: Path,
+    cells: Cells,
+    size: tuple[float, float],
+    style: FigureStyle = DEFAULT_STYLE,
+    numbers: Path | None = None,
+    *,
+    title: str = "",
+    note: str = "",
+    widths: Sequence[float] | None = None,
+    heights: Sequence[float] | None = None,
+) -> Iterator[list[Any]]:
+    """Context manager that yields the axes of a figure with panels in ``cells`` (`rows`), and writes its `figure_files`
+    at the end of the block. ``size`` is the width and height of all panels in inches; title, legend and note are added
+    to it. ``widths`` and ``heights`` are ratios of columns and rows. Panels are hidden if they have no data. One legend
+    serves all panels. A PNG stores the SHA-256 of the file ``numbers`` as its metadata ``Numbers``."""
+    import matplotlib
+    from matplotlib.figure import Figure
 
-    def _write_pdf(self, path: Path) -> None:
-        """Write a PDF with all pages."""
-        from matplotlib.backends.backend_pdf import PdfPages
-
-        with replacing(path) as temporary, PdfPages(temporary, metadata={"CreationDate": None}) as pdf:
-            for figure in self._figures:
-                pdf.savefig(figure)
-        self.files.append(path)
-
-    @contextlib.contextmanager
-    def add(
-        self,
-        cells: Cells,
-        size: tuple[float, float],
-        *,
-        name: str = "",
-        title: str = "",
-        note: str = "",
-        widths: Sequence[float] | None = None,
-        heights: Sequence[float] | None = None,
-        min_labels: int = 2,
-    ) -> Iterator[list[Any]]:
-        """Context manager that yields the axes of a page with panels in ``cells`` (`rows`). ``size`` is the width and
-        height of all panels in inches; title, legend and note are added to it. ``widths`` and ``heights`` are ratios of
-        columns and rows. Panels are hidden if they have no data. One legend serves all panels, if they have
-        ``min_labels`` labels or more."""
-        from matplotlib.figure import Figure
-
-        if self.style.narrow:  # one column, in which each panel is as high as its row
-            ratios = heights or [1] * len(cells)
-            height_by_panel = {}
-            for row, ratio in zip(cells, ratios, strict=True):
-                for panel in row:
-                    height_by_panel[panel] = size[1] * ratio / sum(ratios)
-            cells, widths, heights = [[panel] for panel in height_by_panel], None, list(height_by_panel.values())
-            size = (NARROW, sum(heights))
+    # Without a date, equal figures are equal files.
+    metadata: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    if numbers:
+        metadata["png"] = {"Numbers": hashlib.sha256(numbers.read_bytes()).hexdigest()}
+    with matplotlib.rc_context(_parameters(style.theme)):
         figure = Figure(figsize=size, layout="constrained")
         panels: Any = figure.subplot_mosaic(
             cells,  # type: ignore[arg-type]  # the stubs know names of panels, not numbers
@@ -248,46 +205,11 @@ class FigurePages:
         yield axes
         for axis in axes:
             axis.set_visible(axis.has_data())
-            if self.style.narrow:  # no panel is beside another that has its labels
-                axis.tick_params(labelleft=True)
-                axis.yaxis.label.set_visible(True)
-                set_title(axis, axis.get_title("left").replace("\n", " "), 0.75 * NARROW)
-        self.names.append(name)
-        self._notes.append(note)
-        if not self.style.texts:
-            title = note = ""
-        _frame(figure, axes, size, title, note, min_labels)
-        self._figures.append(figure)
-
-
-@contextlib.contextmanager
-def figure_pages(
-    target: Path, style: FigureStyle = DEFAULT_STYLE, numbers: Path | None = None
-) -> Iterator[FigurePages]:
-    """Context manager that yields the pages of a figure, to draw with matplotlib's parameters of their theme. It writes
-    them at the end of the block."""
-    import matplotlib
-
-    with matplotlib.rc_context(_parameters(style.theme)):
-        pages = FigurePages(target, style, numbers)
-        yield pages
-        pages.write()
-
-
-@contextlib.contextmanager
-def figure_panels(
-    target: Path,
-    cells: Cells,
-    size: tuple[float, float],
-    style: FigureStyle = DEFAULT_STYLE,
-    numbers: Path | None = None,
-    **options: Any,
-) -> Iterator[Any]:
-    """Context manager that yields the axes of a figure, and writes it to ``target`` at the end of the block. ``cells``
-    and ``size`` in inches lay out the panels, and a PNG stores the hash of the file ``numbers``. ``options`` are the
-    others of `FigurePages.add`, such as ``title`` and ``note``."""
-    with figure_pages(target, style, numbers) as pages, pages.add(cells, size, **options) as axes:
-        yield axes
+        _frame(figure, axes, title, note)
+        for path in figure_files(target, style):
+            file_format = path.suffix[1:]
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=file_format, metadata=metadata[file_format])
 
 
 def set_title(axis: Any, words: str, width: float) -> None:
@@ -304,41 +226,29 @@ def set_row_labels(axis: Any, labels: Sequence[str]) -> None:
     axis.grid(False, axis="y")
 
 
-def _frame(figure: Any, axes: Sequence[Any], size: tuple[float, float], title: str, note: str, min_labels: int) -> None:
-    """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their ``size``
-    in inches. The legend is omitted for fewer labels than ``min_labels``."""
-    width, panel_height = size
-    title_lines = textwrap.wrap(title, int(_TITLE_LETTERS * width))
-    note_lines = textwrap.wrap(note, int(_NOTE_LETTERS * width))
+def _frame(figure: Any, axes: Sequence[Any], title: str, note: str) -> None:
+    """Add title, legend and note around the panels. The figure becomes higher, so that the panels keep their size."""
+    width, panel_height = figure.get_size_inches()
+    title = textwrap.fill(title, int(_TITLE_LETTERS * width))
+    note = textwrap.fill(note, int(_NOTE_LETTERS * width))
     handles: dict[str, Any] = {}  # label -> line of the first panel with this label
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    has_legend = len(handles) >= min_labels
-    letters_per_line = int(_LEGEND_LETTERS * width)
-    labels = [textwrap.fill(label, letters_per_line - _HANDLE_LETTERS) for label in handles]
-    letters = sum(len(label) + _HANDLE_LETTERS for label in handles)
-    legend_lines = max(1, math.ceil(letters / letters_per_line))
-    columns = math.ceil(len(handles) / legend_lines)
-    if any("\n" in label for label in labels):
-        legend_lines, columns = len("\n".join(labels).splitlines()), 1
+    column_letters = max(map(len, handles), default=0) + _HANDLE_LETTERS
+    columns = max(1, int(_LEGEND_LETTERS * width) // column_letters)
     # Heights in inches, with space around the text.
-    title_height = 0.05 + _TITLE_LINE * len(title_lines) if title else 0.02
-    note_height = 0.05 + _NOTE_LINE * len(note_lines) if note else 0.0
-    legend_height = 0.08 + _LEGEND_LINE * legend_lines if has_legend else 0.0
-    top_margin = title_height + legend_height
-    height = panel_height + top_margin + note_height
+    title_height = 0.04 + _TITLE_LINE * len(title.splitlines())
+    legend_height = 0.04 + _LEGEND_LINE * math.ceil(len(handles) / columns)
+    note_height = 0.04 + _NOTE_LINE * len(note.splitlines())
+    height = panel_height + title_height + legend_height + note_height
     figure.set_size_inches(width, height)
-    figure.get_layout_engine().set(rect=(0, note_height / height, 1, 1 - (top_margin + note_height) / height))
-    if title:
-        title = "\n".join(title_lines)
-        figure.suptitle(title, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
-    if has_legend:
+    figure.get_layout_engine().set(rect=(0, note_height / height, 1, panel_height / height))
+    figure.suptitle(title, x=0.05 / width, y=1 - 0.05 / height, ha="left", va="top", weight="bold")
+    if handles:
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 1 - title_height / height)}
-        figure.legend(list(handles.values()), labels, ncols=columns, borderaxespad=0.2, **place)
-    if note:
-        note = "\n".join(note_lines)
-        figure.text(0.05 / width, 0.03 / height, note, ha="left", va="bottom", fontsize=6.5, color=GREY)
+        figure.legend(list(handles.values()), list(handles), ncols=columns, borderaxespad=0.2, **place)
+    figure.text(0.05 / width, 0.03 / height, note, ha="left", va="bottom", fontsize=6.5, color=GREY)
 
 
 def _parameters(theme: str) -> Any:

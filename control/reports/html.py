@@ -4,7 +4,6 @@
 
 import base64
 import functools
-import html
 import re
 import time
 from pathlib import Path
@@ -13,34 +12,18 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from control.films.encoding import poster
 from control.reports.figures import CYCLES, GREY, INK, INKS, PAPER, RULES
 from control.storage.versions import versions
 
 _MEDIA = {".svg": "image/svg+xml", ".mp4": "video/mp4", ".png": "image/png"}
-# Colours of figures, and the values in CSS that replace them, so that figures follow the theme of the page.
-_CYCLE = [colour.lower() for colour in CYCLES["light"]]
-_CSS_VARIABLES = (
-    {colour: f"var(--c{number})" for number, colour in enumerate(_CYCLE)}
-    | {
-        _CYCLE[int(INK[1:])]: "currentColor",  # INK and GREY are places in the cycle, such as "C6"
-        _CYCLE[int(GREY[1:])]: "var(--faint)",
-        INKS["light"]: "currentColor",
-        PAPER["light"]: "var(--paper)",
-        RULES["light"]: "var(--rule)",
-    }
-)
 
 
 class Picture(NamedTuple):
-    """A figure as two URLs: ``wide``, and ``narrow`` for telephones, which may be empty. It has a description ``alt``,
-    a ``title`` and a ``note``, of which the last two may be empty."""
+    """A figure as a URL, with a description ``alt`` and a ``title``, which may be empty."""
 
-    wide: str
-    narrow: str
+    url: str
     alt: str
-    title: str
-    note: str
+    title: str = ""
 
 
 def render_page(template: str, title: str, description: str, **values: Any) -> str:
@@ -64,7 +47,6 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["data_url"] = data_url
-    environment.filters["poster"] = lambda path: base64.b64encode(poster(path)).decode()
     environment.filters["with_code"] = _with_code
     # Words with hyphens, such as flags, move to the next line as a whole.
     environment.filters["words"] = lambda text: Markup(re.sub(r"(\S+)", r"<span>\1</span>", str(escape(text))))
@@ -76,19 +58,6 @@ def _with_code(text: str) -> Markup:
     """Return the HTML of a text in which words between backquotes are code, and what follows a line break is faint."""
     first, line_break, rest = re.sub(r"`([^`<]+)`", r"<code>\1</code>", str(escape(text))).partition("\n")
     return Markup(f'{first}<br><span class="faint">{rest}</span>' if line_break else first)
-
-
-def picture(wide: Path, narrow: Path | None, alt: str, title: str = "") -> Picture:
-    """Return the figure in the file ``wide``, and in the SVG ``narrow`` if it is not None. Its note is the description
-    in the SVG (`control.reports.figures.FigureStyle`)."""
-    description = None
-    if wide.suffix == ".svg":
-        description = re.search(
-            r"<dc:description>(.*?)</dc:description>", wide.read_text("utf-8", "replace"), re.DOTALL
-        )
-    note = html.unescape(description[1]).strip() if description else ""
-    sentence = f"{note[0].upper()}{note[1:]}." if note else ""
-    return Picture(data_url(wide), data_url(narrow) if narrow else "", alt, title, sentence)
 
 
 def data_url(path: Path) -> str:
@@ -110,5 +79,15 @@ def _recoloured(svg: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)  # comments
     text = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)  # coordinates
-    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: _CSS_VARIABLES.get(colour[0].lower(), colour[0]), text)
+    variables = _css_variables("dark" if PAPER["dark"] in text else "light")
+    text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda colour: variables.get(colour[0].lower(), colour[0]), text)
     return re.sub(r">\s+<", "><", text)  # space between elements
+
+
+def _css_variables(theme: str) -> dict[str, str]:
+    """Return the colours of figures with this theme, and the values in CSS that replace them."""
+    cycle = [colour.lower() for colour in CYCLES[theme]]
+    variables = {colour: f"var(--c{number})" for number, colour in enumerate(cycle)}
+    ink, grey = cycle[int(INK[1:])], cycle[int(GREY[1:])]  # INK and GREY are places in the cycle, such as "C6"
+    variables |= {ink: "currentColor", grey: "var(--faint)", INKS[theme]: "currentColor"}
+    return variables | {PAPER[theme]: "var(--paper)", RULES[theme]: "var(--rule)"}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from control.reports.figures import COLOURS, GREY, PAGE_STYLES, WIDTH, FigureStyle, figure_panels, rows, set_row_labels
-from control.reports.html import picture, render_page
+from control.reports.figures import COLOURS, DEFAULT_STYLE, GREY, WIDTH, figure_panels, rows, set_row_labels
+from control.reports.html import Picture, data_url, render_page
 from control.reports.stages import GOOD_FRACTION, PAGE, conclusion, exam_scores, returns_table
 from control.reports.tables import Table
 from control.storage.run_dir import atomic_write_text
@@ -31,11 +31,9 @@ def write_page(folder: Path, game: str, results: Mapping[str, Any], command: str
     that repeats the run, which the page shows."""
     drawing = None
     if "exam" in results:
-        for style in (FigureStyle(), *PAGE_STYLES):
-            _draw(style.path(folder, Path(FIGURE).stem), results, style)
-        wide, narrow = (style.path(folder, Path(FIGURE).stem) for style in PAGE_STYLES)
+        _draw(folder / FIGURE, results)
         alt = "Returns of random play, a constant action, the teacher, its clone and new agents; the numbers follow"
-        drawing = picture(wide, narrow, alt)
+        drawing = Picture(data_url((folder / FIGURE).with_suffix(".svg")), alt)
     is_good = not any(result.get("failed") for result in results.values())
     env_id = IDS.get(game, game)
     page = render_page(
@@ -70,12 +68,12 @@ def _stages_table(results: Mapping[str, Any]) -> Table:
     return Table([*rows, ["sum", "", *_sums(results)]], "Results, steps in the task, and time")
 
 
-def _draw(path: Path, results: Mapping[str, Any], style: FigureStyle) -> None:
-    """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents. Beside them, draw
-    the learning curves with both rewards, if the stage `race` has run."""
+def _draw(path: Path, results: Mapping[str, Any]) -> None:
+    """Draw the returns of random play, a constant action, the teacher, its clone and fresh agents, as PNG and SVG.
+    Beside them, draw the learning curves with both rewards, if the stage `race` has run."""
     race, scores = results.get("race"), exam_scores(results)
     size = (WIDTH, 0.8 + 0.28 * len(scores))  # inches
-    with figure_panels(path, rows(2 if race else 1), size, style) as axes:
+    with figure_panels(path, rows(2 if race else 1), size, DEFAULT_STYLE.with_svg()) as axes:
         _draw_scores(axes[0], scores)
         if race:
             _draw_race(axes[1], race)
@@ -98,13 +96,12 @@ def _draw_race(axis: Any, race: Mapping[str, Any]) -> None:
     labels = {"learned": "learned reward", "task": "task's reward"}
     lines = []  # for a legend in this panel; lines with labels would be in the legend of the whole figure
     for reward, colour in zip(labels, COLOURS[2:], strict=False):
-        result = race["arms"][reward]
-        curves = np.array(result.get("curves") or [result["curve"]])  # [N, T]; older files have the mean alone
+        curves = np.array(race["arms"][reward]["curves"])  # [N, T]
         steps = race["test_every"] * np.arange(1, curves.shape[1] + 1) / 1000
         lines += axis.plot(steps, np.median(curves, 0), color=colour)
         axis.plot(steps, curves.T, color=colour, linewidth=0.5, alpha=0.4)
     goal_label = f"{100 * GOOD_FRACTION:.0f} % of the way to the teacher"
     lines.append(axis.axhline(race["solved"], color=GREY, linewidth=0.8, linestyle="--"))
-    title = f"{race['agent']}: median of {race.get('agents', 'the')} agents"
+    title = f"{race['agent']}: median of {race['agents']} agents"
     axis.set(xlabel="thousand steps on the task", ylabel="return", title=title)
     axis.legend(lines, [*labels.values(), goal_label], loc="lower right", fontsize="small")

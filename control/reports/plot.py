@@ -1,11 +1,10 @@
 """Figures of `--plot`: groups of runs side by side, from run folders or from the numbers of an earlier figure. An `Arm`
 of the comparison has the curves and scores of a group of runs."""
 
-import contextlib
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,10 +19,9 @@ from control.reports.runs import Array, Group, find_groups, logged, return_tags,
 from control.reports.search import TRIALS, plot_search
 from control.reports.tables import seeds_text, summarise, summary_text
 from control.reports.tags import GREEDY, TAGS, Kind, of_search, tags, without_replaced
-from models.registry import implementations
+from models.registry import family, implementations
 from models.settings import SettingError
 
-PAGE_ROWS = 4  # rows of panels on a page
 _MAX_BYTES = 20_000_000  # of the JSON of a figure
 
 
@@ -53,18 +51,7 @@ class Panel(NamedTuple):
     game: str
     tag: str
     title: str
-    ylabel: str
     arms: list[Arm]
-
-    @property
-    def is_return(self) -> bool:
-        """Whether the panel shows a return."""
-        return TAGS[self.tag].kind == "return"
-
-    @property
-    def values(self) -> Array:
-        """All values in the panel, ``[K]``."""
-        return np.concatenate([arm.curves[self.tag][1].ravel() for arm in self.arms])
 
 
 @dataclass
@@ -91,15 +78,14 @@ class Figure:
 
     @cached_property
     def colours(self) -> dict[str, str]:
-        """Colours by label, in the order of the legend. They are assigned in alphabetical order of the labels."""
+        """Colours by label, in the order of the legend."""
         labels = sorted({arm.label for arm in self.arms})
-        colour_by_label = dict(zip(labels, cycle(figures.COLOURS), strict=False))
-        return {arm.label: colour_by_label[arm.label] for arm in self.arms}
+        return dict(zip(labels, cycle(figures.COLOURS), strict=False))
 
     @cached_property
     def levels(self) -> dict[str, list[curves.Level]]:
         """Reference levels of each environment."""
-        return {game: _levels(arms) for game, arms in self.arms_by_game.items()}
+        return {game: curves.solved_levels(arms[0].names[0]) for game, arms in self.arms_by_game.items()}
 
     @cached_property
     def comparison(self) -> tuple[str, dict[str, dict[str, Array]]]:
@@ -122,7 +108,7 @@ class Figure:
         """Return the title of a page about some of the arms, such as ``2 environments, debug, 3-5 seeds``: the
         environment or the number of environments, the names common to all arms, and the number of seeds."""
         games = {arm.game for arm in arms}
-        environments = f"{len(games)} environments" if len(games) > 1 else curves.game_text(games.pop())
+        environments = f"{len(games)} environments" if len(games) > 1 else games.pop()
         texts = [environments, self.title, seeds_text([arm.seeds for arm in arms])]
         return ", ".join(text for text in texts if text)
 
@@ -162,7 +148,8 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
     figures.check_writable("plot_out", target)
     numbers_path = earlier_json or target.with_suffix(".json")
     if not earlier_json:
-        _check_numbers_path(numbers_path, target)
+        if numbers_path.is_file():  # raise an error rather than replace a file of something else
+            read_numbers(numbers_path, "plot_out", "another name")
         figures.check_writable("plot_out", target, numbers_path)
     tag, tasks = figure.comparison
     if not tasks and not any(arm.curves for arm in figure.arms):
@@ -174,12 +161,11 @@ def plot(run_dirs: Sequence[Path], out: Path | None = None, style: FigureStyle =
         by_name = {f"{first} > {second}": estimate for (first, second), estimate in improvements.items()}
         numbers["compared"] = {"tag": tag, "improvement": by_name}
         print(f"\n{scores.comparison_text(improvements)}")
-    with figures.figure_pages(target, style, earlier_json) as pages:
-        draw(pages, figure)
+    files = draw(figure, target, style, earlier_json)
     if not earlier_json:
         figures.write_numbers(numbers_path, numbers)
     print()
-    for path in pages.files:
+    for path in files:
         print(f"Figure:  {short_path(path)}")
     print(f"Numbers: {short_path(numbers_path)}")
     return 0
@@ -209,8 +195,10 @@ def figure_of(groups: Sequence[Group]) -> Figure:
     return Figure(title, summary, arms)
 
 
-def read_numbers(path: Path) -> Figure:
-    """Return the content of a figure from its JSON. Raises SettingError for any other file."""
+def read_numbers(
+    path: Path, setting: str = "plot", allowed: str = "run folders, or a JSON file that it wrote"
+) -> Figure:
+    """Return the content of a figure from its JSON. Raises SettingError about the ``setting`` for any other file."""
     try:
         content = read_json(path, _MAX_BYTES)
         title, groups = str(content["runs"]), content["groups"]
@@ -219,8 +207,8 @@ def read_numbers(path: Path) -> Figure:
     except OSError as error:
         problem = f"which cannot be read: {error.strerror}"
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError):
-        problem = "which --plot did not write; allowed: run folders, or a JSON file that it wrote"
-    raise SettingError(f"plot is '{path}', {problem}")
+        problem = f"which --plot did not write; allowed: {allowed}"
+    raise SettingError(f"{setting} is '{path}', {problem}", setting)
 
 
 def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
@@ -238,19 +226,6 @@ def _arm_from_json(label: str, group: dict[str, Any], title: str) -> Arm:
         if last:
             arm.scores[tag] = np.array(last, float)
     return arm
-
-
-def _check_numbers_path(path: Path, figure: Path) -> None:
-    """Check the JSON file ``path``, to which the numbers of the file ``figure`` will be written. Raise SettingError if
-    it exists and was not written by `plot`."""
-    if not path.is_file():
-        return
-    # These errors are from files that are no JSON or no mapping, so `plot` did not write them.
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        if {"runs", "groups"} <= read_json(path, _MAX_BYTES).keys():
-            return
-    line = f"plot_out is '{figure}', whose numbers would replace {path.name}, a file of something else"
-    raise SettingError(f"{line}; allowed: another name", "plot_out")
 
 
 def distinct_labels(names: Sequence[tuple[str, ...]]) -> tuple[list[str], str]:
@@ -293,133 +268,82 @@ def file_stem(kind: str, games: Collection[str], labels: Collection[str], style:
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def draw(pages: figures.FigurePages, figure: Figure) -> None:
-    """Draw the pages of a figure: returns, losses, and the comparison of scores. For a single environment, losses are
-    on the pages of returns, except in `--report`, which shows the comparison between them."""
-    _, tasks = figure.comparison
-    returns, losses = [], []  # rows of panels
+def draw(figure: Figure, target: Path, style: FigureStyle, numbers: Path | None = None) -> list[Path]:
+    """Draw the returns and losses, and the comparison of scores as another figure, whose name ends in ``_scores``. The
+    losses of several environments are a figure too, whose name ends in ``_losses``. The first figure is ``target``. A
+    PNG stores the hash of the file ``numbers``. Return the files. There must be something to draw."""
+    separate_losses = "losses" if len(figure.arms_by_game) > 1 else ""
+    rows: dict[str, list[list[Panel]]] = {"": [], separate_losses: []}  # of panels, by the end of the figure's name
     for game, arms in figure.arms_by_game.items():
-        returns += _panel_rows(game, arms, "return")
-        losses += _panel_rows(game, arms, "loss")
-    is_report = not pages.style.texts  # `--report` writes the texts of its figures itself
-    if len(figure.arms_by_game) > 1 or (tasks and is_report):
-        _draw_pages(pages, figure, returns, "")
-        _draw_pages(pages, figure, losses, "losses")
-    else:
-        _draw_pages(pages, figure, returns + losses, "")
+        rows[""] += _panel_rows(game, arms, "return")
+        rows[separate_losses] += _panel_rows(game, arms, "loss")
+    tag, tasks = figure.comparison
+    names = [name for name, panel_rows in rows.items() if panel_rows]
     if tasks:
-        _draw_scores(pages, figure)
-
-
-def _draw_pages(pages: figures.FigurePages, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
-    """Draw rows of panels on pages of `PAGE_ROWS` rows. The pages are named ``losses``, ``losses2``, ... if ``name``
-    is "losses"."""
-    for number, first in enumerate(range(0, len(rows), PAGE_ROWS), start=1):
-        page_name = name if number == 1 else f"{name}{number}"
-        _draw_page(pages, figure, rows[first : first + PAGE_ROWS], page_name)
+        names.append("scores")
+    first, *others = names
+    targets = {first: target} | {name: target.with_stem(f"{target.stem}_{name}") for name in others}
+    for name, panel_rows in rows.items():
+        if panel_rows:
+            _draw_panels(targets[name], figure, panel_rows, style, numbers)
+    if tasks:
+        title = figure.heading([arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})])
+        # Short names of other tags, such as "reward rate", need no addition.
+        label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
+        scores.draw(
+            targets["scores"], style, numbers, tasks, figure.colours, figure.levels, label, title, scores.note()
+        )
+    return [file for path in targets.values() for file in figures.figure_files(path, style)]
 
 
 def _panel_rows(game: str, arms: Sequence[Arm], kind: Kind) -> list[list[Panel]]:
-    """Return rows of at most three panels with the returns or losses (``kind``) of the ``arms`` in an environment. If
-    one tag is different quantities for different agents (`curves.quantity`), each has a panel."""
+    """Return rows of at most three panels with the returns or losses (``kind``) of the ``arms`` in an environment.
+    Agents of different families have separate panels of losses, because one tag means different losses for them."""
     drawn_tags = [tag for tag in tags(kind) if any(tag in arm.curves for arm in arms)]
     agents = [arm for arm in arms if not arm.is_search]
     common_tags = [tag for tag in drawn_tags if all(tag in arm.curves for arm in agents)]
-    panels: dict[tuple[str, str, str], Panel] = {}
+    panels: dict[tuple[str, str], Panel] = {}  # by tag and family
     for tag in without_replaced(drawn_tags, common_tags):
         for arm in arms:
             if tag in arm.curves:
-                title, ylabel = curves.quantity(tag, curves.package_of(arm.names))
-                panel = panels.setdefault((tag, title, ylabel), Panel(game, tag, title, ylabel, arms=[]))
-                panel.arms.append(arm)
+                key = tag, _family_of(arm) if kind == "loss" else ""
+                title = f"{game}: {TAGS[tag].title}" if game else TAGS[tag].title
+                panels.setdefault(key, Panel(game, tag, title, arms=[])).arms.append(arm)
     remaining_panels = iter(panels.values())
     return [list(islice(remaining_panels, length)) for length in figures.balanced(len(panels))]
 
 
-def _levels(arms: Sequence[Arm]) -> list[curves.Level]:
-    """Return the reference levels of the arms in one environment. The ``implementation`` of a level is replaced by the
-    label of the arm with this implementation, so that both have one colour. If several arms have it, the level is
-    omitted."""
-    names = {name for arm in arms for name in arm.names if name in implementations()}
-    game = arms[0].names[0]
-    if "=" in game:
-        game = game.replace("_", ",", 1)  # the folder of procmaze,grid_size=3 has a _
-    reference_levels = []
-    for level in curves.levels(game, names):
-        if not level.implementation:
-            reference_levels.append(level)
-            continue
-        labels = [arm.label for arm in arms if level.implementation in arm.names]
-        if len(labels) == 1:
-            reference_levels.append(replace(level, implementation=labels[0]))
-    return reference_levels
+def _family_of(arm: Arm) -> str:
+    """Return the package of the implementation of an arm, such as "models.agents.ppo"; empty if it is unknown."""
+    return next((family(name).package for name in arm.names if name in implementations()), "")
 
 
-def _draw_page(pages: figures.FigurePages, figure: Figure, rows: Sequence[Sequence[Panel]], name: str) -> None:
-    """Draw the page ``name`` with ``rows`` of panels."""
+def _draw_panels(
+    target: Path, figure: Figure, rows: Sequence[Sequence[Panel]], style: FigureStyle, numbers: Path | None
+) -> None:
+    """Draw a figure with ``rows`` of panels."""
     panels = [panel for row in rows for panel in row]
     arms = [arm for panel in panels for arm in panel.arms]
     row_lengths = [len(row) for row in rows]
     row_height = 2.0 if max(row_lengths) > 1 else 2.8  # inches
-    games = dict.fromkeys(panel.game for panel in panels if panel.is_return)
-    sources = curves.sources([level for game in games for level in figure.levels[game]])
-    note = curves.curves_note([arm.seeds for arm in arms], any(len(panel.arms) == 1 for panel in panels))
-    note = f"{note}; {sources}" if sources else note
-    title, size = figure.heading(arms), (figures.WIDTH, row_height * len(rows))
-    with pages.add(figures.rows(*row_lengths), size, name=name, title=title, note=note) as axes:
+    title, note = figure.heading(arms), curves.CURVES_NOTE
+    cells, size = figures.rows(*row_lengths), (figures.WIDTH, row_height * len(rows))
+    with figures.figure_panels(target, cells, size, style, numbers, title=title, note=note) as axes:
         for label, colour in figure.colours.items():  # sets the order of the legend
             if any(arm.label == label for arm in arms):
                 axes[0].plot([], [], color=colour, label=label)
-        remaining_axes = iter(axes)
-        for row in rows:
-            left_label = ""
-            for panel in row:
-                axis = next(remaining_axes)
-                _draw_panel(axis, panel, figure.colours, pages.style.log)
-                panel_title = f"{curves.game_text(panel.game)}: {panel.title}" if panel.game else panel.title
-                figures.set_title(axis, panel_title, 6.2 / len(row))  # inches; the rest of the page is for labels
-                axis.yaxis.label.set_visible(panel.ylabel != left_label)  # once for neighbours with the same label
-                left_label = panel.ylabel
-        for game, levels in figure.levels.items():
-            panel_by_axis = {axis: panel for axis, panel in zip(axes, panels, strict=True) if panel.game == game}
-            _share_axes(panel_by_axis, levels, figure.colours)
         for axis, panel in zip(axes, panels, strict=True):
-            if panel.is_return:
-                curves.note_hidden(axis, panel.values)
-
-
-def _draw_panel(axis: Any, panel: Panel, colours: Mapping[str, str], log: bool) -> None:
-    """Draw the curves of a panel. A single arm has thin lines of its seeds. With ``log``, returns have a logarithmic
-    axis, as losses always have."""
-    for arm in panel.arms:
-        steps, values = arm.curves[panel.tag]
-        is_alone = len(panel.arms) == 1
-        curves.draw_curves(axis, steps, values, colours[arm.label], arm.label, with_seeds=is_alone)
-    is_loss = not panel.is_return and panel.ylabel != curves.RETURN_LABEL  # a baseline is a return
-    curves.finish_panel(axis, panel.tag, panel.ylabel, is_loss or log, panel.values if panel.is_return else None)
-
-
-def _share_axes(panel_by_axis: Mapping[Any, Panel], levels: Sequence[curves.Level], colours: Mapping[str, str]) -> None:
-    """Give all panels of returns in one environment the same limits, and draw its reference ``levels`` into them. On
-    the x axis, panels of searches and panels of agents have separate limits, because they count different steps."""
-    return_axes = [axis for axis, panel in panel_by_axis.items() if curves.is_episode_return(panel.tag)]
-    search_axes = [axis for axis in return_axes if of_search([panel_by_axis[axis].tag])]
-    curves.share_limits(return_axes)
-    curves.share_limits(search_axes, "x")
-    curves.share_limits([axis for axis in return_axes if axis not in search_axes], "x")
-    for axis in return_axes:
-        game = panel_by_axis[axis].game
-        legend: curves.Legend = "names" if game else "values"
-        curves.draw_levels(axis, levels, colours, legend, game=curves.game_text(game))
-    curves.share_limits(return_axes)  # the levels may have changed them
-
-
-def _draw_scores(pages: figures.FigurePages, figure: Figure) -> None:
-    """Draw the page that compares algorithms by their scores."""
-    tag, tasks = figure.comparison
-    sources = curves.sources([level for game in tasks for level in figure.levels[game]])
-    note = f"{scores.note()}; {sources}" if sources else scores.note()
-    compared_arms = [arm for arm in figure.arms if arm.label in tasks.get(arm.game, {})]
-    # Short names of other tags, such as "reward rate", need no addition.
-    label = f"return, {TAGS[tag].short}" if curves.is_episode_return(tag) else TAGS[tag].short
-    scores.draw(pages, tasks, figure.colours, figure.levels, label, figure.heading(compared_arms), note)
+            for arm in panel.arms:
+                steps, values = arm.curves[panel.tag]
+                curves.draw_curves(axis, steps, values, figure.colours[arm.label], arm.label, len(panel.arms) == 1)
+            figures.set_title(axis, panel.title, 6.2 / max(row_lengths))  # inches; the rest of 7 is for labels
+            curves.finish_panel(axis, panel.tag, style.log)
+        for game, game_levels in figure.levels.items():
+            return_axes = []
+            for axis, panel in zip(axes, panels, strict=True):
+                if panel.game == game and curves.is_episode_return(panel.tag):
+                    return_axes.append(axis)
+                    curves.draw_levels(axis, game_levels)
+            curves.share_limits(return_axes)
+            for label in {axis.get_xlabel() for axis in return_axes}:  # searches count the steps of all agents
+                curves.share_limits([axis for axis in return_axes if axis.get_xlabel() == label], "x")

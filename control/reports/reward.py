@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from control.cli.settings import Settings
-from control.reports.figures import NARROW, PAGE_STYLES, WIDTH, FigureStyle, figure_panels, style_of
+from control.reports.figures import WIDTH, FigureStyle, figure_panels, style_of
 from control.reports.states import base_name, state_names
-from envs.gridmaps import GOAL, HOLE, MAPS, WALL, CellTable
+from envs.gridmaps import GOAL, HOLE, WALL, CellTable
 from envs.make import make_dynamics
 from envs.reward import collect_transitions
 from models.proxies.files import Proxy
@@ -71,7 +71,7 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``reward.png`` in ``folder``, and return its path. It shows the output of the reward network phi: with the
     best moves for each cell of a map, on planes through the states for games in `SLICES`, and during random play for
     other games. If the network has the info of a step as input, or no input (mode 0), it shows its weights instead. It
-    is also drawn for pages in HTML."""
+    is also written as SVG, for pages in HTML."""
     networks: Any = proxy.networks
     game = proxy.game
     phi = networks.with_weights(proxy.parameters[None])
@@ -87,10 +87,10 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     else:
         obs, _, terminated = collect_transitions(game)
         draw = partial(_histogram, phi, obs, terminated)
-    run_style = style_of(settings.run)
-    for style in (run_style, *PAGE_STYLES):
-        draw(style.path(folder, "reward"), f"{networks.mode.name} reward network of {game}", style)
-    return run_style.path(folder, "reward")
+    style = style_of(settings.run).with_svg()
+    path = style.path(folder, "reward")
+    draw(path, f"{networks.mode.name} reward network of {game}", style)
+    return path
 
 
 def _histogram(phi: Phi, obs: Tensor, terminated: Tensor, path: Path, title: str, style: FigureStyle) -> None:
@@ -169,50 +169,40 @@ def _best_moves(dynamics: CellTable, reward: Tensor, discount: float) -> Tensor:
 
 
 _MARKS = {GOAL: "goal", HOLE: "hole", WALL: "wall"}  # cells without moves
-_CLIFF = MAPS["cliff"]  # its holes are the cliff
 _ARROWS = {"right": (0.3, 0), "left": (-0.3, 0), "down": (0, 0.3), "up": (0, -0.3)}
 
 
 def _map(dynamics: CellTable, phi: Phi, discount: float, path: Path, title: str, style: FigureStyle) -> None:
     """Draw the output of the reward network phi in each cell of a grid world, with arrows for the best moves."""
     kinds = "".join(dynamics.rows)  # a letter for each cell
-    marks = _MARKS | ({HOLE: "cliff"} if dynamics.rows == _CLIFF else {})
     quantity = _quantity(phi)
     rows, columns = len(dynamics.rows), len(dynamics.rows[0])
     values = phi(torch.eye(rows * columns)[None])[0].view(rows, columns)
     real_best, learned_best = best_moves(dynamics, phi, discount, phi.networks.config.rn_terminal == "zero")
-    width = NARROW - 0.2 if style.narrow else WIDTH - 0.8  # inches, without the colour bar at the right
-    cell_size = min(0.7, width / columns)
-    has_numbers = cell_size > 0.4  # otherwise they could not be read
-    font_size = 9 * cell_size if has_numbers else 20 * cell_size
+    cell_size = min(0.7, (WIDTH - 0.8) / columns)  # inches, without the colour bar at the right
+    font_size = 9 * cell_size
     note = "arrows: best moves under the learned reward, grey if they are not best under the real reward"
-    if has_numbers and style.texts:  # pages have one note for wide and narrow figures
-        note += f"; numbers: {quantity}"
-    arrow: dict[str, Any] = {"arrowstyle": "->"}
-    if not has_numbers:
-        arrow |= {"shrinkA": 0, "shrinkB": 0, "mutation_scale": 20 * cell_size}
-    size = (WIDTH, cell_size * rows + (0.6 if style.narrow else 0.1))
-    with figure_panels(path, [[0]], size, style, title=title, note=note) as (axis,):
+    note += f"; numbers: {quantity}"
+    with figure_panels(path, [[0]], (WIDTH, cell_size * rows + 0.1), style, title=title, note=note) as (axis,):
         image = axis.imshow(values, cmap="RdYlBu", norm="symlog" if phi.uses_symexp else None)
         for cell, kind in enumerate(kinds):
             row, column = divmod(cell, columns)
             value = values[row, column].item()
             ink = _BLACK if 0.1 < float(image.norm(value)) < 0.9 else _WHITE  # both ends of the colour map are dark
-            if has_numbers:
-                axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
+            axis.text(column, row - 0.28, f"{value:.3g}", ha="center", va="center", fontsize=font_size, color=ink)
             if kind in _MARKS:
-                axis.text(column, row + 0.15, marks[kind], ha="center", fontsize=1.2 * font_size, color=ink)
+                axis.text(column, row + 0.15, _MARKS[kind], ha="center", fontsize=1.2 * font_size, color=ink)
                 continue
-            y = row + 0.1 if has_numbers else row
+            y = row + 0.1  # below the number
             for number, move in enumerate(dynamics.actions):
                 if learned_best[cell, number]:
                     dx, dy = _ARROWS[move]
-                    arrow["color"] = ink if real_best[cell, number] else _DIM
+                    colour = ink if real_best[cell, number] else _DIM
+                    arrow = {"arrowstyle": "->", "color": colour}
                     axis.annotate("", (column + dx, y + dy), (column, y), arrowprops=arrow)
         axis.set(xticks=[], yticks=[])
         axis.grid(False)
-        bar_place = "bottom" if style.narrow else "right"
-        bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8, location=bar_place)
+        bar = axis.figure.colorbar(image, ax=axis, label=quantity, shrink=0.8)
         if phi.uses_symexp:  # a tick for each power of ten would overlap the next
             exponent = round(math.log10(values.abs().max().clamp(min=10)))
             powers = [10.0**exponent, 10.0 ** (exponent // 2)]

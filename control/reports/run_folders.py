@@ -11,16 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from control.cli.colour import warning
 from control.cli.files import read_json, read_mapping
 from control.cli.parse import parse
-from control.cli.progress import time_in_words
 from control.cli.settings import Settings, to_yaml
 from control.cli.words import as_word
-from control.reports import stages, tables, tags
+from control.reports import tables, tags
 from control.reports.curves import is_episode_return, solved_return
 from control.reports.runs import Group
 from control.reports.tables import number_text
@@ -28,7 +26,6 @@ from models.settings import UserError
 
 # Tags of the results by which runs are judged: the first one that they have.
 _RESULTS = (tags.HELD_OUT_RETURN, tags.GREEDY, tags.REWARD_RATE, tags.MEAN_RETURN, tags.RUNNING_MEAN)
-_TIMES = ("time/train", "time/rollout", "time/update", "time/eval", "time/test")  # parts of an epoch, in seconds
 
 IQM = "IQM [95 % interval]"
 # Numbers of a held-out evaluation: their headings and the functions that format them.
@@ -133,33 +130,6 @@ class RunFolder:
         # A film shows the first seed: ``seed 25`` of the run ``seed 25-29``.
         text = path.read_text("utf-8", "replace").strip() if path else self.name.partition("-")[0]
         return f"{kinds[kind]}: {text}"
-
-    @cached_property
-    def learn_results(self) -> dict[str, Any]:
-        """Results of `--learn` by stage if this run trained its teacher, else empty."""
-        path = self.learn_folder / stages.RESULTS
-        with contextlib.suppress(OSError, ValueError):
-            results = read_json(path) if path.is_file() else {}
-            if isinstance(results, dict) and isinstance(results.get("teacher"), dict):
-                return {name: result for name, result in results.items() if name != "settings"}
-        return {}  # the file is malformed, or of another program
-
-    @property
-    def learn_folder(self) -> Path:
-        """Folder of `--learn` if this run, in GAME/teacher/PPO/seed_N/version_K there, trained its teacher."""
-        return Path(os.path.abspath(self.path / "../../../../.."))
-
-    def is_unfinished(self, epochs: int, steps: int) -> bool:
-        """Return whether a run with this number of epochs and steps was interrupted or continues, according to its
-        settings. A run that may end early because of a return counts as finished."""
-        settings = self.settings
-        if settings is None or settings.run.target_return is not None or "teacher" in self.learn_results:
-            return False
-        if settings.proxy is not None and settings.proxy.quit_when_solved:
-            return False
-        if settings.total_steps is not None and steps >= settings.total_steps:
-            return False
-        return settings.epochs is None or epochs < settings.epochs
 
 
 @dataclass
@@ -280,26 +250,6 @@ class ReportGroup(Group):
         if verdict:
             result = f"{verdict} ({self.solved:g} or more): {result}"
         return verdict, [f"{result[0].upper()}{result[1:]}.", *details]
-
-    @property
-    def unfinished(self) -> list[str]:
-        """Names of the runs that were interrupted or continue, with their epochs."""
-        texts = []
-        folder_by_path = {folder.path: folder for folder in self.folders}
-        for run in self.runs:
-            epochs, steps = int(run.columns["epoch"].max()), int(run.columns["env_steps"].max())
-            if folder_by_path[run.source.parent].is_unfinished(epochs, steps):
-                texts.append(f"{self.label}, seed {run.seed} ({epochs:,} epochs)")
-        return texts
-
-    @property
-    def duration(self) -> str:
-        """Time of training and tests of a single run, as text. Empty for several runs, and if it was not logged."""
-        if len(self.runs) > 1:
-            return ""
-        columns = self.runs[0].columns
-        seconds = sum(float(np.nansum(columns[tag])) for tag in _TIMES if tag in columns)
-        return f"{time_in_words(seconds)} of training and tests" if seconds >= 1 else ""
 
     @property
     def steps(self) -> str:

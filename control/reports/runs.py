@@ -168,21 +168,18 @@ def find_groups(run_dirs: Sequence[Path], setting: str = "plot") -> list[Group]:
         return path.parent in named_folders, version, path.stat().st_mtime
 
     groups: dict[tuple[str, ...], Group] = {}
-    unused_versions: dict[Path, list[Path]] = {}  # folder in use -> folders of older versions
+    unused_versions: dict[Path, dict[Path, None]] = {}  # folder in use -> folders of older versions, each once
     for path in sorted(_metrics_files(run_dirs, setting), key=priority, reverse=True):
         folder, (names, _) = path.parent, names_and_version(path)
         if separate_versions:
             names += (folder.name,)
         for run in read_runs(path):
             group = groups.setdefault(names, Group(names, runs=[]))
-            folder_by_seed = {other.seed: other.source.parent for other in group.runs}
-            used_folder = folder_by_seed.get(run.seed)
+            used_folder = next((other.source.parent for other in group.runs if other.seed == run.seed), None)
             if used_folder is None:  # the first file with this seed, which has the highest priority
                 group.runs.append(run)
             elif used_folder not in named_folders:  # no note about a version that the user chose
-                unused_folders = unused_versions.setdefault(used_folder, [])
-                if folder not in unused_folders:
-                    unused_folders.append(folder)
+                unused_versions.setdefault(used_folder, {})[folder] = None
     if not groups:
         listed = ", ".join(f"'{folder}'" for folder in run_dirs)
         raise SettingError(f"{setting} is {listed}; its metrics.csv has no epoch yet")
@@ -247,23 +244,21 @@ def note_other_versions(path: str, used_path: Path, flag: str) -> None:
     """Print a note if the folder ``path``, the value of a ``flag``, has several versions of a run. ``used_path`` is a
     file in the version that is used."""
     newest_first = version_folders(Path(path))[::-1]
-    unused = [folder for folder in newest_first if folder not in used_path.parents]
-    if unused and len(unused) < len(newest_first):  # one version is used, others are not
-        (used,) = set(newest_first) - set(unused)
-        _note_versions({used: unused}, f"--{flag} ")
+    used = [folder for folder in newest_first if folder in used_path.parents]
+    unused = [folder for folder in newest_first if folder not in used]
+    if used and unused:
+        _note_versions({used[0]: unused}, f"--{flag} ")
 
 
-def _note_versions(unused_versions: Mapping[Path, Sequence[Path]], flag: str = "") -> None:
-    """Print a note about ``unused_versions`` (used run folder -> unused folders), if there are any. It names the first
-    and counts all. ``flag`` precedes the folder that the user can name instead."""
-    if not unused_versions:
-        return
-    used, unused = next(iter(unused_versions.items()))
-    example = f"{short_path(used)} (not {', '.join(folder.name for folder in unused)})"
-    text = f"the newest version of a run counts: {example}"
-    if len(unused_versions) > 1:
-        text = f"the newest version of each of {len(unused_versions)} runs counts, such as {example}"
-    note(f"{text}; for another, name its folder: {flag}{shlex.quote(short_path(unused[0]))}")
+def _note_versions(unused_versions: Mapping[Path, Iterable[Path]], flag: str = "") -> None:
+    """Print a note about the first of ``unused_versions`` (used run folder -> unused folders), if there are any.
+    ``flag`` precedes the folder that the user can name instead."""
+    if unused_versions:
+        used, unused = next(iter(unused_versions.items()))
+        names = ", ".join(folder.name for folder in unused)
+        other = shlex.quote(short_path(next(iter(unused))))
+        text = f"the newest version of a run counts: {short_path(used)} (not {names})"
+        note(f"{text}; for another, name its folder: {flag}{other}")
 
 
 def short_path(path: Path) -> str:

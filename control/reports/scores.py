@@ -5,12 +5,13 @@ It has the score of each seed, performance profiles and probabilities of improve
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from control.reports.curves import Level, draw_levels, game_text
-from control.reports.figures import GREY, WIDTH, FigurePages, rows, set_row_labels, set_title
+from control.reports.curves import Level, draw_levels
+from control.reports.figures import GREY, WIDTH, FigureStyle, figure_panels, rows, set_row_labels
 from control.reports.statistics import MIN_RUNS, Array, improvement, interval, iqm, profile
 from control.reports.tables import Table
 
@@ -73,7 +74,9 @@ def note(score: str = "mean over the last tenth of the epochs") -> str:
 
 
 def draw(
-    pages: FigurePages,
+    target: Path,
+    style: FigureStyle,
+    numbers: Path | None,
     tasks: Mapping[str, Task],
     colours: Mapping[str, str],
     game_levels: Mapping[str, Sequence[Level]],
@@ -81,47 +84,29 @@ def draw(
     title: str,
     note: str,
 ) -> None:
-    """Draw a page with the scores of seeds and the performance profiles of each task, and the probabilities of
-    improvement over all tasks. ``colours`` are by algorithm, ``game_levels`` (reference levels) by task. The scores
-    have the label ``axis_label``."""
+    """Draw a figure with the scores of seeds and the performance profiles of each task, and the probabilities of
+    improvement over all tasks. A PNG stores the hash of the file ``numbers``. ``colours`` are by algorithm,
+    ``game_levels`` (reference levels) by task. The scores have the label ``axis_label``."""
     estimates = improvements(tasks)
-    several = len(tasks) > 1
     height = max(1.7, 0.24 * max(map(len, tasks.values())) + 0.8)  # inches; algorithms are rows of a panel
     lengths, heights = [2] * len(tasks), [height] * len(tasks)  # a row with scores and profiles for each task
-    if estimates and several:  # a last row with improvements
+    if estimates:  # a last row with improvements
         lengths.append(1)
         heights.append(0.75 * height)
-    elif estimates:
-        lengths = [3]  # one row: scores, profiles, improvements
-    cells = rows(*lengths)
-    widths = [1.15, 1.0, 0.95][: len(cells[0])]  # ratios of the columns
-    options: Any = {"title": title, "note": note, "heights": heights, "widths": widths, "min_labels": 1}
-    with pages.add(cells, (WIDTH, sum(heights)), name="scores", **options) as axes:
-        remaining_axes = iter(axes)
-        for name, task in tasks.items():
-            heading = f"{game_text(name)}: " if name else ""
-            levels = game_levels.get(name, ())
-            axis = next(remaining_axes)
-            _draw_scores(axis, task, colours)
-            draw_levels(axis, levels, colours, "names" if several else "values", axis_name="x")
-            axis.set(xlabel=axis_label)
-            set_title(axis, f"{heading}Score of each seed", 2.4)
-            axis = next(remaining_axes)
-            _draw_profiles(axis, task, colours)
-            grey_levels = [level for level in levels if not level.implementation]
-            draw_levels(axis, grey_levels, colours, legend="none", axis_name="x")
-            axis.set(xlabel=axis_label, ylabel="share of seeds", ylim=(-0.03, 1.03))
-            set_title(axis, f"{heading}Seeds that score more", 2.2)
+    options: Any = {"title": title, "note": note, "heights": heights}
+    with figure_panels(target, rows(*lengths), (WIDTH, sum(heights)), style, numbers, **options) as axes:
+        for (name, task), score_axis, profile_axis in zip(tasks.items(), axes[::2], axes[1::2], strict=False):
+            _draw_scores(score_axis, task, colours)
+            _draw_profiles(profile_axis, task, colours)
+            profile_axis.set(ylabel="share of seeds", ylim=(-0.03, 1.03))
+            for axis, words in ((score_axis, "Score of each seed"), (profile_axis, "Seeds that score more")):
+                draw_levels(axis, game_levels.get(name, ()), axis_name="x")
+                axis.set(xlabel=axis_label, title=f"{name}: {words}" if name else words)
         if estimates:
-            axis = next(remaining_axes)
             best, _ = next(iter(estimates))  # pairs of the best algorithm are first
             rivals = {second: numbers for (first, second), numbers in estimates.items() if first == best}
-            _draw_improvements(axis, rivals, colours)
-            heading = f"Probability that {best} is better"
-            if several:
-                set_title(axis, f"{heading} over {len(tasks)} environments", 6.0)
-            else:
-                set_title(axis, heading, 1.8)
+            _draw_improvements(axes[-1], rivals, colours)
+            axes[-1].set_title(f"Probability that {best} is better")
 
 
 def _draw_scores(axis: Any, task: Task, colours: Mapping[str, str]) -> None:

@@ -24,6 +24,7 @@ from control.reports.figures import (
     figure_file,
     figure_panels,
     rows,
+    set_row_labels,
 )
 from control.reports.runs import read_runs
 from control.reports.statistics import interval, iqm
@@ -267,9 +268,8 @@ def importance_figure(
         for position, (name, value) in enumerate(importance.items()):
             bars.barh(position, value, color=COLOURS[0] if name in top else GREY, alpha=0.7)
             bars.plot(bounds[name], [position, position], color=INK, linewidth=1)
-        bars.set(yticks=range(len(importance)), yticklabels=list(importance), xlabel="importance")
-        bars.invert_yaxis()
-        bars.grid(axis="y", visible=False)
+        set_row_labels(bars, list(importance))
+        bars.set(xlabel="importance")
         for axis, name in zip(panels, top, strict=True):
             _draw_values(axis, name, space[name], trials)
 
@@ -287,13 +287,8 @@ def _draw_values(axis: Any, name: str, entry: Mapping[str, Any], trials: Sequenc
         axis.set(xticks=range(len(choices)), xticklabels=choices)
     elif kind.startswith("log"):
         low, high = entry["values"]
-        ticks = np.geomspace(low, high, 3)
-        axis.set(
-            xscale="log",
-            xticks=ticks,
-            xticklabels=[f"{tick:.3g}" for tick in ticks],
-            xlim=(ticks[0] / 1.1, ticks[-1] * 1.1),
-        )
+        axis.set(xscale="log", xlim=(low / 1.1, high * 1.1))
+        axis.set_xticks([low, high], [f"{low:g}", f"{high:g}"])
         axis.minorticks_off()
     is_best = scores >= np.quantile(scores, 1 - _BEST)
     axis.scatter(np.array(values)[~is_best], scores[~is_best], s=6, color=GREY)

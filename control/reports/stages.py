@@ -68,8 +68,8 @@ def stage_scalars(results: Mapping[str, Any]) -> list[tuple[str, float, int]]:
             numbers["random_return"] = result["random"]["mean"]
         elif name == "teacher":
             numbers["teacher_return"] = result["score"]["mean"]
-        elif name == "bandit":  # older files have no rounds
-            points += [("learn/clone_return", value, first_step + done) for done, value in result.get("rounds", ())]
+        elif name == "bandit":
+            points += [("learn/clone_return", value, first_step + done) for done, value in result["rounds"]]
             numbers["clone_return"] = result["score"]["mean"]
         elif name == "exam":
             means = {agent: score["mean"] for agent, score in result["agents"].items()}
@@ -87,8 +87,8 @@ def race_scalars(results: Mapping[str, Any]) -> dict[str, list[tuple[str, float,
     """Return reward -> points of the curve with this reward: tag, mean return of the agents, and steps."""
     race = results.get("race", {"arms": {}})
     curves: dict[str, list[tuple[str, float, int]]] = {}
-    for reward, arm in race["arms"].items():  # older files have no curves of single agents
-        means = [sum(returns) / len(returns) for returns in zip(*arm.get("curves", []), strict=True)]  # [T]
+    for reward, arm in race["arms"].items():
+        means = [sum(returns) / len(returns) for returns in zip(*arm["curves"], strict=True)]  # [T]
         curves[reward] = [("race/return_mean", mean, i * race["test_every"]) for i, mean in enumerate(means, 1)]
     return curves
 

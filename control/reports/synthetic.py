@@ -12,7 +12,7 @@ from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.build import spaces_of
 from control.loops.rollout import rollout
-from control.reports.figures import COLOURS, PAGE_STYLES, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
+from control.reports.figures import COLOURS, WIDTH, FigureStyle, balanced, figure_panels, rows, style_of
 from control.reports.states import state_names
 from envs.base import Environment
 from envs.make import make_environment, stages_of
@@ -28,6 +28,12 @@ BINS = 60  # of a histogram
 _REWARD_BINS = 25  # of a number of the state, in `draw_rewards`
 _ACTIONS = 41  # values of a continuous action, in `draw_rewards`
 _MAX_PANELS = 9  # of `draw_rewards`
+_LABELS = {  # of samples, in the legend
+    "synthetic": "synthetic environment: agents in training",
+    "real": "real environment: the same agents, greedy",
+    "synthetic on real": "answers of the synthetic environment to real states and actions",
+}
+_NOTE = f"ten agents, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % quantile of all samples"
 
 
 def behaviour(proxy: Proxy, settings: Settings) -> dict[str, np.ndarray]:
@@ -114,7 +120,7 @@ def _next_states(trajectory: Trajectory) -> Tensor:
 def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
     """Draw ``behaviour.png`` in ``folder`` and return its path. It has a histogram for each number of the state (one
     histogram of cells if observations are one-hot) and for the reward. A bandit, whose episodes have one step, also
-    gets ``behaviour_reward.png`` (`draw_rewards`). Both are also drawn for pages in HTML."""
+    gets ``behaviour_reward.png`` (`draw_rewards`). Both are also written as SVG, for pages in HTML."""
     samples = behaviour(proxy, settings)
     is_bandit = proxy.config.proxy == "bandit"
     spaces = spaces_of(proxy.game)
@@ -125,28 +131,12 @@ def picture(proxy: Proxy, folder: Path, settings: Settings) -> Path:
             histogram_samples[kind] = np.stack([cells, rewards], 1)
     has_table = spaces.one_hot and isinstance(spaces.actions, Discrete)
     draw: Any = draw_cell_rewards if has_table else draw_rewards
-    run_style = style_of(settings.run)
-    for style in (run_style, *PAGE_STYLES):
-        draw_behaviour(style.path(folder, "behaviour"), histogram_samples, proxy.game, is_bandit, style)
-        if is_bandit:
-            draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
-    return run_style.path(folder, "behaviour")
-
-
-def draw_behaviour(path: Path, samples: dict[str, np.ndarray], game: str, bandit: bool, style: FigureStyle) -> None:
-    """Draw histograms of the ``samples`` of `behaviour`. ``bandit`` is whether they are of a synthetic bandit."""
-    kind = "bandit" if bandit else "MDP"
-    source = "states that agents train on" if bandit else "agents in training"
-    labels = {
-        "synthetic": f"synthetic {kind}: {source}",
-        "real": "real environment: the same agents, greedy",
-        "synthetic on real": f"answers of the synthetic {kind} to real states and actions",
-    }
-    note = (
-        f"ten agents trained on the synthetic {kind}, ten episodes each; "
-        f"{BINS} bins from the 0.2 % to the 99.8 % quantile of all samples"
-    )
-    draw_histograms(path, histograms(samples, game, bandit), labels, style, note)
+    style = style_of(settings.run).with_svg()
+    path = style.path(folder, "behaviour")
+    draw_histograms(path, histograms(histogram_samples, proxy.game, is_bandit), style)
+    if is_bandit:
+        draw(style.path(folder, "behaviour_reward"), samples, proxy, style)
+    return path
 
 
 def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[dict[str, Any]]:
@@ -173,27 +163,18 @@ def histograms(samples: dict[str, np.ndarray], game: str, bandit: bool) -> list[
     return panels
 
 
-def draw_histograms(
-    path: Path,
-    panels: list[dict[str, Any]],
-    labels: dict[str, str],
-    style: FigureStyle,
-    note: str,
-    numbers: Path | None = None,
-) -> None:
-    """Draw panels of `histograms` with the same logarithmic y axis. ``labels`` are the texts of the legend by kind of
-    samples, and a PNG stores the hash of the file ``numbers``."""
+def draw_histograms(path: Path, panels: list[dict[str, Any]], style: FigureStyle, numbers: Path | None = None) -> None:
+    """Draw panels of `histograms` with the same logarithmic y axis. A PNG stores the hash of the file ``numbers``."""
     lengths = balanced(len(panels))
-    first_of_rows = np.cumsum([0, *lengths])
     line_styles = ("-", "-", (0, (3, 1)))
-    with figure_panels(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), style, numbers, note=note) as axes:
-        for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
-            for (kind, label), colour, line_style in zip(labels.items(), COLOURS, line_styles, strict=False):
+    with figure_panels(path, rows(*lengths), (WIDTH, 1.75 * len(lengths)), style, numbers, note=_NOTE) as axes:
+        for axis, panel in zip(axes, panels, strict=True):
+            for (kind, label), colour, line_style in zip(_LABELS.items(), COLOURS, line_styles, strict=False):
                 if kind in panel:
                     line: Any = {"color": colour, "linestyle": line_style, "linewidth": 1.1, "label": label}
                     axis.stairs(panel[kind], panel["edges"], **line)
             axis.set(xlabel=panel["name"], yscale="log", ylim=(1e-4, 2))
-            axis.set_ylabel("share of samples", visible=number in first_of_rows)
+            axis.set_ylabel("share of samples")
 
 
 def action_rewards(proxy: Proxy, states: Tensor, coordinate: int = 0) -> tuple[Tensor, Tensor]:
@@ -240,58 +221,38 @@ def draw_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style
     networks: Any = proxy.networks
     space = networks.actions
     is_discrete = isinstance(space, Discrete)
-    panels = []
+    panels = []  # name of the number, index of the coordinate, actions [K], edges and mean rewards [K, bins] of bins
     for coordinate in range(1 if is_discrete else space.size):
         actions, reward = action_rewards(proxy, states, coordinate)
-        action_label = "action" if is_discrete or space.size == 1 else f"action {coordinate}"
         for column, name in enumerate(state_names(proxy.game, states.shape[1])):
-            edges, means = in_bins(reward, states[:, column])
-            panels.append(_RewardPanel(name, action_label, actions, edges, means))
-    strongest = sorted(panels, key=_RewardPanel.effect, reverse=True)[:_MAX_PANELS]
-    shown_panels = [panel for panel in panels if panel in strongest]  # in the order of coordinates and numbers
+            panels.append((name, coordinate, actions, *in_bins(reward, states[:, column])))
+    strongest = sorted(range(len(panels)), key=lambda number: _effect(panels[number][-1]), reverse=True)
+    shown_panels = [panels[number] for number in sorted(strongest[:_MAX_PANELS])]
     lengths = balanced(len(shown_panels))
-    note = "means over the states that agents train on"
-    if not is_discrete and space.size > 1:
-        note += "; other numbers of the action are at the middle of their ranges"
+    note = "means over the states that agents train on; other numbers of an action are at the middle of their ranges"
     title = f"what the synthetic bandit of {proxy.game} pays for"
     with figure_panels(path, rows(*lengths), (WIDTH, 2.0 * len(lengths)), style, title=title, note=note) as axes:
-        for axis, panel in zip(axes, shown_panels, strict=True):
-            panel.draw(axis, as_lines=is_discrete)
+        for axis, (name, coordinate, actions, edges, means) in zip(axes, shown_panels, strict=True):
+            if is_discrete:
+                for action, rewards in zip(actions.tolist(), means, strict=True):
+                    axis.plot((edges[1:] + edges[:-1]) / 2, rewards, label=f"action {action}")
+                axis.set(xlabel=name, ylabel="reward")
+                axis.locator_params(axis="x", nbins=7)
+            else:
+                extent = (float(edges[0]), float(edges[-1]), float(actions[0]), float(actions[-1]))
+                image = axis.imshow(means, origin="lower", extent=extent, aspect="auto")
+                axis.set(xlabel=name, ylabel=f"action {coordinate}")
+                axis.grid(False)
+                axis.figure.colorbar(image, ax=axis, label="reward")
     return path
 
 
-@dataclasses.dataclass(eq=False)
-class _RewardPanel:
-    """Mean rewards ``means [K, bins]`` of K ``actions`` in bins of the number ``name`` of the state, with the ``edges
-    [bins + 1]``."""
-
-    name: str
-    action_label: str
-    actions: Tensor
-    edges: Tensor
-    means: Tensor
-
-    def effect(self) -> float:
-        """Return how much the number matters for the choice of the action: the standard deviation over bins of the rise
-        of the reward from the first action to the last."""
-        is_filled = self.means.isfinite().all(0)
-        rise = (self.means[-1] - self.means[0])[is_filled]
-        return float(rise.std()) if len(rise) > 1 else 0.0
-
-    def draw(self, axis: Any, as_lines: bool) -> None:
-        """Draw a line for each action, or an image with the number as x axis and the action as y axis."""
-        if as_lines:
-            middles = (self.edges[1:] + self.edges[:-1]) / 2
-            for action, rewards in zip(self.actions.tolist(), self.means, strict=True):
-                axis.plot(middles, rewards, label=f"action {action}")
-            axis.set(xlabel=self.name, ylabel="reward")
-            axis.locator_params(axis="x", nbins=7)
-            return
-        extent = (float(self.edges[0]), float(self.edges[-1]), float(self.actions[0]), float(self.actions[-1]))
-        image = axis.imshow(self.means, origin="lower", extent=extent, aspect="auto")
-        axis.set(xlabel=self.name, ylabel=self.action_label)
-        axis.grid(False)
-        axis.figure.colorbar(image, ax=axis, label="reward")
+def _effect(means: Tensor) -> float:
+    """Return how much a number of the state matters for the choice of the action: the standard deviation over its bins
+    of the rise of the mean rewards ``means [K, bins]`` from the first action to the last."""
+    is_filled = means.isfinite().all(0)
+    rise = (means[-1] - means[0])[is_filled]
+    return float(rise.std()) if len(rise) > 1 else 0.0
 
 
 def draw_cell_rewards(path: Path, samples: dict[str, np.ndarray], proxy: Proxy, style: FigureStyle) -> None:

@@ -207,7 +207,7 @@ def _colours() -> dict[str, str]:
 
 
 def _levels(references: dict[str, float]) -> list[Level]:
-    return [Level(value, name, "") for name, value in references.items()]
+    return [Level(value, name) for name, value in references.items()]
 
 
 def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, style: FigureStyle) -> None:
@@ -218,7 +218,9 @@ def draw(panels: dict[Place, Panel], window: int, frequency: int, out: Path, sty
     places = [(regime, name) for regime in regimes for name in columns if (regime, name) in panels]
     lengths = [n for regime in regimes for n in balanced(sum(place[0] == regime for place in places))]
     counts = [len(runs) for panel in panels.values() for runs in panel.runs.values()]
-    note = f"mean of {seeds_text(counts)}" + ("; band: its 95 % bootstrap interval" if max(counts) >= MIN_RUNS else "")
+    note = f"mean of {seeds_text(counts)}" + (
+        "; band: its 95 % bootstrap interval; dashed: interquartile mean" if max(counts) >= MIN_RUNS else ""
+    )
     note += f"; moving average over {window} evaluations" if window > 1 else ""
     note += f"; {LEVELS}"
     with figure_panels(
@@ -238,8 +240,8 @@ def _title(game: str) -> str:
 def _draw_panel(axis: Any, panel: Panel, window: int, frequency: int, colours: dict[str, str]) -> None:
     for name, runs in panel.runs.items():
         seed_curves = curves(runs, panel.tag, window, frequency)
-        draw_curves(axis, seed_curves.steps, seed_curves.values, colours[name], name, with_iqm=False)
-    draw_levels(axis, _levels(REFERENCES.get(panel.game, {})), {}, legend="names")
+        draw_curves(axis, seed_curves.steps, seed_curves.values, colours[name], name)
+    draw_levels(axis, _levels(REFERENCES.get(panel.game, {})))
     scale(axis)
     axis.set(xlabel=STEPS_LABEL, ylabel=Y_LABELS[panel.tag])
 
@@ -270,13 +272,7 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
                 axis.set_ylim(len(panel["agents"]) - 0.5, -0.5)
                 axis.tick_params(axis="y", length=0)
                 axis.grid(False, axis="y")
-                draw_levels(
-                    axis,
-                    _levels(panel["references"]),
-                    {},
-                    legend="none" if axis is not axes[2 * i] else "values",
-                    axis_name="x",
-                )
+                draw_levels(axis, _levels(panel["references"]), axis_name="x")
                 set_title(axis, f"{_title(panel['game'])}, {REGIMES[place.rpartition('_')[2]]}: {words}", 2.9)
                 axis.set_xlabel(Y_LABELS[panel["metric"]])
             share_limits(axes[2 * i : 2 * i + 2], "x")

@@ -20,25 +20,24 @@ import numpy as np
 
 from control.reports import scores
 from control.reports.curves import (
+    CURVES_NOTE,
     RETURN_LABEL,
     STEPS_LABEL,
     Level,
-    curves_note,
     draw_curves,
     draw_levels,
-    levels,
     on_grid,
     scale,
     share_limits,
-    sources,
+    solved_levels,
 )
 from control.reports.figures import (
     COLOURS,
     WIDTH,
-    FigurePages,
     FigureStyle,
     figure_file,
-    figure_pages,
+    figure_files,
+    figure_panels,
     rows,
     set_title,
     show,
@@ -61,10 +60,7 @@ PANELS: Sequence[tuple[str, str, Sequence[str], str]] = (
     ("Entropy of the policy", "train/entropy_share", tuple(IMPLEMENTATIONS), "share of the largest"),
 )
 # Public runs of one seed each.
-PUBLISHED = (
-    Level(79.76, "CPG, notebook", "the reference implementation, one seed", "CPG"),
-    Level(96.35, "AAC, notebook", "the reference implementation, one seed", "AAC"),
-)
+PUBLISHED = {"CPG": Level(79.76, "CPG, notebook"), "AAC": Level(96.35, "AAC, notebook")}
 X = {"episodes": "episodes", "env_steps": STEPS_LABEL}
 
 
@@ -170,24 +166,23 @@ def draw(comparison: Comparison, x: str, out: Path, style: FigureStyle) -> None:
     title = f"Policy gradients on {comparison.game}, {seeds_text(counts)}"
     panels = [panel for panel in PANELS if any(logged(arm.runs, [panel[1]]) for arm in _of(comparison, panel[2]))]
     returns = sum(tag == RUNNING_MEAN for _, tag, _, _ in panels)
-    reference_levels = levels(comparison.game)
-    note = "; ".join([curves_note(counts), sources(reference_levels)])
+    reference_levels = solved_levels(comparison.game)
     lengths = [length for length in (returns, *_pairs(len(panels) - returns)) if length]
-    with figure_pages(out, style) as pages:
-        with pages.add(rows(*lengths), (WIDTH, 2.1 * len(lengths)), title=title, note=note) as axes:
-            for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
-                for name, arm in comparison.arms.items():
-                    if arm.implementation in names:
-                        draw_curves(axis, *on_grid(arm.runs, tag, x), colours[name], name)
-                set_title(axis, heading.format(length=comparison.running_mean), 3.2)
-                axis.set(xlabel=X[x], ylabel=label)
-                scale(axis)
-                if tag == RUNNING_MEAN:
-                    draw_levels(axis, reference_levels, {})
-            share_limits(axes[:returns])
-        best = {name: np.array([run.best(RUNNING_MEAN) for run in arm.runs]) for name, arm in comparison.arms.items()}
-        if task := scores.comparable(best):
-            _draw_best(pages, task, comparison.game, comparison.running_mean, colours)
+    with figure_panels(out, rows(*lengths), (WIDTH, 2.1 * len(lengths)), style, title=title, note=CURVES_NOTE) as axes:
+        for axis, (heading, tag, names, label) in zip(axes, panels, strict=True):
+            for name, arm in comparison.arms.items():
+                if arm.implementation in names:
+                    draw_curves(axis, *on_grid(arm.runs, tag, x), colours[name], name)
+            set_title(axis, heading.format(length=comparison.running_mean), 3.2)
+            axis.set(xlabel=X[x], ylabel=label)
+            scale(axis)
+            if tag == RUNNING_MEAN:
+                draw_levels(axis, reference_levels)
+        share_limits(axes[:returns])
+    best = {name: np.array([run.best(RUNNING_MEAN) for run in arm.runs]) for name, arm in comparison.arms.items()}
+    if task := scores.comparable(best):
+        path = out.with_stem(f"{out.stem}_scores")
+        _draw_best(path, style, None, task, comparison.game, comparison.running_mean, colours)
 
 
 def _colours(arms: Iterable[str]) -> dict[str, str]:
@@ -202,17 +197,23 @@ def _pairs(count: int) -> list[int]:
     return [2] * (count // 2) + [1] * (count % 2)
 
 
-def _draw_best(pages: FigurePages, task: scores.Task, game: str, length: int, colours: dict[str, str]) -> None:
-    reference_levels = [
-        *levels(game),
-        *(level for level in PUBLISHED if level.implementation in task and game == "beresheet"),
-    ]
+def _draw_best(
+    out: Path,
+    style: FigureStyle,
+    numbers: Path | None,
+    task: scores.Task,
+    game: str,
+    length: int,
+    colours: dict[str, str],
+) -> None:
+    reference_levels = solved_levels(game)
+    if game == "beresheet":
+        reference_levels += [level for name, level in PUBLISHED.items() if name in task]
     title = f"Policy gradients on {game}, {seeds_text([len(returns) for returns in task.values()])}"
     note = scores.note(f"best mean of {length} training episodes")
     label = f"best mean return of {length} episodes"
-    scores.draw(
-        pages, {"": task}, colours, {"": reference_levels}, label, title, f"{note}; {sources(reference_levels)}"
-    )
+    note = f"{note}; notebook: the reference implementation, one seed"
+    scores.draw(out, style, numbers, {"": task}, colours, {"": reference_levels}, label, title, note)
 
 
 def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
@@ -223,9 +224,8 @@ def redraw(numbers: Path, out: Path, style: FigureStyle) -> None:
         game, length = summary["game"], summary["running_mean_len"]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise SettingError(f"logdir is '{numbers}', which holds no numbers of this figure") from None
-    with figure_pages(out, style, numbers) as pages:
-        _draw_best(pages, task, game, length, _colours(task))
-    print("\n".join(f"Figure:  {path}" for path in pages.files))
+    _draw_best(out, style, numbers, task, game, length, _colours(task))
+    print("\n".join(f"Figure:  {path}" for path in figure_files(out, style)))
 
 
 def make(folders: Sequence[Path], out: Path, x: str, style: FigureStyle) -> None:

@@ -115,7 +115,7 @@ def curves(
                 )
             level = SOLVED.get(key.split(",")[0])
             if level is not None:
-                draw_levels(axis, [Level(level, "solved", "")], {}, legend="names")
+                draw_levels(axis, [Level(level, "solved")])
             set_title(axis, ", ".join(MEANT.get(part, part) for part in key.split(", ")), 5.6 / columns)
             axis.set(xlabel="training steps of an agent", ylabel="return on the real reward")
 

@@ -24,28 +24,19 @@ from control.cli.parse import parse
 from control.commands.evaluate import agent_settings, proxy_or_checkpoint
 from control.loops.build import check_spaces
 from control.reports.figures import FigureStyle, write_numbers
-from control.reports.synthetic import BINS, behaviour, draw_histograms, draw_rewards, histograms
+from control.reports.synthetic import behaviour, draw_histograms, draw_rewards, histograms
 from experiments.comparison import Layout, check_given, figure_to_write, numbers_in, run_script, script_flags
 from models.proxies.files import Proxy
 from models.registry import agent_class, parse_agents
 from models.settings import SettingError
 
 LAYOUT = Layout(("game", "kind", "panels"), 1)
-LABELS = {
-    "synthetic": "agents in training on the synthetic environment",
-    "real": "the real environment: the same agents, greedy",
-    "synthetic on real": "answers of the synthetic environment to real states and actions",
-}
-NOTE = (
-    f"ten agents, ten episodes each; {BINS} bins from the 0.2 % to the 99.8 % quantile of all samples; "
-    "states after a step, and the reward that it pays"
-)
 
 
 def draw(panels: list[dict[str, Any]], figures: dict[str, Path], numbers: Path | None) -> None:
     """Write the figure for each page. ``figures``: theme -> file."""
     for theme, path in figures.items():
-        draw_histograms(path, panels, LABELS, FigureStyle(theme), NOTE, numbers)
+        draw_histograms(path, panels, FigureStyle(theme), numbers)
         print(f"Figure:  {path}")
 
 

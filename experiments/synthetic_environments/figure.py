@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from control.reports.curves import Level, draw_levels, share_limits, solved_return
-from control.reports.figures import COLOURS, INK, WIDTH, figure_pages, rows, set_row_labels, set_title
+from control.reports.curves import draw_levels, share_limits, solved_levels
+from control.reports.figures import COLOURS, INK, WIDTH, figure_files, figure_panels, rows, set_row_labels, set_title
 from control.reports.runs import read_runs
 from control.reports.tags import MEAN_RETURN, SYNTHETIC_STEPS
 from experiments.comparison import Layout, add_look, figure_to_write, numbers_in, run_script, script_flags, style_of
@@ -33,11 +33,6 @@ STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 SOLVED = "SB3: stable-baselines3; PPO*: as in CleanRL; solved: Gymnasium's reward_threshold"
 
 
-def _level(game: str) -> list[Level]:
-    threshold = solved_return(game)
-    return [] if threshold is None else [Level(threshold, "solved", "")]
-
-
 def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
     """Draw the return of fresh agents on the mean over synthetic steps, one line per seed of the search."""
     game, kind = where.split("/")
@@ -47,7 +42,7 @@ def draw_search(axis: Any, title: str, folder: Path, where: str) -> None:
         steps, returns = run.points(MEAN_RETURN, SYNTHETIC_STEPS)
         axis.plot(steps / 1e6, returns, color=COLOUR[kind], linestyle=style, linewidth=1.3)
         axis.plot([], [], color=INK, linestyle=style, label=f"search seed {seed}")
-    draw_levels(axis, _level(game), {}, legend="names")
+    draw_levels(axis, solved_levels(game))
     set_title(axis, title, 2.1)
     axis.set(xlabel="synthetic steps (millions)", ylabel="return on the real environment")
 
@@ -63,7 +58,7 @@ def draw_winners(axis: Any, reports: dict[str, dict[str, Any]], game: str) -> No
     axis.plot([], [], "D", color=INK, markersize=4, label="interquartile mean")
     axis.plot([], [], "x", color=INK, markersize=4.5, label="worst agent")
     set_row_labels(axis, [name.partition("/")[2].replace("mdp", "MDP") for name in game_reports])
-    draw_levels(axis, _level(game), {}, legend="names", axis_name="x")
+    draw_levels(axis, solved_levels(game), axis_name="x")
     set_title(axis, {"cartpole": "CartPole", "acrobot": "Acrobot"}[game] + ": held-out agents", 1.7)
     axis.set_xlabel("real return")
 
@@ -80,7 +75,7 @@ def draw_transfer(axis: Any, results: dict[str, dict[str, Any]], width: float) -
     axis.plot([], [], "D", color=INK, markersize=4, label="mean of the seeds")
     axis.plot([], [], "o", color=INK, markersize=3.2, label="seed")
     set_row_labels(axis, [name.replace("mdp", "MDP").replace(" as in CleanRL", "*") for name in results])
-    draw_levels(axis, _level("cartpole"), {}, legend="names", axis_name="x")
+    draw_levels(axis, solved_levels("cartpole"), axis_name="x")
     steps = next(iter(results.values()))["steps"]
     set_title(axis, f"CartPole: SB3 after {steps:,} steps", width)
     axis.set_xlabel("real return")
@@ -116,10 +111,8 @@ def make(options: argparse.Namespace) -> None:
     notes += [held_out] * bool(reports)
     notes += [SOLVED.replace(" PPO*: as in CleanRL;", "") if options.trained_on else SOLVED]
     height = 2.1 * bool(search_folders) + max(2.3, 0.22 * len(results)) * bool(games or results)
-    with (
-        figure_pages(figure_to_write("out", options.out), style_of(options), options.numbers) as pages,
-        pages.add(cells, (WIDTH, height), note="; ".join(notes)) as axes,
-    ):
+    out, style = figure_to_write("out", options.out), style_of(options)
+    with figure_panels(out, cells, (WIDTH, height), style, options.numbers, note="; ".join(notes)) as axes:
         for kind in options.trained_on.split(",") if options.trained_on else WORDS:
             axes[0].plot([], [], color=COLOUR[kind], linewidth=3, label=WORDS[kind])
         remaining_axes = iter(axes)
@@ -132,7 +125,7 @@ def make(options: argparse.Namespace) -> None:
             draw_winners(next(remaining_axes), reports, game)
         if results:
             draw_transfer(next(remaining_axes), results, 1.6 if reports else WIDTH)
-    print("\n".join(map(str, pages.files)))
+    print("\n".join(map(str, figure_files(out, style))))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

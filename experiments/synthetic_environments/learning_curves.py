@@ -87,7 +87,7 @@ def fill(games: Sequence[str], axes: list[Any], numbers: dict[str, Any]) -> None
                     axis.plot(range(1, len(curve) + 1), curve, color=COLOUR[search], linewidth=0.5, alpha=0.6)
             mean = mean_of(curves)
             axis.plot(range(1, len(mean) + 1), mean, color=COLOUR[search], label=LABELS[search])
-        draw_levels(axis, [Level(solved, "solved", "")], {}, legend="names")
+        draw_levels(axis, [Level(solved, "solved")])
         counts = ", ".join(f"{search}: {len(seeds)}" for search, seeds in numbers[game].items())
         axis.set(title=f"{title} (seeds: {counts})", xlabel="generation", ylabel="return on the real environment")
 

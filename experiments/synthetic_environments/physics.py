@@ -26,7 +26,7 @@ from control.commands.evaluate import agent_settings
 from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.loops.rollout import Episodes
 from control.reports.curves import Level, draw_levels
-from control.reports.figures import COLOURS, WIDTH, figure_pages, write_numbers
+from control.reports.figures import COLOURS, WIDTH, figure_files, figure_panels, write_numbers
 from control.reports.search import describe, iqm_text
 from envs.names import CartPoleParameters
 from experiments.comparison import (
@@ -135,10 +135,8 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
         "lines: interquartile mean, bands: its 95 % bootstrap interval; drawn physics: factors up to "
         f"{numbers['spread']:g}"
     )
-    with (
-        figure_pages(options.out, style_of(options), options.numbers) as pages,
-        pages.add([[0, 1], [2, 3]], (WIDTH, 4.2), note=note) as axes,
-    ):
+    style = style_of(options)
+    with figure_panels(options.out, [[0, 1], [2, 3]], (WIDTH, 4.2), style, options.numbers, note=note) as axes:
         for axis, name in zip(axes, PROPERTIES, strict=True):
             for colour, (regime, rows) in zip(COLOURS, numbers["regimes"].items(), strict=False):
                 factor_rows = [rows["as it is" if factor == 1 else f"{name} x {factor:g}"] for factor in FACTORS]
@@ -151,9 +149,9 @@ def draw(numbers: dict[str, Any], options: argparse.Namespace) -> None:
             axis.set_xscale("log", base=2)
             axis.set_ylim(0, 520)
             axis.set_xticks(FACTORS, [f"{factor:g}" for factor in FACTORS])
-            draw_levels(axis, [Level(475.0, "solved", "")], {}, legend="names")
+            draw_levels(axis, [Level(475.0, "solved")])
             axis.set(xlabel=f"{name.replace('_', ' ')}, times that of CartPole", ylabel="return (of 500)")
-    print("\n".join(map(str, pages.files)))
+    print("\n".join(map(str, figure_files(options.out, style))))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -27,8 +27,8 @@ from control.cli.settings import RunConfig, from_dict
 from control.commands.train import build_module, fit
 from control.evolution.inner_loop import InnerLoop
 from control.loops.process import configure_process
-from control.reports.curves import Level, draw_levels, solved_return
-from control.reports.figures import COLOURS, WIDTH, figure_pages, rows, set_title, write_numbers
+from control.reports.curves import draw_levels, solved_levels
+from control.reports.figures import COLOURS, WIDTH, figure_files, figure_panels, rows, set_title, write_numbers
 from control.reports.statistics import interval, iqm
 from control.reports.tables import with_interval
 from experiments.comparison import (
@@ -177,11 +177,9 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
     colours = dict(zip(order, COLOURS, strict=False))
     note = "violins: density of the agents' mean returns; diamonds: interquartile means; all agents "
     note += "train for as many steps, with drawn learning rates; bars: mean and standard deviation"
-    size = (WIDTH, 2.6 * len(results))
-    with (
-        figure_pages(figure_to_write("out", options.out), style_of(options), options.json) as pages,
-        pages.add(rows(*[2] * len(results)), size, note=note, widths=[1.9, 1.0]) as axes,
-    ):
+    cells, size = rows(*[2] * len(results)), (WIDTH, 2.6 * len(results))
+    out, style = figure_to_write("out", options.out), style_of(options)
+    with figure_panels(out, cells, size, style, options.json, note=note, widths=[1.9, 1.0]) as axes:
         for (game, row_of), (left_axis, right_axis) in zip(
             results.items(), zip(axes[::2], axes[1::2], strict=True), strict=True
         ):
@@ -208,14 +206,13 @@ def draw(options: argparse.Namespace, results: dict[str, Any]) -> None:
                 axis.set_xticks(range(len(kinds)), kinds, fontsize=5.5 if axis is right_axis else None)
                 axis.tick_params(axis="x", length=0)
                 axis.grid(False, axis="x")
-            threshold = solved_return(game)
-            draw_levels(left_axis, [] if threshold is None else [Level(threshold, "solved", "")], {}, legend="names")
+            draw_levels(left_axis, solved_levels(game))
             set_title(left_axis, f"{TITLES[game]}: return on the real environment", WIDTH / 2)
             left_axis.set_ylabel("return")
             steps = int(gathered(row_of[row_names[0]], "DDQN", "steps").mean())
             set_title(right_axis, f"episodes in {steps:,} steps", WIDTH / 3)
             right_axis.set(ylabel="episodes", yscale="log")
-    print("\n".join(map(str, pages.files)))
+    print("\n".join(map(str, figure_files(out, style))))
 
 
 def make(options: argparse.Namespace) -> None:
