@@ -11,7 +11,7 @@ from control.cli.run_settings import COMMANDS, Command, RunConfig
 from models.family import Family, StepSchedule
 from models.mixture import Mixture, expand_shared, shared_settings
 from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
-from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, raise_all, setting
+from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
 
 RETURN_COMMANDS = {
@@ -51,9 +51,9 @@ class Settings:
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
-        """Return the value of a setting. If several configs have it, the last of `configs` counts: the agent's before
-        the proxy's, and the proxy's before the run's."""
-        for config in reversed(self.configs):
+        """Return the value of a setting. If several configs have it, the agent's counts before the proxy's, and the
+        proxy's before the run's."""
+        for config in (self.agent, self.proxy, self.subcommand, self.run):
             if hasattr(config, name):
                 return getattr(config, name)
         raise AttributeError(name)
@@ -90,20 +90,37 @@ class Settings:
         of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
         do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
         and wrong values."""
-        command = _checked_command(changes.pop("command", self.command))
+        return self.with_values(self.checked(changes))
+
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``values`` (setting -> value) with the types of these settings (`checked_values`), and a value of
+        several families by the name of each, such as ``PPO_lr``. Raises SettingError for unknown names and wrong
+        values."""
+        others = {name: value for name, value in values.items() if name != "command"}
         if isinstance(self.agent, Mixture):
-            changes = expand_shared(self.agent, changes)
-        if self.proxy is not None:
-            changes = _with_solved_reward(self.run, changes)
+            others = expand_shared(self.agent, others)
+        typed_values = checked_values(others, *self.configs)
+        if "command" in values:
+            typed_values["command"] = _checked_command(values["command"] or {})
+        return typed_values
+
+    def with_values(self, values: Mapping[str, Any]) -> "Settings":
+        """Return a copy with ``values`` (setting -> value), whose types and ranges are right. Names that no config has
+        are ignored."""
+        remaining = dict(values)
+        if self.proxy is not None and remaining.get("target_return") is not None:
+            # ``target_return`` of a search is another name for ``solved_reward``.
+            target_return, solved_reward = remaining["target_return"], remaining.get("solved_reward")
+            if solved_reward not in (None, target_return):
+                raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
+            remaining = {"quit_when_solved": True, **remaining, "solved_reward": target_return}
         configs: dict[str, Any] = {}
         for field_name in ("proxy", "agent", "run", "subcommand"):  # the first config that has a setting gets it
             config = getattr(self, field_name)
-            values = {name: changes.pop(name) for name in kinds(type(config)) if name in changes}
-            if values:
-                configs[field_name] = build(config, values)
-        if changes:
-            build(self.agent, changes)  # raises the error for unknown names
-        return dataclasses.replace(self, command=command, **configs)
+            changes = {name: remaining.pop(name) for name in kinds(type(config)) if name in remaining}
+            if changes:
+                configs[field_name] = dataclasses.replace(config, **changes)
+        return dataclasses.replace(self, command=values.get("command", self.command), **configs)
 
 
 def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
@@ -114,19 +131,6 @@ def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
     for name, value in command.items():
         check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
     return {name: float(value) for name, value in command.items() if value is not None}
-
-
-def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``changes`` of a search's settings, with what ``target_return`` implies. If ``changes`` have it,
-    ``solved_reward`` gets the same value, and ``quit_when_solved`` becomes True unless ``changes`` set it. Raises
-    SettingError if ``changes`` have different values for ``target_return`` and ``solved_reward``."""
-    if changes.get("target_return") is None:
-        return changes
-    target_return = build(run, {"target_return": changes["target_return"]}).target_return  # as a valid number
-    solved_reward = changes.get("solved_reward")
-    if solved_reward not in (None, target_return):
-        raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
-    return {"quit_when_solved": True, **changes, "solved_reward": target_return}
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -161,20 +165,18 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
         setting_names |= kinds(type(config)).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return settings_with(values)
+    return settings_with(defaults, defaults.checked(values))
 
 
-def settings_with(values: Mapping[str, Any]) -> Settings:
-    """Return the default settings for the implementation, game, agents, preset and command in ``values``, changed to
-    ``values``, a mapping of names of settings. Raises SettingError for conflicts, or if nothing ends the training."""
-    defaults = defaults_for(values)
+def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return ``defaults`` changed to ``values`` (setting -> value), whose types and ranges are right. Raises
+    SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
-    values = {**values, "command": values.get("command") or {}}  # None stands for no command to the agent
     if values.get("total_steps") is not None and end_name != "total_steps":
-        values.setdefault(end_name, None)  # else its default might end the training before ``total_steps``
-    settings = defaults.replace(**values)
-    if settings.epochs is None and settings.total_steps is None:
+        values = {end_name: None, **values}  # else its default might end the training before ``total_steps``
+    settings = defaults.with_values(values)
+    if settings.value(end_name) is None and settings.total_steps is None:
         line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
         raise SettingError(line, end_name)
     if settings.proxy is None:
@@ -229,25 +231,37 @@ def end_setting(implementation: str) -> str:
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of ``config`` with ``values``. Lists become tuples, paths become text, and integers become floats
-    if the field is a float. Raises SettingError for an unknown name or a value out of range."""
-    field_kinds = kinds(type(config))
-    unknown_names = [name for name in values if name not in field_kinds]
-    raise_all([SettingError(f"{name} is unknown{nearest(name, field_kinds)}") for name in unknown_names])
-    typed_values = {name: _convert_to_field_type(field_kinds[name].item, value) for name, value in values.items()}
-    config = dataclasses.replace(config, **typed_values)
-    check(config)
-    return config
+    """Return a copy of ``config`` with ``values``, which are checked as in `checked_values`."""
+    return dataclasses.replace(config, **checked_values(values, config))
+
+
+def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
+    """Return ``values`` (setting -> value) with the types of the settings of ``configs``: lists as tuples, paths as
+    text, and integers as floats if the field is a float. Raises SettingError for unknown names and values out of
+    range."""
+    fields = {field.name: field for config in configs for field in dataclasses.fields(config)}
+    field_kinds = {name: kind for config in configs for name, kind in kinds(type(config)).items()}
+    typed_values: dict[str, Any] = {}
+    errors = []
+    for name, value in values.items():
+        try:
+            if name not in fields:
+                raise SettingError(f"{name} is unknown{nearest(name, fields)}")
+            typed_values[name] = _convert_to_field_type(field_kinds[name].item, value)
+            check_value(name, typed_values[name], field_kinds[name], fields[name].metadata)
+        except SettingError as error:
+            errors.append(error)
+    raise_all(errors)
+    return typed_values
 
 
 def _convert_to_field_type(item: type, value: Any) -> Any:
-    """Return ``value`` for a field whose items have the type ``item``: lists as tuples, paths as text, integers as
-    floats. Other values are returned unchanged."""
+    """Return ``value`` for a field whose items have the type ``item``. Values of other types remain unchanged."""
     if isinstance(value, list | tuple):
         return tuple(_convert_to_field_type(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    if item is float and type(value) is int and abs(value) < 2**1000:  # `check` refuses larger ones
+    if item is float and type(value) is int and abs(value) < 2**1000:  # `check_value` refuses larger ones
         return float(value)
     return value
 
