@@ -272,9 +272,9 @@ def replaced_in(implementation: str) -> dict[str, str]:
     family_spec = family(implementation)
     replacements: dict[str, str] = {}
     for field in dataclasses.fields(RunConfig):
-        replacement_by_learning = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
-        if family_spec.learns_from in replacement_by_learning:
-            replacements[field.name] = replacement_by_learning[family_spec.learns_from]
+        by_loop = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
+        if family_spec.learns_from in by_loop:
+            replacements[field.name] = by_loop[family_spec.learns_from]
     return {**replacements, **family_spec.replaced}
 
 

@@ -1,7 +1,7 @@
 """Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from control.cli.errors import missing_reason
@@ -9,7 +9,7 @@ from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
 from control.cli.words import FILM_WORDS
-from models.settings import SettingError, closest, names_with, raise_all
+from models.settings import SettingError, names_with, nearest, raise_all
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
@@ -37,22 +37,15 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
         paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
         for path in paths:
             if not os.path.exists(path) and path not in _words_for(name):
-                similar = _similar_path(path, _words_for(name))
-                hint = f"; did you mean {similar!r}?" if similar else ""
+                folder, base = os.path.split(path)
+                hint = nearest(base, [*_words_for(name), *_files_in(folder or ".")])
                 yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
 
 
-def _similar_path(path: str, words: Sequence[str]) -> str | None:
-    """Return the path that the user probably meant by the missing ``path``: a file with a similar name in the same
-    folder. If ``path`` is a name without a folder, it may also be a similar word in ``words``. None if none is
-    similar."""
-    folder, base = os.path.split(path)
-    files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-    candidates = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
-    if not folder:
-        candidates = [*words, *candidates]
-    similar = closest(base, candidates)
-    return os.path.join(folder, similar) if similar else None
+def _files_in(folder: str) -> list[str]:
+    """Return the names of files and folders in ``folder`` that exist, without links to nothing."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [name for name in names if os.path.exists(os.path.join(folder, name))]
 
 
 def _words_for(name: str) -> list[str]:
