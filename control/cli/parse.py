@@ -14,13 +14,13 @@ from control.cli.options import FLAG_ONLY, Flag, parameters
 from control.cli.run_settings import COMMANDS, RunConfig, TuneConfig
 from control.cli.settings import Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
-from control.cli.words import NULL, one_word, pairs_of, read_value, split
+from control.cli.words import NULL, as_word, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
 from models.registry import canonical_names, families_of, family, implementations
 from models.settings import SettingError, check_value, format_value, names_with, raise_all
 from models.vocabulary import translate
 
-Words = Mapping[str, list[str]]
+Words = Mapping[str, list[Any]]
 """Name of a setting -> its words on the command line or in a file."""
 
 FIRST = ("implementation", "gamename")  # translated first: which other settings exist depends on these
@@ -89,7 +89,7 @@ def _settings_from_words(
 
         file_words = read_config(file)
     aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
-    if flag_words.get("learn") and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
+    if as_word(flag_words.get("learn", [])).lower() not in NULL and "gamename" not in flag_words:  # it is for a game
         flag_words = {**flag_words, "gamename": flag_words["learn"]}
         aliases["gamename"] = "learn"
     try:
@@ -98,9 +98,9 @@ def _settings_from_words(
         flag_words, renamed = translate(flag_words, (), FIRST)
         file_words, _ = translate(file_words, (), FIRST)
         # Only flags and keywords have modules imported, so that a file cannot run code.
-        import_module("gamename", " ".join(flag_words.get("gamename", ())))  # of a game ``module:Name-v0``
+        import_module("gamename", as_word(flag_words.get("gamename", [])))  # of a game ``module:Name-v0``
         all_words = {**file_words, **flag_words}
-        if all_words.get("implementation") == ["RN"] and all_words.get("mode") == ["-1"]:
+        if as_word(all_words.get("implementation", [])) == "RN" and as_word(all_words.get("mode", [])) == "-1":
             replaced, baseline = _baseline_of_rewards(all_words)
             file_words = {name: words for name, words in file_words.items() if name not in replaced}
             flag_words = {name: words for name, words in flag_words.items() if name not in replaced} | baseline
@@ -179,8 +179,8 @@ def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
     Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
     plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
     """
-    agent_choice = {"agent": " ".join(words["agent"])} if "agent" in words else {}
-    agent = agents_of("RN", " ".join(words.get("gamename", ())), agent_choice)
+    agent_choice = {"agent": as_word(words["agent"])} if "agent" in words else {}
+    agent = agents_of("RN", as_word(words.get("gamename", [])), agent_choice)
     name, value = ("count_bonus", "0.1") if family(agent).package.endswith(".tabular") else ("intrinsic", "icm")
     changes = {"implementation": [agent]}
     if name not in words:
@@ -219,7 +219,7 @@ def _resolve_choices(words: Words, for_help: bool = False) -> _Choices:
     if preset_game and resolve(preset_game).base_name != game.base_name:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
-    if " ".join(words.get("eval_agent", [])).lower() not in NULL and not for_help:
+    if as_word(words.get("eval_agent", [])).lower() not in NULL and not for_help:
         return _Choices(game.name, options.flags_of_all(game.name), implementation)
     deciding_settings = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
@@ -255,7 +255,7 @@ def _check_choices_of_file(file: str, file_words: Words, flag_words: Words) -> N
         return
     wrong = []
     for name in ("implementation", "preset"):
-        flag_text, file_text = " ".join(flag_words.get(name, ())), " ".join(file_words.get(name, ()))
+        flag_text, file_text = as_word(flag_words.get(name, [])), as_word(file_words.get(name, []))
         if flag_text and file_text and flag_text != file_text:
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
@@ -273,7 +273,7 @@ def _translate_file(file_words: Words, flag_words: Words, choices: _Choices) -> 
     wrong = []
     for config in (RunConfig, *COMMANDS.values()):
         for name in sorted(names_with(config, "by_flag") & file_words.keys()):
-            value, default = " ".join(file_words.pop(name)), getattr(config, name)
+            value, default = as_word(file_words.pop(name)), getattr(config, name)
             is_default = value == default or (default is None and value.lower() in NULL)
             if name not in flag_words and not is_default:
                 line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"

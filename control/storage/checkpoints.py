@@ -134,11 +134,8 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 def find_checkpoint(*folders: Path) -> Path | None:
     """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
-    for folder in folders:
-        for path in (folder / "best.ckpt", folder / "last.ckpt"):
-            if path.is_file():
-                return path
-    return None
+    files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _no_checkpoint_error(folder: Path) -> CheckpointError:
