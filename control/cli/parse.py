@@ -5,7 +5,7 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from control.cli import options
@@ -334,12 +334,19 @@ def _build_settings(values: Mapping[str, Any], choices: _Choices, flag_names: Co
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
     become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
     Raises SettingError for values that conflict or have no effect."""
+    from envs.names import split_name, with_parameters
+
     game = choices.game
     if choices.defaults is not None or "gamename" in values:  # otherwise they are of the checkpoint's environment
         parameter_values = {name: values[name] for name in parameters(game) if name in values}
         values = {name: value for name, value in values.items() if name not in parameter_values}
         if parameter_values:
-            game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
+            # A value in the name, as in ``procmaze,grid_size=5``, counts more than one from the file, unless the name
+            # is from the file too, and less than one from a flag.
+            base_game, named = split_name(values.get("gamename", game))
+            is_named_in_file = "gamename" not in flag_names
+            later = {name: value for name, value in parameter_values.items() if is_named_in_file or name in flag_names}
+            game = with_parameters(base_game, {**parameter_values, **named, **later}).name
     explicit_names = {name.partition(".")[0] for name in values}  # "command" for any command to the agent
     typed_flags = [name for name in values if name in flag_names]
     command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
@@ -357,18 +364,3 @@ def _build_settings(values: Mapping[str, Any], choices: _Choices, flag_names: Co
         settings = settings_with(dataclasses.replace(defaults, subcommand=subcommand), values)
     check_together(settings, typed_flags, choices.valid_flags)
     return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))
-
-
-def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``, such as ``procmaze,grid_size=5``.
-
-    The name may have values for the same parameters. Parameters from flags (``flag_names``) override these values.
-    Parameters from a file override them only if the name is from the file too.
-    """
-    from envs.names import split_name, with_parameters
-
-    base_game, named_parameters = split_name(game)
-    game_is_from_flag = "gamename" in flag_names
-    overriding = {name: value for name, value in values.items() if name in flag_names or not game_is_from_flag}
-    # The later mappings override the earlier ones.
-    return with_parameters(base_game, {**values, **named_parameters, **overriding}).name

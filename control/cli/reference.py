@@ -30,8 +30,8 @@ _HEADINGS = {
     "learning rule": "",
 }
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-# Folder of a family -> its page, where the names differ.
-_PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy"}
+# Folder of a family -> the page about it, if it has another name.
+_PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy", "tabular": "which_agent"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
 
 INTRODUCTION = """# Settings
@@ -127,7 +127,9 @@ def _family_settings(family: Family) -> Iterator[str]:
     """Yield the lines of the page of a family: settings, other defaults, sources."""
     folder = _folder(family)
     yield f"# Settings of {', '.join(family.implementations)}\n"
-    introduction = f"More about these methods is on the page {_page_link(folder)}."
+    page = _PAGES.get(folder, folder)
+    title = (DOCS / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
+    introduction = f"More about these methods is on the page [{title}](../{page}.md)."
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
@@ -161,15 +163,6 @@ def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield f"on `{game}`", values
     for (name, game, *presets), values in family.environment_presets.items():  # at most one preset
         yield " with ".join([f"`{name}` on `{game}`", *(f"`--preset {preset}`" for preset in presets)]), values
-
-
-def _page_link(folder: str) -> str:
-    """Return a link to the page about the family in ``folder``. If there is no such page, return a link to the page
-    about all agents."""
-    name = _PAGES.get(folder, folder)
-    path = DOCS / f"{name}.md" if (DOCS / f"{name}.md").exists() else DOCS / "which_agent.md"
-    title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-    return f"[{title.partition(':')[0]}](../{path.name})"
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:

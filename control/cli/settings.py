@@ -101,7 +101,12 @@ class Settings:
             others = expand_shared(self.agent, others)
         typed_values = checked_values(others, *self.configs)
         if "command" in values:
-            typed_values["command"] = _checked_command(values["command"] or {})
+            command = values["command"] or {}  # None stands for no command
+            for name, value in command.items():
+                if name not in RETURN_COMMANDS:
+                    raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
+                check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
+            typed_values["command"] = {name: float(value) for name, value in command.items() if value is not None}
         return typed_values
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
@@ -121,16 +126,6 @@ class Settings:
             if changes:
                 configs[field_name] = dataclasses.replace(config, **changes)
         return dataclasses.replace(self, command=values.get("command", self.command), **configs)
-
-
-def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
-    """Return the command as floats, without None. Raises SettingError for an unknown name or a bad value."""
-    allowed = ", ".join(RETURN_COMMANDS)
-    unknown_names = [name for name in command if name not in RETURN_COMMANDS]
-    raise_all([SettingError(f"command.{name} is unknown; allowed: {allowed}") for name in unknown_names])
-    for name, value in command.items():
-        check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
-    return {name: float(value) for name, value in command.items() if value is not None}
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
