@@ -13,7 +13,8 @@ from pathlib import Path
 from control.cli.colour import paint
 from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS
-from control.cli.settings import from_dict, ineffective, replaced_in
+from control.cli.settings import from_dict
+from control.cli.together import flags_without_effect
 from control.cli.words import as_word
 from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
@@ -228,26 +229,11 @@ def _groups(
 
 
 def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note for settings that the user cannot use in a run with these ``choices`` of implementation,
-    preset, and so on. The note says why, such as ``no effect with SE``. If there are several reasons, the last one in
-    the code counts."""
+    """Return setting -> note for settings that have no effect in a run with these ``choices`` of implementation,
+    preset, and so on. The note says why, such as ``no effect with SE``."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
-    implementation = choices["implementation"]
-    notes: dict[str, str] = {}
-    for name, flag in valid_flags.items():
-        if flag.required_flags:
-            notes[name] = f"no effect without {flag.required_flags}"
-    for name in replaced_in(implementation):
-        notes[name] = f"no effect with {implementation}"
-    if family(implementation).learns_from == "evolution":
-        for name in ("num_seeds", "accelerator"):
-            notes[name] = f"only the default is allowed with {implementation}"
-        for name, flag in valid_flags.items():
-            if flag.section.startswith("parameters of"):
-                notes[name] = "the environment's"
-    for name, reason in ineffective(settings).items():
-        notes[name] = f"no effect: {reason}"
-    return notes
+    names = [name for name, flag in valid_flags.items() if not flag.command]
+    return {name: f"no effect{reason}" for name, reason in flags_without_effect(settings, names, valid_flags)}
 
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
-    check_effects(_flags_without_effect(settings, typed, valid_flags))
+    check_effects(flags_without_effect(settings, typed, valid_flags))
     raise_all([*_missing_files(run), *_missing_files(settings.subcommand)])
 
 
@@ -57,7 +57,7 @@ def _words_for(name: str) -> list[str]:
     return [*pretrained(), *FILM_WORDS] if name == "film" else list(pretrained())
 
 
-def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
+def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
     """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: the name of the
     flag, and the end of the error message (`check_effects`). Only the first reason of a flag counts."""
     run = settings.run

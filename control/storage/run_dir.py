@@ -209,14 +209,9 @@ class MetricsFile:
         """Make the file fit the checkpoint from which the run resumes. Remove the rows of later epochs. Add the rows of
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
-        logged_seeds = set()  # seeds with a row of this epoch in the file
-        lines = []
-        for cells, (epoch, _, seed, *_) in _read(self.path)[1]:
-            if epoch <= last_epoch:
-                lines.append(",".join(cells))  # a text needs a fifth of the memory of a list
-            if epoch == last_epoch:
-                logged_seeds.add(seed)
-        self._write((line.split(","), ()) for line in lines)  # without the numbers, which are not written
+        rows = [row for row in _read(self.path)[1] if row[1][0] <= last_epoch]
+        logged_seeds = {seed for _, (epoch, _, seed, *_) in rows if epoch == last_epoch}
+        self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
