@@ -109,8 +109,7 @@ def _settings_from_words(
             sys.exit(0)
         choices = _resolve_choices({**file_words, **flag_words})
         if file:
-            _check_choices_of_file(file, file_words, flag_words)
-            file_words = _translate_file(file_words, flag_words, choices)
+            file_words = _translate_file(file, file_words, flag_words, choices)
 
         def current_value(name: str) -> Any:
             """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
@@ -131,22 +130,21 @@ def _settings_from_words(
         raise_all([*file_errors, *flag_errors])
         return _build_settings({**file_values, **flag_values}, choices, flag_values.keys())
     except SettingError as error:
-        errors = single_errors(error)
-        for i, part in enumerate(errors):
-            if part.name in file_words and part.name not in flag_words and not str(part).startswith(f"{file}: "):
-                part = SettingError(f"{file}: {part}", part.name)
-            errors[i] = _with_aliases(part, aliases)
-        raise_all(errors)
+        only_in_file = file_words.keys() - flag_words.keys()
+        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in single_errors(error)])
         raise  # never reached, because `raise_all` has raised; mypy does not know that
 
 
-def _with_aliases(error: SettingError, aliases: Mapping[str, str]) -> SettingError:
-    """Return ``error`` with names that the user knows: if the user typed an alias of a setting (``aliases``, setting ->
-    alias), the message has the alias in place of the setting."""
-    if not aliases:
-        return error
-    names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
-    return SettingError(names.sub(lambda match: aliases[match[0]], str(error)), error.name)
+def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
+    """Return ``error`` as the user knows the setting: by its alias, if the user typed that (``aliases``, setting ->
+    alias), and after the path of ``file``, if the setting is from there (``file_names``)."""
+    line = str(error)
+    if aliases:
+        names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
+        line = names.sub(lambda match: aliases[match[0]], line)
+    if error.name in file_names and not line.startswith(f"{file}: "):
+        line = f"{file}: {line}"
+    return SettingError(line, error.name)
 
 
 def _with_search_file(words: Words) -> dict[str, list[str]]:
@@ -248,35 +246,31 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
     print(help_text(choices.valid_flags, deciding_values, help_words, command, "implementation" not in words))
 
 
-def _check_choices_of_file(file: str, file_words: Words, flag_words: Words) -> None:
-    """Raise SettingError if a flag changes the implementation or the preset of the file, because the other values of
-    the file are for these. With ``--eval_agent`` nothing is checked, because the checkpoint decides both."""
-    if "eval_agent" in flag_words:
-        return
+def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _Choices) -> Words:
+    """Return the words of a file by names of settings, without settings that only flags may set and settings that the
+    command does not use.
+
+    Raises SettingError if a flag changes the implementation or the preset of the file, because its other values are for
+    these. Also raises SettingError for a setting that only flags may set, unless its value is the default, or
+    ``flag_words`` have it too.
+    """
     wrong = []
     for name in ("implementation", "preset"):
         flag_text, file_text = as_word(flag_words.get(name, [])), as_word(file_words.get(name, []))
-        if flag_text and file_text and flag_text != file_text:
+        if flag_text and file_text and flag_text != file_text and choices.defaults is not None:
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
-
-
-def _translate_file(file_words: Words, flag_words: Words, choices: _Choices) -> Words:
-    """Return the words of a file by names of settings, without settings that only flags may set and settings that the
-    command does not use. Raises SettingError if the file has a setting that only flags may set, unless its value is the
-    default, or ``flag_words`` have it too."""
-    defaults = None if choices.defaults is None else choices.defaults.agent
+    agent = None if choices.defaults is None else choices.defaults.agent
     file_words, _ = translate(
-        file_words, choices.families, choices.valid_flags, lambda name: getattr(defaults, name, None)
+        file_words, choices.families, choices.valid_flags, lambda name: getattr(agent, name, None)
     )
-    wrong = []
     for config in (RunConfig, *COMMANDS.values()):
         for name in sorted(names_with(config, "by_flag") & file_words.keys()):
-            value, default = as_word(file_words.pop(name)), getattr(config, name)
-            is_default = value == default or (default is None and value.lower() in NULL)
+            text, default = as_word(file_words.pop(name)), getattr(config, name)
+            is_default = text == default or (default is None and text.lower() in NULL)
             if name not in flag_words and not is_default:
-                line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
+                line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
                 wrong.append(SettingError(f"{name} {line}", name))
     raise_all(wrong)
     if choices.defaults is None:
