@@ -170,12 +170,9 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 
 def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:
-    """Return the error for a parameter that only other games than ``game`` have, such as ``--grid_size`` with cartpole.
-
-    ``name`` is the parameter or, for a switch, its negation ``no_NAME``. ``game`` may have parameters after a comma,
-    which the message leaves out. The message begins with ``prefix`` and the name. ``prefix`` is ``--`` for a flag,
-    ``FILE: `` for a setting in a file, and "" for a keyword.
-    """
+    """Return the error for a parameter ``name``, or the negation ``no_NAME`` of a switch, that only other games than
+    ``game`` have, such as ``--grid_size`` with cartpole. The message begins with ``prefix``: ``--`` for a flag,
+    ``FILE: `` for a setting in a file, and "" for a keyword."""
     from envs.names import games_with
 
     games = games_with(name) or games_with(name.removeprefix("no_"))

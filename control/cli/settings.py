@@ -322,9 +322,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     omitted |= kinds(type(settings.subcommand)).keys()  # empty without a subcommand
     if not settings.command:
         omitted.add("command")
-    for name in (end_setting(run.implementation), "total_steps"):
-        if values[name] is None:
-            omitted.add(name)
+    omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}
     return {name: value for name, value in values.items() if name not in omitted}
 
 

@@ -102,9 +102,6 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
     """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
-    for config in (settings.run, settings.subcommand):
-        config_class = type(config)  # attributes of a dataclass are its defaults
-        for name in flag.meta["needs"]:
-            if hasattr(config, name) and getattr(config, name) != getattr(config_class, name):
-                return True
-    return False
+    configs = (settings.run, settings.subcommand)
+    pairs = [(config, name) for config in configs for name in flag.meta["needs"] if hasattr(config, name)]
+    return any(getattr(config, name) != getattr(type(config), name) for config, name in pairs)
