@@ -247,13 +247,11 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
     """Return ``term`` and its explanation ``text`` in this column, in a new line after a long term."""
-    lines = textwrap.wrap(" ".join(text.split()), _width() - column)
-    lines = [" " * column + line for line in lines]
+    explanation = _wrap(text, " " * column)
     indented_term = f"  {term}"
     if len(indented_term) + 2 > column:  # no room for two spaces before the explanation
-        return "\n".join([indented_term, *lines])
-    lines[0] = indented_term + lines[0][len(indented_term) :]
-    return "\n".join(lines)
+        return f"{indented_term}\n{explanation}"
+    return indented_term + explanation[len(indented_term) :]
 
 
 def _metavar(flag: Flag) -> str:

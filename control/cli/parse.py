@@ -271,7 +271,7 @@ def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _C
             is_default = text == default or (default is None and text.lower() in NULL)
             if name not in flag_words and not is_default:
                 line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
-                wrong.append(SettingError(f"{name} {line}", name))
+                wrong.append(SettingError(f"{file}: {name} {line}", name))
     raise_all(wrong)
     if choices.defaults is None:
         unused = {flag.name for flag in choices.valid_flags.values() if not choices.uses(flag)}

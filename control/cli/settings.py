@@ -3,12 +3,12 @@ is for ``config.yaml`` in a run folder, for checkpoints and for ``--config``. Im
 
 import dataclasses
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
-from models.family import Family, StepSchedule
+from models.family import StepSchedule
 from models.mixture import Mixture, expand_shared, shared_settings
 from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
 from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
@@ -21,7 +21,7 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-REMOVED = ("display", "step_timeout")  # settings that only older files have; they are ignored
+REMOVED = ("display", "step_timeout")  # settings of older proxies' files, which are ignored
 _DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of these settings
 
@@ -275,41 +275,36 @@ def replaced_in(implementation: str) -> dict[str, str]:
 
 def ineffective(settings: Settings) -> dict[str, str]:
     """Return setting -> reason for hyperparameters without effect in combination with the other settings. They are of
-    the implementation and, if it learns a proxy, also of the agents that train on it. A setting that several of these
-    agents share is only in the result if it has no effect for all of them."""
-    family_spec = family(settings.run.implementation)
-    if settings.proxy is None:
-        return _agent_reasons(family_spec, settings.agent, settings.missing_features)
-    reasons = dict(family_spec.ineffective(settings.proxy))
-    agents = parse_agents(settings.run.agent)
-    # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
-    sample_all = settings.proxy.retest_drawn
-    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
-        agent_family = family(first_agent)
-        reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
-        for name in agents:
-            if family(name) is agent_family:
-                config = config_of(settings.agent, name, agents)
-                reasons_by_agent.append(_agent_reasons(agent_family, config, settings.missing_features, sample_all))
-        for field, reason in reasons_by_agent[0].items():
-            if all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
-                reasons[setting_of_field[field]] = reason  # such as PPO_lr
+    the implementation and, if it learns a proxy, also of the agents that train on it."""
+    if settings.proxy is not None:
+        return _ineffective_in_search(settings)
+    reasons = dict(family(settings.run.implementation).ineffective(settings.agent))
+    for field in dataclasses.fields(settings.agent):
+        required_feature = field.metadata["only_with"]
+        if required_feature in settings.missing_features:
+            reasons[field.name] = f"there are no {required_feature}"
+    if not getattr(settings.agent, "vary_hp", True):  # only agents that train on proxies have it
+        reasons["vary"] = "vary_hp is off"
     return reasons
 
 
-def _agent_reasons(
-    family_spec: Family, config: Any, missing_features: Container[str], sample_all: bool = False
-) -> dict[str, str]:
-    """Return field -> reason for fields of one agent's ``config`` that have no effect. ``missing_features`` are
-    properties that the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
-    reasons = dict(family_spec.ineffective(config))
-    for field in dataclasses.fields(config):
-        required_feature = field.metadata["only_with"]
-        if required_feature in missing_features:
-            reasons[field.name] = f"there are no {required_feature}"
-    varies = sample_all or getattr(config, "vary_hp", True)  # only agents that train on proxies have ``vary_hp``
-    if not varies:
-        reasons["vary"] = "vary_hp is off"
+def _ineffective_in_search(settings: Settings) -> dict[str, str]:
+    """Return setting -> reason as `ineffective`, for a search. A setting that several of its agents share is only in
+    the result if it has no effect for all of them."""
+    reasons = dict(family(settings.run.implementation).ineffective(settings.proxy))
+    agents = parse_agents(settings.run.agent)
+    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
+        reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
+        for name in agents:
+            if family(name) is family(first_agent):
+                run = dataclasses.replace(settings.run, implementation=name)
+                config = config_of(settings.agent, name, agents)
+                reasons_by_agent.append(ineffective(dataclasses.replace(settings, run=run, agent=config, proxy=None)))
+        for field, reason in reasons_by_agent[0].items():
+            # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.
+            has_effect = field == "vary" and settings.proxy.retest_drawn
+            if not has_effect and all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
+                reasons[setting_of_field[field]] = reason  # such as PPO_lr
     return reasons
 
 
