@@ -102,10 +102,10 @@ class Settings:
         typed_values = checked_values(others, *self.configs)
         if "command" in values:
             command = values["command"] or {}  # None stands for no command
-            for name, value in command.items():
+            for name in command:
                 if name not in RETURN_COMMANDS:
                     raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
-                check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
+                check_value(f"command.{name}", command[name], COMMAND, RETURN_COMMANDS[name].metadata)
             typed_values["command"] = {name: float(value) for name, value in command.items() if value is not None}
         return typed_values
 
