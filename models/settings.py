@@ -256,7 +256,8 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     elif isinstance(value, str):
         hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
     items = value if isinstance(value, tuple) else (value,)
-    comparable = [item for item in items if type(item) in ((str,) if kind.item is str else (int, float))]
+    comparable_types = (str,) if kind.item is str else (int, float)
+    comparable = [item for item in items if type(item) in comparable_types]
     default_bounds = bounds(kind, {})
     # The message states the default bounds only if the value exceeds them.
     if not all(_is_within(item, default_bounds) for item in comparable):

@@ -89,7 +89,8 @@ def _settings_from_words(
 
         file_words = read_config(file)
     aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
-    if as_word(flag_words.get("learn", [])).lower() not in NULL and "gamename" not in flag_words:  # it is for a game
+    learns = as_word(flag_words.get("learn", [])).lower() not in NULL
+    if learns and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
         flag_words = {**flag_words, "gamename": flag_words["learn"]}
         aliases["gamename"] = "learn"
     try:
@@ -163,9 +164,10 @@ def _with_search_file(words: Words) -> dict[str, list[str]]:
     changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
     others = {name: value for name, value in words.items() if name not in ("resume", "resume_search")}
     wrong: list[SettingError] = []
-    for name in others.keys() - {*changeable, "use_tune"}:
-        line = f"--{name} is a setting that the search in {folder!r} has already"
-        wrong.append(SettingError(f"{line}; allowed with --resume FOLDER: {', '.join(changeable)}", name))
+    for name in others:
+        if name not in (*changeable, "use_tune"):
+            line = f"--{name} is a setting that the search in {folder!r} has already"
+            wrong.append(SettingError(f"{line}; allowed with --resume FOLDER: {', '.join(changeable)}", name))
     raise_all(wrong)
     return {"config": [file], "resume_search": [folder], **others}
 
