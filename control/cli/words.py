@@ -43,8 +43,9 @@ def check_text(pairs: Sequence[Pair], source: str = "") -> None:
     """Raise SettingError, which begins with ``source``, unless ``pairs`` are UTF-8 without NUL."""
     for name, words in pairs:
         for word in (name, *words):
+            text = word if isinstance(word, str) else as_word(word)
             # Python represents bytes that are not UTF-8 as surrogates, which cannot be written to files.
-            if isinstance(word, str) and re.search("[\0\ud800-\udfff]", word):
+            if re.search("[\0\ud800-\udfff]", text):
                 raise SettingError(f"{source}{name} is {word!a}; allowed: text in UTF-8 without NUL")
 
 
@@ -56,8 +57,8 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
         elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
             if value not in (None, *NULL):
-                value_text = format_value(value)
-                raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
+                line = f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
+                raise SettingError(line)
         elif isinstance(value, Mapping):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list | tuple):
