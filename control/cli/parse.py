@@ -206,10 +206,10 @@ class _Choices(NamedTuple):
         return self.defaults is not None or flag.section == "run" or flag.command == "eval_agent"
 
 
-def _resolve_choices(words: Words, for_help: bool = False) -> _Choices:
+def _resolve_choices(words: Words) -> _Choices:
     """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. If the
-    preset is for one game, this is the default game. Aliases of games are resolved. ``for_help`` says that the result
-    is for a help page. Raises SettingError for a wrong value, or if preset and game do not fit."""
+    preset is for one game, this is the default game. Aliases of games are resolved. Raises SettingError for a wrong
+    value, or if preset and game do not fit."""
     from envs.names import resolve
 
     implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
@@ -219,7 +219,7 @@ def _resolve_choices(words: Words, for_help: bool = False) -> _Choices:
     if preset_game and resolve(preset_game).base_name != game.base_name:
         line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
         raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
-    if as_word(words.get("eval_agent", [])).lower() not in NULL and not for_help:
+    if as_word(words.get("eval_agent", [])).lower() not in NULL:
         return _Choices(game.name, options.flags_of_all(game.name), implementation)
     deciding_settings = names_with(family(implementation).config, "chooses")
     if family(implementation).learns_from == "evolution":
@@ -238,7 +238,8 @@ def _print_help(words: Words, help_words: Sequence[str]) -> None:
 
     if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():  # --help PPO
         words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
-    choices = _resolve_choices(words, for_help=True)
+    # The page of ``--eval_agent`` has settings of one implementation, too.
+    choices = _resolve_choices({name: value for name, value in words.items() if name != "eval_agent"})
     deciding_values = {"implementation": choices.implementation, "gamename": choices.game}
     for name, flag in choices.valid_flags.items():
         if flag.meta["chooses"] and words.get(name):
