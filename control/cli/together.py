@@ -9,7 +9,7 @@ from control.cli.options import Flag, Flags, evaluation_overrides
 from control.cli.run_settings import RunConfig
 from control.cli.settings import Settings, check_exclusive, ineffective, replaced_in
 from control.cli.words import FILM_WORDS
-from models.settings import SettingError, names_with, nearest, raise_all
+from models.settings import SettingError, closest, names_with, raise_all
 
 
 def check_together(settings: Settings, typed: Collection[str], valid_flags: Flags) -> None:
@@ -38,7 +38,9 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
         for path in paths:
             if not os.path.exists(path) and path not in _words_for(name):
                 folder, base = os.path.split(path)
-                hint = nearest(base, [*_words_for(name), *_files_in(folder or ".")])
+                words = [] if folder else _words_for(name)
+                similar = closest(base, [*words, *_files_in(folder or ".")])
+                hint = f"; did you mean {os.path.join(folder, similar)!r}?" if similar else ""
                 yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
 
 
