@@ -131,15 +131,10 @@ def setting(
     ``--help``."""
     if unknown := properties.keys() - PROPERTIES.keys():
         raise TypeError(f"{', '.join(unknown)}: no property of a setting; allowed: {', '.join(PROPERTIES)}")
-    metadata = {
-        "help": help,
-        "choices": tuple(choices or ()),
-        "allow_empty": allow_empty,
-        "section": section,
-        "max_items": max_items,
-    }
-    metadata |= {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
-    return dataclasses.field(default=default, metadata={**metadata, **PROPERTIES, **properties})
+    bounds = {"above": above, "minimum": minimum, "below": below, "maximum": maximum}
+    form = {"choices": tuple(choices or ()), "allow_empty": allow_empty, "max_items": max_items}
+    metadata = {"help": help, "section": section, **bounds, **form, **PROPERTIES, **properties}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def names_with(config: Any, name: str, value: Any = True) -> set[str]:
@@ -231,15 +226,10 @@ def check_value(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> N
     ``meta``, the metadata of `setting`."""
     if value is None and kind.optional:
         return
-    if not kind.is_list:
-        is_allowed = _fits(value, kind, meta)
-    elif not isinstance(value, tuple) or len(value) > meta.get("max_items", MAX_ITEMS):
-        is_allowed = False
-    elif not value:
-        is_allowed = meta.get("allow_empty", False)
-    else:
-        is_allowed = all(_fits(item, kind, meta) for item in value)
-    if not is_allowed:
+    items = value if kind.is_list else (value,)
+    is_allowed = isinstance(items, tuple) and len(items) <= meta.get("max_items", MAX_ITEMS)
+    is_allowed = is_allowed and (len(items) > 0 or meta.get("allow_empty", False))
+    if not (is_allowed and all(_fits(item, kind, meta) for item in items)):
         raise value_error(name, value, kind, meta)
 
 
@@ -266,7 +256,8 @@ def value_error(name: str, value: Any, kind: Kind, meta: Mapping[str, Any]) -> S
     elif isinstance(value, str):
         hint = nearest(value, [choice for choice in meta.get("choices", ()) if isinstance(choice, str)])
     items = value if isinstance(value, tuple) else (value,)
-    comparable = [item for item in items if kind.item is str or type(item) in (int, float)]
+    comparable_types = (str,) if kind.item is str else (int, float)
+    comparable = [item for item in items if type(item) in comparable_types]
     default_bounds = bounds(kind, {})
     # The message states the default bounds only if the value exceeds them.
     if not all(_is_within(item, default_bounds) for item in comparable):
@@ -403,8 +394,4 @@ def _fits(value: Any, kind: Kind, meta: Mapping[str, Any]) -> bool:
 def _is_within(value: Any, limits: Mapping[str, Any]) -> bool:
     """Return whether ``value`` is within the ``limits`` (`bounds`). Text is measured in bytes."""
     size = len(value.encode(errors="replace")) if isinstance(value, str) else value
-    for name, limit in limits.items():
-        _, satisfies = _BOUNDS[name]
-        if not satisfies(size, limit):
-            return False
-    return True
+    return all(_BOUNDS[name][1](size, limit) for name, limit in limits.items())

@@ -52,14 +52,6 @@ def test_contents_of_last_and_best_checkpoint(finished: Path) -> None:
     assert checkpoints.load(finished).path.name == "best.ckpt"
 
 
-def test_settings_that_exist_no_more_are_ignored(finished: Path, tmp_path: Path) -> None:
-    path = tmp_path / "older.ckpt"
-    forged(
-        finished / "checkpoints" / "last.ckpt", path, lambda content: content[OURS]["settings"].update(step_timeout=9.0)
-    )
-    assert checkpoints.load(path).settings == checkpoints.load(finished / "checkpoints" / "last.ckpt").settings
-
-
 def test_note_names_the_chosen_version(finished: Path, tmp_path: Path, capsys: Shown) -> None:
     for number in range(3):
         shutil.copytree(finished / "checkpoints", tmp_path / "seed_25" / f"version_{number}" / "checkpoints")

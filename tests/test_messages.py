@@ -272,6 +272,7 @@ FILES = [
     ("import: os", "", "@: import is no setting; allowed only as the flag --import"),
     *((f"{name}: x", "", f"@: {name} is 'x'; a file may not choose what is written or joined: give it as --{name}")
       for name in sorted(BY_FLAG)),
+    ("output_dir: x", "", "@: logdir is 'x'; a file may not choose what is written or joined: give it as --logdir"),
     ("gamename: antigravity:CartPole-v1", "", "@: gamename is 'antigravity:CartPole-v1': only a flag can have module "
      "antigravity imported; give --import antigravity"),
     ("a: &a [x, x]\n" + "\n".join(f"{x}: &{x} [*{y}, *{y}]" for y, x in itertools.pairwise("abcdefghijklm")), "",
@@ -299,12 +300,13 @@ FILES = [
 PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"learning_rat": 1}, "learning_rat is unknown; did you mean 'lr'?"),
     ({"lr": None}, "lr is None; allowed: number, greater than 0"),
+    ({"exp_name": None}, "exp_name is None; allowed: text, at most 100 bytes, not empty"),
     ({"epochs": True}, "epochs is True; allowed: integer, at least 1; or null"),
     ({"grid_size": 3}, "grid_size has no effect with gamename lunarlander; it is a parameter of procmaze, ... "),
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
     ({"seed": 10**5000}, "seed is a number of thousands of digits; allowed: integer, at least 0, at most 46116..."),
-    ({"lr": 10**400}, "lr is 1000000000...; allowed: number, greater than 0"),
+    ({"lr": 10**400}, "lr is 1000000000...; allowed: number, greater than 0, at most 1000000000"),
     ({"lr": True}, "lr is True; allowed: number, greater than 0"),
     ({"hidden_sizes": [64, 2.5]}, "hidden_sizes is [64, 2.5]; allowed: list of integers, each at least 1, ..."),
     ({"rb_size": 0}, "rb_size is 0; allowed: integer, at least 1"),

@@ -80,7 +80,12 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
     try:
         text = read_text(path, LARGEST, "utf-8-sig")
         with errors_in(path):
-            content = _parse_json(text) if path.lower().endswith(".json") else yaml.load(text, _TextLoader)
+            if path.lower().endswith(".json"):
+                content = json.loads(
+                    text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str
+                )
+            else:
+                content = yaml.load(text, _TextLoader)
     except FileNotFoundError:
         problem = missing_reason(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -98,11 +103,6 @@ def read_mapping(setting: str, path: str, example: str, empty: bool = False) -> 
     if problem:
         raise SettingError(f"{setting} is {path!r}: {problem}")
     return content
-
-
-def _parse_json(text: str) -> Any:
-    """Return the content of JSON, with numbers as text. Raises SettingError for a repeated name."""
-    return json.loads(text, object_pairs_hook=_unique_names, parse_int=str, parse_float=str, parse_constant=str)
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

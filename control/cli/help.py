@@ -10,10 +10,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from control.cli.colour import paint, wrap_text
+from control.cli.colour import paint
 from control.cli.options import Flag, Flags, flags
 from control.cli.run_settings import COMMANDS
-from control.cli.settings import from_dict, ineffective, replaced_in
+from control.cli.settings import from_dict
+from control.cli.together import flags_without_effect
 from control.cli.words import as_word
 from models.registry import families_of, family, implementations
 from models.settings import MAX_ITEMS, RANGES, SettingError, allowed, nearest
@@ -67,10 +68,13 @@ def help_text(
     families = families_of(choices["implementation"], valid_flags["agent"].default)
     shows_all = words == ["all"]
     if words and not shows_all:
-        text = " ".join(words).lower()
-        if is_default:
+        text = " ".join(words).lower().lstrip("-")
+        matches = [flag for flag in valid_flags.values() if _contains(flag, text, families)]
+        if is_default or not matches:
             return _search_all_page(valid_flags, choices["gamename"], text)
-        return _search_page(valid_flags, choices, text)
+        heading = f"settings of {choices['implementation']} with {text!r}:"
+        notes = _notes_without_effect(valid_flags, choices)
+        return "\n".join([heading, *_found_entries(matches, text, notes, families)])
     if command:
         return _command_page(valid_flags, command, families)
     if shows_all or not is_default:
@@ -92,12 +96,10 @@ def _first_page(valid_flags: Flags) -> str:
     parts = ["usage: python trainer.py [--name value ...]\n", EXAMPLES, *_names()]
     groups = {"settings to begin with": [*settings, *_OPTIONS], "other commands": commands, "more": _MORE}
     for heading, entries in groups.items():
-        parts += [
-            paint(f"{heading}:", "bold", sys.stdout),
-            *[_entry(term, text, _NARROW_COLUMN) for term, text in entries],
-            "",
-        ]
-    return _with_broken_commands("\n".join(parts).rstrip())
+        parts.append(paint(f"{heading}:", "bold", sys.stdout))
+        parts += [_entry(term, text, _NARROW_COLUMN) for term, text in entries]
+        parts.append("")
+    return "\n".join(parts).rstrip()
 
 
 def _names() -> list[str]:
@@ -130,20 +132,6 @@ def _command_page(valid_flags: Flags, command: str, families: Sequence[str]) -> 
     return "\n".join([f"{usage}[--name value ...]\n", *_entries(listed, {}, families)])
 
 
-def _search_page(valid_flags: Flags, choices: Mapping[str, str], text: str) -> str:
-    """Return a help page with the settings of the chosen implementation that contain ``text`` (`_contains`). If there
-    are none, return a page with the settings of all implementations that contain it (`_search_all_page`). Raises
-    SettingError if no setting contains the text. ``choices`` are as in `help_text`."""
-    implementation = choices["implementation"]
-    families = families_of(implementation, valid_flags["agent"].default)
-    matches = [_without_sources(flag) for flag in valid_flags.values() if _contains(flag, text, families)]
-    if not matches:
-        return _search_all_page(valid_flags, choices["gamename"], text)
-    heading = f"settings of {implementation} with {text!r}:"
-    notes = _notes_without_effect(valid_flags, choices)
-    return "\n".join([heading, *_entries(_best_matches_first(matches, text), notes, families)])
-
-
 def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
     """Return a help page with the settings of all implementations that contain ``text`` (`_contains`). If only some
     implementations have a setting, a note names them. Raises SettingError if no setting contains the text."""
@@ -153,7 +141,7 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
         families = families_of(implementation, valid_flags["agent"].default)
         for flag in flags(implementation, game).values():
             if _contains(flag, text, families):
-                matches.setdefault(flag.name, _without_sources(flag))
+                matches.setdefault(flag.name, flag)
                 owners.setdefault(flag.name, []).append(implementation)
     if not matches:
         hint = nearest(text, valid_flags)
@@ -163,29 +151,25 @@ def _search_all_page(valid_flags: Flags, game: str, text: str) -> str:
         f"Settings with {text!r}. Their implementations are in brackets, and the default is of the first of them. "
         f"Without brackets, all implementations have the setting, and the default is of {first}."
     )
-    notes: dict[str, str] = {}
-    for name, names_of_owners in owners.items():
-        if len(names_of_owners) < len(implementations()):
-            notes[name] = f"of {', '.join(names_of_owners)}"
-    return "\n".join([heading, *_entries(_best_matches_first([*matches.values()], text), notes, ())])
-
-
-def _without_sources(flag: Flag) -> Flag:
-    """Return a flag whose help text has no references to sources, for pages that do not list the sources."""
-    return dataclasses.replace(flag, meta={**flag.meta, "help": SOURCES.sub("", flag.meta["help"])})
-
-
-def _best_matches_first(matches: Sequence[Flag], text: str) -> list[Flag]:
-    """Return ``matches`` in this order: the setting with the name ``text``, then settings with ``text`` in their names,
-    then the others."""
-    return sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
+    is_of_some = {name: names for name, names in owners.items() if len(names) < len(implementations())}
+    notes = {name: f"of {', '.join(names)}" for name, names in is_of_some.items()}
+    return "\n".join([heading, *_found_entries(list(matches.values()), text, notes, ())])
 
 
 def _contains(flag: Flag, text: str, families: Sequence[str]) -> bool:
-    """Return whether a setting has ``text`` in its name, topic, help text or aliases. Dashes before it are ignored."""
+    """Return whether a setting has ``text`` in its name, topic, help text or aliases."""
     topic = re.sub("^hyperparameters of [^:]*", "", flag.section)  # without the name of an algorithm
-    searched = " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)])
-    return text.lstrip("-") in searched.lower()
+    return text in " ".join([flag.name, topic, flag.meta["help"], *aliases_of(flag.name, families)]).lower()
+
+
+def _found_entries(matches: Sequence[Flag], text: str, notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
+    """Return help entries for the settings that contain ``text``: first those with it in their names. They have no
+    references to sources, which the page does not list."""
+    ordered = sorted(matches, key=lambda flag: (flag.name != text, text not in flag.name))  # False is before True
+    found = []
+    for flag in ordered:
+        found.append(dataclasses.replace(flag, meta={**flag.meta, "help": SOURCES.sub("", flag.meta["help"])}))
+    return _entries(found, notes, families)
 
 
 def _training_page(valid_flags: Flags, choices: Mapping[str, str], families: Sequence[str], full: bool) -> str:
@@ -245,26 +229,11 @@ def _groups(
 
 
 def _notes_without_effect(valid_flags: Flags, choices: Mapping[str, str]) -> dict[str, str]:
-    """Return setting -> note for settings that the user cannot use in a run with these ``choices`` of implementation,
-    preset, and so on. The note says why, such as ``no effect with SE``. If there are several reasons, the last one in
-    the code counts."""
+    """Return setting -> note for settings that have no effect in a run with these ``choices`` of implementation,
+    preset, and so on. The note says why, such as ``no effect with SE``."""
     settings = from_dict({name: value for name, value in choices.items() if name in valid_flags})
-    implementation = choices["implementation"]
-    notes: dict[str, str] = {}
-    for name, flag in valid_flags.items():
-        if flag.required_flags:
-            notes[name] = f"no effect without {flag.required_flags}"
-    for name in replaced_in(implementation):
-        notes[name] = f"no effect with {implementation}"
-    if family(implementation).learns_from == "evolution":
-        for name in ("num_seeds", "accelerator"):
-            notes[name] = f"only the default is allowed with {implementation}"
-        for name, flag in valid_flags.items():
-            if flag.section.startswith("parameters of"):
-                notes[name] = "the environment's"
-    for name, reason in ineffective(settings).items():
-        notes[name] = f"no effect: {reason}"
-    return notes
+    names = [name for name, flag in valid_flags.items() if not flag.command]
+    return {name: f"no effect{reason}" for name, reason in flags_without_effect(settings, names, valid_flags)}
 
 
 def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequence[str]) -> list[str]:
@@ -278,13 +247,11 @@ def _entries(listed: Sequence[Flag], notes: Mapping[str, str], families: Sequenc
 
 def _entry(term: str, text: str, column: int = TEXT_COLUMN) -> str:
     """Return ``term`` and its explanation ``text`` in this column, in a new line after a long term."""
-    lines = textwrap.wrap(" ".join(text.split()), _width() - column)
-    lines = [" " * column + line for line in lines]
+    explanation = _wrap(text, " " * column)
     indented_term = f"  {term}"
     if len(indented_term) + 2 > column:  # no room for two spaces before the explanation
-        return "\n".join([indented_term, *lines])
-    lines[0] = indented_term + lines[0][len(indented_term) :]
-    return "\n".join(lines)
+        return f"{indented_term}\n{explanation}"
+    return indented_term + explanation[len(indented_term) :]
 
 
 def _metavar(flag: Flag) -> str:
@@ -313,18 +280,7 @@ def _explanation(flag: Flag, families: Sequence[str]) -> str:
 
 def first_commands() -> str:
     """Return some commands to begin with, for calls without flags."""
-    heading = "Without flags nothing is trained. Some commands to begin with:"
-    return _with_broken_commands(f"{heading}\n\n{EXAMPLES}\nMore: --help")
-
-
-def _with_broken_commands(page: str) -> str:
-    """Return ``page`` with lines that fit the terminal in place of long commands. Lines before the last one of a
-    command end with a backslash, so that a shell accepts them."""
-
-    def wrap_command(match: re.Match[str]) -> str:
-        return wrap_text(match[0], sys.stdout, indent="    ", end=" \\")
-
-    return re.sub("^  python .*", wrap_command, page, flags=re.MULTILINE)
+    return f"Without flags nothing is trained. Some commands to begin with:\n\n{EXAMPLES}\nMore: --help"
 
 
 def version() -> str:

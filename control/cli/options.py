@@ -1,6 +1,6 @@
 """The settings that exist for a command, an implementation and a game, as flags. Also errors for misspelt names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -170,12 +170,9 @@ def flags_of(config: Any, section: str = "") -> dict[str, Flag]:
 
 
 def missing_parameter_error(name: str, game: str, prefix: str = "--") -> SettingError:
-    """Return the error for a parameter that only other games than ``game`` have, such as ``--grid_size`` with cartpole.
-
-    ``name`` is the parameter or, for a switch, its negation ``no_NAME``. ``game`` may have parameters after a comma,
-    which the message leaves out. The message begins with ``prefix`` and the name. ``prefix`` is ``--`` for a flag,
-    ``FILE: `` for a setting in a file, and "" for a keyword.
-    """
+    """Return the error for a parameter ``name``, or the negation ``no_NAME`` of a switch, that only other games than
+    ``game`` have, such as ``--grid_size`` with cartpole. The message begins with ``prefix``: ``--`` for a flag,
+    ``FILE: `` for a setting in a file, and "" for a keyword."""
     from envs.names import games_with
 
     games = games_with(name) or games_with(name.removeprefix("no_"))
@@ -203,28 +200,18 @@ def unknown_error(name: str, valid_flags: Flags, implementation: str, prefix: st
     if name == "command" or name.startswith("command."):
         commands = ", ".join(f"command.{key}" for key in RETURN_COMMANDS)
         return SettingError(f"{prefix}{name} is unknown; allowed: {commands}")
-    dashes, flags_only = ("--", FLAG_ONLY) if prefix == "--" else ("", ())  # suggest a flag only for a flag
-    suggestion = _similar_setting(name, valid_flags, implementation, flags_only)
-    hint = f"; did you mean '{dashes}{suggestion}'?" if suggestion else "; see --help"
-    return SettingError(f"{prefix}{name} is unknown{hint}")
-
-
-def _similar_setting(name: str, valid_flags: Flags, implementation: str, flags_only: Sequence[str]) -> str | None:
-    """Return the setting whose name or alias is most similar to ``name``, or None if none is similar. For a switch that
-    is on by default, it may also be the negation, such as ``no_compiled``. ``PPO_lr``, a name for runs with several
-    agents, gives ``lr``. ``implementation`` is the user's. ``flags_only`` are flags that are not settings, which may be
-    suggested too."""
-    prefix, _, base_name = name.partition("_")
-    if prefix in implementations() and base_name in valid_flags:
-        return base_name
-    families = families_of(implementation, valid_flags["agent"].default)
-    aliases = {**HINTS, **vocabulary(families, valid_flags)}
     # Name to compare with -> setting to suggest.
-    suggestions = {alias: setting for alias, setting in aliases.items() if setting in valid_flags}
-    if "hidden_sizes" in valid_flags:
-        suggestions |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
+    suggestions = {**HINTS, **vocabulary(families_of(implementation, valid_flags["agent"].default), valid_flags)}
+    suggestions |= dict.fromkeys([*WIDTHS, *DEPTHS], "hidden_sizes")
+    suggestions = {alias: setting for alias, setting in suggestions.items() if setting in valid_flags}
     negations = [f"no_{setting}" for setting, flag in valid_flags.items() if flag.default is True]
-    for setting in [*valid_flags, *negations, *flags_only]:
-        suggestions[setting] = setting
-    similar_name = closest(name, suggestions)
-    return suggestions[similar_name] if similar_name else None
+    suggestions |= {setting: setting for setting in [*valid_flags, *negations]}
+    dashes = ""
+    if prefix == "--":  # for a flag, also suggest flags that are no settings
+        dashes = "--"
+        suggestions |= {flag: flag for flag in FLAG_ONLY}
+    agent, _, setting = name.partition("_")
+    is_of_agent = agent in implementations() and setting in valid_flags  # such as PPO_lr, for runs of several agents
+    similar_name = setting if is_of_agent else closest(name, suggestions)
+    hint = f"; did you mean '{dashes}{suggestions[similar_name]}'?" if similar_name else "; see --help"
+    return SettingError(f"{prefix}{name} is unknown{hint}")

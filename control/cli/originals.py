@@ -6,6 +6,7 @@ from typing import Any
 from models.settings import SettingError, choice_error, format_value
 from models.vocabulary import ORIGINAL_AGENTS, ORIGINAL_GAMES
 
+_AGENT_TYPES = ("ER", "perfect_model", "simple_model")  # the other keys of `ORIGINAL_AGENTS` are latent types
 _EVAL_FREQUENCY = 500  # default of the script, in steps
 _LATENT_DEFAULTS = {"min_std": "0.0", "std_act": "softplus"}  # of the script; GaussianLatent has other defaults
 
@@ -56,13 +57,11 @@ def _pop_implementation(entries: dict[str, Any]) -> str:
         likely_agent = "simple_model"
     elif "rollout_length" in entries:
         likely_agent = "perfect_model"
+    key, choices = "agent_type", [*_AGENT_TYPES, "latent_model"]
     agent = entries.pop("agent_type", likely_agent)
-    names = list(ORIGINAL_AGENTS)  # three values of agent_type, then the values of latent_type
-    agent_types, latent_types = [*names[:3], "latent_model"], names[3:]
-    if agent not in agent_types:
-        raise choice_error("agent_type", agent, agent_types)
     if agent == "latent_model":  # its implementation depends on the type of its latent state
-        agent = entries.get("latent_type", latent_types[0])
-        if agent not in latent_types:
-            raise choice_error("latent_type", agent, latent_types)
+        key, choices = "latent_type", [name for name in ORIGINAL_AGENTS if name not in _AGENT_TYPES]
+        agent = entries.get("latent_type", choices[0])
+    if agent not in choices:
+        raise choice_error(key, agent, choices)
     return ORIGINAL_AGENTS[agent]

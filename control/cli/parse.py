@@ -5,26 +5,25 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from control.cli import options
 from control.cli.errors import MAX_LINES, single_errors
 from control.cli.options import FLAG_ONLY, Flag, parameters
-from control.cli.run_settings import COMMANDS, EvaluateConfig, RunConfig, TuneConfig
+from control.cli.run_settings import COMMANDS, RunConfig, TuneConfig
 from control.cli.settings import Settings, agents_of, defaults_for, settings_with, subcommand_in
 from control.cli.together import check_together
-from control.cli.words import NULL, Pair, one_word, pairs_of, read_value, split
+from control.cli.words import NULL, as_word, one_word, pairs_of, read_value, split
 from models.mixture import Mixture, expand_shared
 from models.registry import canonical_names, families_of, family, implementations
-from models.settings import SettingError, check_value, format_value, kinds, names_with, raise_all, rename_setting
+from models.settings import SettingError, check_value, format_value, names_with, raise_all
 from models.vocabulary import translate
 
-Words = Mapping[str, list[str]]
+Words = Mapping[str, list[Any]]
 """Name of a setting -> its words on the command line or in a file."""
 
 FIRST = ("implementation", "gamename")  # translated first: which other settings exist depends on these
-_BASELINE_SETTINGS = ("implementation", "mode", "agent")  # settings that `_baseline_changes` replaces
 
 
 def parse(argv: Sequence[str] | None = None) -> Settings:
@@ -42,44 +41,26 @@ def parse(argv: Sequence[str] | None = None) -> Settings:
         sys.exit(0)
     if names.count("config") > 1:
         raise SettingError("--config is given twice; allowed: one file")
-    if "use_tune" in names:
-        pairs = _with_search_file(pairs)
-    all_words = dict(pairs)
-    flag_words = {name: words for name, words in all_words.items() if name not in FLAG_ONLY}
-    if flag_words.get("learn"):  # ``--learn GAME`` names the environment
-        flag_words.setdefault("gamename", flag_words["learn"])
-    file = ""
-    file_words: dict[str, list[str]] = {}
-    if "config" in all_words:
-        from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
-
-        file = one_word("config", all_words["config"])
-        file_words = read_config(file) if file else {}
-    module_words: list[str] = []  # such as ["a,b", "c"] for --import a,b --import c
-    for name, words in pairs:
+    words = dict(pairs)
+    if "use_tune" in words:
+        words = _with_search_file(words)
+    imports: list[str] = []  # such as ["a,b", "c"] for --import a,b --import c
+    for name, module_words in pairs:
         if name == "import":
-            module_words += words or [""]  # "" raises the error for a missing name
-    for word in module_words:
+            imports += module_words or [""]  # "" raises the error for a missing name
+    for word in imports:
         for module in word.split(","):
             import_module("import", module)
-    try:
-        settings = _settings_from_words(flag_words, file_words, "--", file, all_words.get("help"))
-    except SettingError as error:
-        errors = single_errors(error)
-        for i, part in enumerate(errors):
-            if part.name == "gamename" and "gamename" not in all_words and "learn" in flag_words:
-                errors[i] = part = rename_setting(part, "gamename", "learn")
-            # The message about a setting of the file begins with the name of the file.
-            if part.name in file_words.keys() - flag_words.keys() and not str(part).startswith(f"{file}: "):
-                errors[i] = SettingError(f"{file}: {part}", part.name)
-        raise_all(errors)
-    return dataclasses.replace(settings, imports=tuple(module_words))
+    file = one_word("config", words["config"]) if "config" in words else ""
+    flag_words = {name: value_words for name, value_words in words.items() if name not in FLAG_ONLY}
+    settings = _settings_from_words(flag_words, "--", file, words.get("help"))
+    return dataclasses.replace(settings, imports=tuple(imports))
 
 
 def settings_from(**values: Any) -> Settings:
     """Return settings from keywords with the names of flags. Values are numbers, text, paths, None, lists or tuples.
     Commands are a mapping, as in ``command={"return": 250}``. Raises SettingError as `parse` does."""
-    return _settings_from_words(dict(pairs_of(values)), file_words={}, prefix="")
+    return _settings_from_words(dict(pairs_of(values)), prefix="")
 
 
 def training_from(**values: Any) -> Settings:
@@ -94,107 +75,171 @@ def training_from(**values: Any) -> Settings:
 
 
 def _settings_from_words(
-    flag_words: Words, file_words: Words, prefix: str, file: str = "", help_words: Sequence[str] | None = None
+    flag_words: Words, prefix: str, file: str = "", help_words: Sequence[str] | None = None
 ) -> Settings:
-    """Return the settings for ``flag_words``, the words of flags or keywords. They override ``file_words``, the words
-    in the file with the path ``file`` (``--config``; "" for none). Messages put ``prefix`` before unknown names: ``--``
-    for flags, "" for keywords. If ``help_words`` is not None, it has the words after ``--help``; then this function
-    prints the help and raises SystemExit(0). Otherwise it raises SettingError for wrong names and values."""
+    """Return the settings for ``flag_words``, the words of flags or keywords. They override the words in ``file``, the
+    path of ``--config`` ("" for none). Messages put ``prefix`` before unknown names: ``--`` for flags, "" for keywords.
+    If ``help_words``, the words after ``--help``, are not None, print the help and raise SystemExit(0). Raises
+    SettingError for wrong names and values."""
     from envs.names import import_module
 
-    typed_words = flag_words
-    # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
-    flag_words, renamed = translate(flag_words, (), FIRST)
-    file_words, _ = translate(file_words, (), FIRST)
+    file_words: Words = {}
     if file:
-        file_words = _without_flag_only(file_words, flag_words)
-    # Only flags and keywords have modules imported, so that a file cannot run code.
-    import_module("gamename", " ".join(flag_words.get("gamename", ())))  # of a game ``module:Name-v0``
-    baseline = _baseline_changes({**file_words, **flag_words})
-    if baseline:
-        file_words = _without_names(file_words, _BASELINE_SETTINGS)
-        flag_words = {**_without_names(flag_words, _BASELINE_SETTINGS), **dict(pairs_of(baseline))}
-    if help_words and len(help_words) == 1 and canonical_names(help_words[0]) in implementations():  # --help PPO
-        flag_words, help_words = {"implementation": [canonical_names(help_words[0])], **flag_words}, []
-    choices = _resolve_choices({**file_words, **flag_words}, for_help=help_words is not None)
-    _check_choices_of_file(file, file_words, flag_words)
-    if help_words is not None:
-        _print_help({**file_words, **flag_words}, help_words, choices)
-        sys.exit(0)
+        from control.cli.files import read_config  # loads PyYAML, which most command lines do not need
 
-    def current_value(name: str) -> Any:
-        """Return the value of a setting in the file, or else the default. It is needed for aliases that change a part
-        of the setting, such as a width of ``hidden_sizes``."""
-        flag = choices.valid_flags[name]
-        if choices.evaluating:  # the value is in the checkpoint, which is not yet read
-            return None
-        return read_value(flag, file_words[name]) if name in file_words else flag.default
-
-    file_words, _ = translate(file_words, choices.families, choices.valid_flags, current_value)
-    flag_words, more_renamed = translate(flag_words, choices.families, choices.valid_flags, current_value)
-    if prefix:
-        _print_translations(typed_words, renamed | more_renamed, flag_words)
-    if choices.evaluating:  # the checkpoint has the other settings
-        unused = {flag.name for flag in choices.valid_flags.values() if not _is_used_in_evaluation(flag)}
-        if "gamename" in file_words or "gamename" in flag_words:
-            unused -= parameters(choices.game).keys()
-        file_words = _without_names(file_words, unused)
+        file_words = read_config(file)
+    aliases: dict[str, str] = {}  # setting -> the name that the user typed, for messages
+    learns = as_word(flag_words.get("learn", [])).lower() not in NULL
+    if learns and "gamename" not in flag_words:  # ``--learn GAME`` names the environment
+        flag_words = {**flag_words, "gamename": flag_words["learn"]}
+        aliases["gamename"] = "learn"
     try:
-        file_values, file_errors = _read(_without_names(file_words, flag_words), choices, f"{file}: ")
+        # Only aliases of `FIRST` can be translated yet: implementation and game determine the other aliases.
+        typed_words = flag_words
+        flag_words, renamed = translate(flag_words, (), FIRST)
+        file_words, _ = translate(file_words, (), FIRST)
+        # Only flags and keywords have modules imported, so that a file cannot run code.
+        import_module("gamename", as_word(flag_words.get("gamename", [])))  # of a game ``module:Name-v0``
+        all_words = {**file_words, **flag_words}
+        if as_word(all_words.get("implementation", [])) == "RN" and as_word(all_words.get("mode", [])) == "-1":
+            replaced, baseline = _baseline_of_rewards(all_words)
+            file_words = {name: words for name, words in file_words.items() if name not in replaced}
+            flag_words = {name: words for name, words in flag_words.items() if name not in replaced} | baseline
+        if help_words is not None:
+            _print_help({**file_words, **flag_words}, help_words)
+            sys.exit(0)
+        choices = _resolve_choices({**file_words, **flag_words})
+        if file:
+            file_words = _translate_file(file, file_words, flag_words, choices)
+
+        def current_value(name: str) -> Any:
+            """Return the value of a setting in the file, or else the default. It is needed for aliases that change a
+            part of the setting, such as a width of ``hidden_sizes``."""
+            if choices.defaults is None:  # the value is in the checkpoint, which is not yet read
+                return None
+            flag = choices.valid_flags[name]
+            return read_value(flag, file_words[name]) if name in file_words else flag.default
+
+        flag_words, more_renamed = translate(flag_words, choices.families, choices.valid_flags, current_value)
+        renamed |= more_renamed
+        aliases |= {setting: alias for alias, setting in renamed.items()}
+        if prefix and renamed:
+            _print_translations(typed_words, renamed, flag_words)
+        file_words = {name: words for name, words in file_words.items() if name not in flag_words}
+        file_values, file_errors = _read(file_words, choices, f"{file}: ")
         flag_values, flag_errors = _read(flag_words, choices, prefix)
         raise_all([*file_errors, *flag_errors])
-        return _checked_settings({**file_values, **flag_values}, choices, flag_values.keys())
+        return _build_settings({**file_values, **flag_values}, choices, flag_values.keys())
     except SettingError as error:
-        aliases = {setting: alias for alias, setting in {**renamed, **more_renamed}.items()}
-        raise_all([_with_aliases(part, aliases) for part in single_errors(error)])
+        only_in_file = file_words.keys() - flag_words.keys()
+        raise_all([_in_words_of_user(part, aliases, file, only_in_file) for part in single_errors(error)])
         raise  # never reached, because `raise_all` has raised; mypy does not know that
 
 
-def _with_aliases(error: SettingError, aliases: Mapping[str, str]) -> SettingError:
-    """Return ``error`` with names that the user knows: if the user typed an alias of a setting (``aliases``, setting ->
-    alias), the message has the alias in place of the setting."""
-    if not aliases:
-        return error
-    names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
-    return SettingError(names.sub(lambda match: aliases[match[0]], str(error)), error.name)
+def _in_words_of_user(error: SettingError, aliases: Mapping[str, str], file: str, file_names: set[str]) -> SettingError:
+    """Return ``error`` as the user knows the setting: by its alias, if the user typed that (``aliases``, setting ->
+    alias), and after the path of ``file``, if the setting is from there (``file_names``)."""
+    line = str(error)
+    if aliases:
+        names = re.compile(rf"\b({'|'.join(aliases)})\b(?!\.)")  # but not a name before a dot, as in a path seed.yaml
+        line = names.sub(lambda match: aliases[match[0]], line)
+    if error.name in file_names and not line.startswith(f"{file}: "):
+        line = f"{file}: {line}"
+    return SettingError(line, error.name)
 
 
-def _read(words: Words, choices: "_Choices", prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
-    """Convert ``words`` to values. Return setting -> value, and a list of errors. ``no_x`` sets a switch ``x`` to the
-    opposite.
+def _with_search_file(words: Words) -> dict[str, list[str]]:
+    """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
+    --resume_search FOLDER``. If the words after ``--resume`` are no folder, return ``words`` unchanged. Raises
+    SettingError for a folder without a search, and for flags that would change the search."""
+    is_switched_on = words["use_tune"] in ([], ["true"])  # [] is the bare flag
+    folder = " ".join(words.get("resume_search") or words.get("resume", []))
+    has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
+    if not (is_switched_on and has_folder):
+        return dict(words)
+    file = os.path.join(folder, "search.yaml")
+    if not os.path.isfile(file):
+        line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
+        raise SettingError(line, "resume")
+    changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
+    others = {name: value for name, value in words.items() if name not in ("resume", "resume_search")}
+    wrong: list[SettingError] = []
+    for name in others:
+        if name not in (*changeable, "use_tune"):
+            line = f"--{name} is a setting that the search in {folder!r} has already"
+            wrong.append(SettingError(f"{line}; allowed with --resume FOLDER: {', '.join(changeable)}", name))
+    raise_all(wrong)
+    return {"config": [file], "resume_search": [folder], **others}
 
-    There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
-    read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
+
+def _baseline_of_rewards(words: Words) -> tuple[set[str], dict[str, list[str]]]:
+    """Return the names of settings to remove from a run with ``--implementation RN --mode -1``, and the words of the
+    settings that replace them, and print these. ``words`` are of all settings.
+
+    Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
+    plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
     """
-    values: dict[str, Any] = {}
-    errors: list[SettingError] = []
-    for name, value_words in words.items():
-        flag = choices.valid_flags.get(name)
-        switch = choices.valid_flags.get(name.removeprefix("no_"))
-        try:
-            if flag is not None:
-                values[name] = read_value(flag, value_words)
-                if not choices.evaluating or _is_used_in_evaluation(flag):
-                    check_value(name, values[name], flag.kind, flag.meta)
-            elif switch is not None and switch.kind.item is bool:
-                values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
-            elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
-                errors.append(SettingError(f"{prefix}{name} is unknown"))
-            else:
-                valid_flags, implementation = choices.valid_flags, choices.implementation
-                errors.append(options.unknown_error(name, valid_flags, implementation, prefix, choices.game))
-        except SettingError as error:
-            errors.append(error)
-    if isinstance(choices.agents, Mixture):
-        values = expand_shared(choices.agents, values)
-    return values, errors
+    agent_choice = {"agent": as_word(words["agent"])} if "agent" in words else {}
+    agent = agents_of("RN", as_word(words.get("gamename", [])), agent_choice)
+    name, value = ("count_bonus", "0.1") if family(agent).package.endswith(".tabular") else ("intrinsic", "icm")
+    changes = {"implementation": [agent]}
+    if name not in words:
+        changes[name] = [value]
+    line = " ".join(f"--{name} {value}" for name, (value,) in changes.items())
+    print(f"--mode -1 of RN is {line} here", file=sys.stderr)
+    return {"implementation", "mode", "agent"}, changes
 
 
-def _print_help(words: Words, help_words: Sequence[str], choices: "_Choices") -> None:
+class _Choices(NamedTuple):
+    """The values that decide which settings exist, and these settings."""
+
+    game: str
+    valid_flags: Mapping[str, Flag]  # the settings by name, with defaults for these choices
+    implementation: str
+    families: Sequence[str] = ()  # of agents, whose aliases are valid (`families_of`)
+    # Default settings. None with ``--eval_agent``: its settings are in the checkpoint, and `valid_flags` are of all
+    # implementations.
+    defaults: Settings | None = None
+
+    def uses(self, flag: Flag) -> bool:
+        """Return whether the command uses the setting of ``flag``: ``--eval_agent`` has most from the checkpoint."""
+        return self.defaults is not None or flag.section == "run" or flag.command == "eval_agent"
+
+
+def _resolve_choices(words: Words) -> _Choices:
+    """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. If the
+    preset is for one game, this is the default game. Aliases of games are resolved. Raises SettingError for a wrong
+    value, or if preset and game do not fit."""
+    from envs.names import resolve
+
+    implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
+    preset = one_word("preset", words["preset"]) if "preset" in words else ""
+    preset_game = family(implementation).preset_game(preset)
+    game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
+    if preset_game and resolve(preset_game).base_name != game.base_name:
+        line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
+        raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
+    if as_word(words.get("eval_agent", [])).lower() not in NULL:
+        return _Choices(game.name, options.flags_of_all(game.name), implementation)
+    deciding_settings = names_with(family(implementation).config, "chooses")
+    if family(implementation).learns_from == "evolution":
+        deciding_settings.add("agent")
+    deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
+    defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
+    families = families_of(implementation, defaults.run.agent)
+    valid_flags = options.flags_of_settings(defaults, game.name)
+    return _Choices(game.name, valid_flags, implementation, families, defaults)
+
+
+def _print_help(words: Words, help_words: Sequence[str]) -> None:
     """Print the help page for a command line. ``words`` are of its other flags, which select the page, and
     ``help_words`` follow ``--help``."""
     from control.cli.help import help_text
 
+    if len(help_words) == 1 and canonical_names(help_words[0]) in implementations():  # --help PPO
+        words, help_words = {"implementation": [canonical_names(help_words[0])], **words}, []
+    # The page of ``--eval_agent`` has settings of one implementation, too.
+    choices = _resolve_choices({name: value for name, value in words.items() if name != "eval_agent"})
     deciding_values = {"implementation": choices.implementation, "gamename": choices.game}
     for name, flag in choices.valid_flags.items():
         if flag.meta["chooses"] and words.get(name):
@@ -204,83 +249,39 @@ def _print_help(words: Words, help_words: Sequence[str], choices: "_Choices") ->
     print(help_text(choices.valid_flags, deciding_values, help_words, command, "implementation" not in words))
 
 
-def _check_choices_of_file(file: str, file_words: Words, flag_words: Words) -> None:
-    """Raise SettingError if a flag changes the implementation or the preset of the file, because the other values of
-    the file are for these. With ``--eval_agent`` nothing is checked, because the checkpoint decides both."""
-    if "eval_agent" in flag_words:
-        return
+def _translate_file(file: str, file_words: Words, flag_words: Words, choices: _Choices) -> Words:
+    """Return the words of a file by names of settings, without settings that only flags may set and settings that the
+    command does not use.
+
+    Raises SettingError if a flag changes the implementation or the preset of the file, because its other values are for
+    these. Also raises SettingError for a setting that only flags may set, unless its value is the default, or
+    ``flag_words`` have it too.
+    """
     wrong = []
     for name in ("implementation", "preset"):
-        flag_text, file_text = " ".join(flag_words.get(name, ())), " ".join(file_words.get(name, ()))
-        if flag_text and file_text and flag_text != file_text:
+        flag_text, file_text = as_word(flag_words.get(name, [])), as_word(file_words.get(name, []))
+        if flag_text and file_text and flag_text != file_text and choices.defaults is not None:
             line = f"{name} is {flag_text!r}, but {file} holds the values of {file_text!r}"
             wrong.append(SettingError(f"{line}; leave out --{name} or --config"))
     raise_all(wrong)
-
-
-def _without_flag_only(file_words: Words, flag_words: Container[str]) -> dict[str, Any]:
-    """Return ``file_words`` without settings that only flags may set. Raises SettingError if the file has such a
-    setting, unless its value is the default, or ``flag_words`` have it too."""
-    defaults: dict[str, Any] = {}  # of settings that only flags may set
+    agent = None if choices.defaults is None else choices.defaults.agent
+    file_words, _ = translate(
+        file_words, choices.families, choices.valid_flags, lambda name: getattr(agent, name, None)
+    )
     for config in (RunConfig, *COMMANDS.values()):
-        defaults |= {name: getattr(config, name) for name in names_with(config, "by_flag")}
-    wrong = []
-    for name in sorted(file_words.keys() & defaults.keys()):
-        value, default = " ".join(file_words[name]), defaults[name]
-        is_default = value == default or (default is None and value.lower() in NULL)
-        if name not in flag_words and not is_default:
-            line = f"is {format_value(value)}; a file may not choose what is written or joined: give it as --{name}"
-            wrong.append(SettingError(f"{name} {line}", name))
+        for name in sorted(names_with(config, "by_flag") & file_words.keys()):
+            text, default = as_word(file_words.pop(name)), getattr(config, name)
+            is_default = text == default or (default is None and text.lower() in NULL)
+            if name not in flag_words and not is_default:
+                line = f"is {format_value(text)}; a file may not choose what is written or joined: give it as --{name}"
+                wrong.append(SettingError(f"{file}: {name} {line}", name))
     raise_all(wrong)
-    return _without_names(file_words, defaults)
-
-
-def _without_names(values: Mapping[str, Any], names: Container[str]) -> dict[str, Any]:
-    """Return ``values`` without the items that have these ``names``."""
-    return {name: value for name, value in values.items() if name not in names}
-
-
-def _with_search_file(pairs: list[Pair]) -> list[Pair]:
-    """Replace ``--resume FOLDER`` in a command line with ``--use_tune`` by ``--config FOLDER/search.yaml
-    --resume_search FOLDER``. If the words after ``--resume`` are no folder, return ``pairs`` unchanged. Raises
-    SettingError for a folder without a search, and for flags that would change the search."""
-    flag_words = dict(pairs)
-    is_switched_on = flag_words["use_tune"] in ([], ["true"])  # [] is the bare flag
-    folder = " ".join(flag_words.get("resume_search") or flag_words.get("resume", []))
-    has_folder = folder.lower() not in (*NULL, "true", "false")  # otherwise ``--resume`` is a switch
-    if not (is_switched_on and has_folder):
-        return pairs
-    file = os.path.join(folder, "search.yaml")
-    if not os.path.isfile(file):
-        line = f"resume is {folder!r}, which has no search.yaml; allowed with --use_tune: the folder of a search"
-        raise SettingError(line, "resume")
-    changeable = (*sorted(names_with(TuneConfig, "changeable")), "ray_address")
-    wrong: list[SettingError] = []
-    for name in flag_words:
-        if name not in (*changeable, "use_tune", "resume", "resume_search"):
-            line = f"--{name} is a setting that the search in {folder!r} has already"
-            wrong.append(SettingError(f"{line}; allowed with --resume FOLDER: {', '.join(changeable)}", name))
-    raise_all(wrong)
-    other_pairs = [(name, words) for name, words in pairs if name not in ("resume", "resume_search")]
-    return [("config", [file]), ("resume_search", [folder]), *other_pairs]
-
-
-def _baseline_changes(words: Words) -> dict[str, Any]:
-    """Return the settings that replace `_BASELINE_SETTINGS` in a run with ``--implementation RN --mode -1``, and print
-    them. Return an empty dictionary for other ``words``.
-
-    Such a run is a baseline of Ferreira et al. 2022 without a learned reward: an agent gets the environment's reward
-    plus a curiosity bonus (ICM) or, if it is tabular, a count-based bonus.
-    """
-    if words.get("implementation") != ["RN"] or words.get("mode") != ["-1"]:
-        return {}
-    agent_choice = {"agent": " ".join(words["agent"])} if "agent" in words else {}
-    agent = agents_of("RN", " ".join(words.get("gamename", ())), agent_choice)
-    bonus = {"count_bonus": 0.1} if family(agent).package.endswith(".tabular") else {"intrinsic": "icm"}
-    changes = {"implementation": agent, **_without_names(bonus, words)}
-    line = " ".join(f"--{name} {value}" for name, value in changes.items())
-    print(f"--mode -1 of RN is {line} here", file=sys.stderr)
-    return changes
+    if choices.defaults is None:
+        unused = {flag.name for flag in choices.valid_flags.values() if not choices.uses(flag)}
+        if "gamename" in file_words or "gamename" in flag_words:
+            unused -= parameters(choices.game).keys()
+        file_words = {name: words for name, words in file_words.items() if name not in unused}
+    return file_words
 
 
 def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Words) -> None:
@@ -295,95 +296,68 @@ def _print_translations(typed: Words, renamed: Mapping[str, str], translated: Wo
         print(f"{' '.join(texts)} is {translation} here", file=sys.stderr)
 
 
-class _Choices(NamedTuple):
-    """The values that decide which settings exist, and these settings."""
+def _read(words: Words, choices: _Choices, prefix: str) -> tuple[dict[str, Any], list[SettingError]]:
+    """Convert ``words`` to values. Return setting -> value, and a list of errors. ``no_x`` sets a switch ``x`` to the
+    opposite.
 
-    implementation: str
-    game: str
-    evaluating: bool  # whether the command is ``--eval_agent``; the settings of all implementations are then valid
-    valid_flags: Mapping[str, Flag]  # the settings by name, with defaults for these choices
-    families: Sequence[str]  # of agents, whose aliases are valid (`families_of`)
-    agents: Any = None  # default config of the agents, None if ``evaluating``
-
-
-def _resolve_choices(words: Words, for_help: bool) -> _Choices:
-    """Read from ``words`` the values that decide which settings exist: implementation, game, preset and agents. If the
-    preset is for one game, this is the default game. Aliases of games are resolved. ``for_help`` says that the result
-    is for a help page. Raises SettingError for a wrong value, or if preset and game do not fit."""
-    from envs.names import resolve
-
-    implementation = one_word("implementation", words.get("implementation", [RunConfig.implementation]))
-    preset = one_word("preset", words["preset"]) if "preset" in words else ""
-    preset_game = family(implementation).preset_game(preset)
-    game = resolve(one_word("gamename", words.get("gamename", [preset_game or RunConfig.gamename])))
-    if preset_game and resolve(preset_game).base_name != game.base_name:
-        line = f"preset is {preset!r}, but gamename is {game.name!r}; leave out one of them"
-        raise SettingError(f"{line}, or take a preset of {game.base_name}", "gamename")
-    evaluating = " ".join(words.get("eval_agent", [])).lower() not in NULL
-    if evaluating and not for_help:
-        # An evaluation takes flags of every implementation, because the checkpoint decides which apply.
-        return _Choices(implementation, game.name, evaluating, options.flags_of_all(game.name), families=())
-    deciding_settings = names_with(family(implementation).config, "chooses")
-    if family(implementation).learns_from == "evolution":
-        deciding_settings.add("agent")
-    deciding_values = {name: one_word(name, words[name]) for name in deciding_settings if name in words}
-    defaults = defaults_for({**deciding_values, "implementation": implementation, "gamename": game.name})
-    families = families_of(implementation, defaults.run.agent)
-    valid_flags = options.flags_of_settings(defaults, game.name)
-    return _Choices(implementation, game.name, evaluating, valid_flags, families, defaults.agent)
+    There is an error for every unknown name, whose message begins with ``prefix``, and for every value that cannot be
+    read or is out of range. With ``--eval_agent``, ranges depend on the checkpoint and are not checked here.
+    """
+    values: dict[str, Any] = {}
+    errors: list[SettingError] = []
+    for name, value_words in words.items():
+        flag = choices.valid_flags.get(name)
+        switch = choices.valid_flags.get(name.removeprefix("no_"))
+        try:
+            if flag is not None:
+                values[name] = read_value(flag, value_words)
+                if choices.uses(flag):
+                    check_value(name, values[name], flag.kind, flag.meta)
+            elif switch is not None and switch.kind.item is bool:
+                values[switch.name] = not read_value(dataclasses.replace(switch, name=name), value_words)
+            elif len(errors) >= MAX_LINES:  # it will only be counted, so a slow search for similar names is useless
+                errors.append(SettingError(f"{prefix}{name} is unknown"))
+            else:
+                valid_flags, implementation = choices.valid_flags, choices.implementation
+                errors.append(options.unknown_error(name, valid_flags, implementation, prefix, choices.game))
+        except SettingError as error:
+            errors.append(error)
+    if choices.defaults is not None and isinstance(choices.defaults.agent, Mixture):
+        values = expand_shared(choices.defaults.agent, values)
+    return values, errors
 
 
-def _checked_settings(values: dict[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:
+def _build_settings(values: Mapping[str, Any], choices: _Choices, flag_names: Collection[str]) -> Settings:
     """Build settings from ``values`` (setting -> value) and check their combination. Parameters of the environment
     become part of ``gamename``. ``flag_names`` are the names in ``values`` that are from flags, and not from a file.
     Raises SettingError for values that conflict or have no effect."""
-    game = choices.game
-    if not choices.evaluating or "gamename" in values:  # otherwise they are parameters of the checkpoint's environment
-        parameter_values = {name: values[name] for name in parameters(game) if name in values}
-        values = _without_names(values, parameter_values)
-        if parameter_values:
-            game = _with_parameters(parameter_values, values.get("gamename", game), flag_names)
-    typed_flags = [name for name in values if name in flag_names]
-    used_values: dict[str, Any] = {"command": {}}
-    explicit_names: set[str] = set()
-    for name, value in values.items():
-        if name.startswith("command."):
-            used_values["command"][name.removeprefix("command.")] = value
-            explicit_names.add("command")
-        else:
-            used_values[name] = value
-            explicit_names.add(name)
-    for command_class in COMMANDS.values():
-        if not values.get(command_class.flag):  # the command is not in use
-            used_values = _without_names(used_values, kinds(command_class))
-    used_values["gamename"] = game
-    if choices.evaluating:
-        overrides = options.evaluation_overrides()
-        changed = {name: used_values.pop(name) for name in overrides & used_values.keys()}
-        known_names = {*kinds(RunConfig), *kinds(EvaluateConfig), "command"}
-        defaults = Settings(RunConfig(), None, changed=changed, subcommand=subcommand_in(values))
-        settings = defaults.replace(**{name: value for name, value in used_values.items() if name in known_names})
-    else:
-        settings = settings_with(used_values)
-    check_together(settings, typed_flags, choices.valid_flags)
-    return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))
-
-
-def _is_used_in_evaluation(flag: Flag) -> bool:
-    """Return whether ``--eval_agent`` uses this setting of a ``--config`` file. The checkpoint has all others."""
-    return flag.section == "run" or flag.command == "eval_agent"
-
-
-def _with_parameters(values: Mapping[str, Any], game: str, flag_names: Container[str]) -> str:
-    """Return the name ``game`` with the parameters in ``values``, such as ``procmaze,grid_size=5``.
-
-    The name may have values for the same parameters. Parameters from flags (``flag_names``) override these values.
-    Parameters from a file override them only if the name is from the file too.
-    """
     from envs.names import split_name, with_parameters
 
-    base_game, named_parameters = split_name(game)
-    game_is_from_flag = "gamename" in flag_names
-    overriding = {name: value for name, value in values.items() if name in flag_names or not game_is_from_flag}
-    # The later mappings override the earlier ones.
-    return with_parameters(base_game, {**values, **named_parameters, **overriding}).name
+    game = choices.game
+    if choices.defaults is not None or "gamename" in values:  # otherwise they are of the checkpoint's environment
+        parameter_values = {name: values[name] for name in parameters(game) if name in values}
+        values = {name: value for name, value in values.items() if name not in parameter_values}
+        if parameter_values:
+            # A value in the name, as in ``procmaze,grid_size=5``, counts more than one from the file, unless the name
+            # is from the file too, and less than one from a flag.
+            base_game, named = split_name(values.get("gamename", game))
+            is_named_in_file = "gamename" not in flag_names
+            later = {name: value for name, value in parameter_values.items() if is_named_in_file or name in flag_names}
+            game = with_parameters(base_game, {**parameter_values, **named, **later}).name
+    explicit_names = {name.partition(".")[0] for name in values}  # "command" for any command to the agent
+    typed_flags = [name for name in values if name in flag_names]
+    command = {name.removeprefix("command."): value for name, value in values.items() if name.startswith("command.")}
+    command = {name: value for name, value in command.items() if value is not None}
+    values = {**values, "gamename": game, "command": command}
+    subcommand = subcommand_in(values)
+    if choices.defaults is None:
+        changed = {name: values[name] for name in options.evaluation_overrides() if name in values}
+        values = {name: value for name, value in values.items() if name not in changed}
+        settings = Settings(RunConfig(), None, changed=changed, subcommand=subcommand).with_values(values)
+    else:
+        defaults = choices.defaults
+        if defaults.proxy is not None:  # defaults of a search depend on more settings, such as ``start_from``
+            defaults = defaults_for(values)
+        settings = settings_with(dataclasses.replace(defaults, subcommand=subcommand), values)
+    check_together(settings, typed_flags, choices.valid_flags)
+    return dataclasses.replace(settings, explicit_names=frozenset(explicit_names))

@@ -30,8 +30,8 @@ _HEADINGS = {
     "learning rule": "",
 }
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-# Folder of a family -> its page, where the names differ.
-_PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy"}
+# Folder of a family -> the page about it, if it has another name.
+_PAGES = {"sac": "off_policy", "td3": "off_policy", "td3_discrete": "off_policy", "tabular": "which_agent"}
 _PAGES |= {"reward": "reward_networks", "synthetic": "synthetic_environments"}
 
 INTRODUCTION = """# Settings
@@ -60,19 +60,20 @@ TOCTREE = """```{{toctree}}
 
 def pages() -> dict[str, str]:
     """Return path below docs/ -> page as Markdown: a page for runs and environments, for searches and each family."""
+    lines_of_page = {"searches": _search_settings()}
+    for family in implementations().values():
+        lines_of_page[_folder(family)] = _family_settings(family)
     all_pages = {"settings.md": ""}  # the first page, written last because it has links to the others
-    links: list[str] = []
-    toctree: list[str] = []
-    for name, lines in {"searches": _search_settings(), **_settings_by_folder()}.items():
-        # Headings of separate pages are one level higher than on the first page.
-        text = re.sub(r"^#(#+ )", r"\1", _text(lines), flags=re.MULTILINE)
-        title = text.partition("\n")[0].removeprefix("# Settings of ")
-        links.append(f"- [{title}](settings/{name}.md)")
-        toctree.append(f"{title} <settings/{name}>")
-        all_pages[f"settings/{name}.md"] = text
+    titles: dict[str, str] = {}
+    for name, lines in lines_of_page.items():
+        text = _text(lines)
+        titles[name] = text.partition("\n")[0].removeprefix("# Settings of ")
+        # Headings of these pages are one level higher than on the first page.
+        all_pages[f"settings/{name}.md"] = text.replace("\n### ", "\n## ")
     words = _wrap(re.sub(r"(--[a-z_]+|64,64|64 64)", r"`\1`", SYNTAX))  # flags and examples as code
+    links = [f"- [{title}](settings/{name}.md)" for name, title in titles.items()]
     introduction = INTRODUCTION.format(words=words, links="\n".join(links))
-    end = TOCTREE.format(names="\n".join(toctree))
+    end = TOCTREE.format(names="\n".join(f"{title} <settings/{name}>" for name, title in titles.items()))
     all_pages["settings.md"] = _text([introduction, *_run_settings(), *_environment_parameters(), end])
     return all_pages
 
@@ -80,6 +81,11 @@ def pages() -> dict[str, str]:
 def _text(parts: Iterable[str]) -> str:
     """Return lines and paragraphs as the text of a page."""
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _folder(family: Family) -> str:
+    """Return the name of the folder of a family, such as ``ppo``."""
+    return family.package.rpartition(".")[2]
 
 
 def _run_settings() -> Iterator[str]:
@@ -108,7 +114,7 @@ def _environment_parameters() -> Iterator[str]:
 def _search_settings() -> Iterator[str]:
     """Yield the settings that all searches for proxies have."""
     names = [name for name, family in implementations().items() if family.learns_from == "evolution"]
-    yield f"## Settings of all searches ({', '.join(names)})\n"
+    yield f"# Settings of all searches ({', '.join(names)})\n"
     yield _wrap(
         "Searches learn [synthetic environments](../synthetic_environments.md) and [rewards](../reward_networks.md)."
     )
@@ -117,23 +123,17 @@ def _search_settings() -> Iterator[str]:
     yield from _sections(NetworkConfig(), names)
 
 
-def _settings_by_folder() -> dict[str, Iterator[str]]:
-    """Return folder of a family of implementations, such as ``ppo`` -> lines of its page."""
-    names_by_folder: dict[str, list[str]] = {}
-    for name, family in implementations().items():
-        names_by_folder.setdefault(family.package.rpartition(".")[2], []).append(name)
-    return {folder: _family_settings(implementations()[names[0]], names) for folder, names in names_by_folder.items()}
-
-
-def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the page of a family with the implementations ``names``: settings, other defaults, sources."""
-    folder = family.package.rpartition(".")[2]
-    yield f"## Settings of {', '.join(names)}\n"
-    introduction = f"More about these methods is on the page {_page_link(folder)}."
+def _family_settings(family: Family) -> Iterator[str]:
+    """Yield the lines of the page of a family: settings, other defaults, sources."""
+    folder = _folder(family)
+    yield f"# Settings of {', '.join(family.implementations)}\n"
+    page = _PAGES.get(folder, folder)
+    title = (DOCS / f"{page}.md").read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ").partition(":")[0]
+    introduction = f"More about these methods is on the page [{title}](../{page}.md)."
     yield f"{_wrap(f'{introduction} Settings of every run are on [the first page](../settings.md).')}\n"
     shared = {*kinds(SearchConfig), *kinds(NetworkConfig)} if family.learns_from == "evolution" else set()
     yield from _sections(family.config(), [folder], shared)
-    overrides = _other_defaults(family)
+    overrides = {title: values for title, values in _other_defaults(family) if values}
     if overrides:
         yield "### other defaults\n"
         for title, values in overrides.items():
@@ -150,31 +150,19 @@ def _family_settings(family: Family, names: Sequence[str]) -> Iterator[str]:
             yield _wrap(f"- {source}.", "  ")
 
 
-def _other_defaults(family: Family) -> dict[str, Mapping[str, Any]]:
-    """Return title -> values of settings that differ from the defaults, such as ``on `acrobot` ``, for implementations,
-    presets and environments. Without empty values."""
-    overrides: dict[str, Mapping[str, Any]] = {}
+def _other_defaults(family: Family) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield a title, such as ``on `acrobot` ``, and the values that replace the defaults of settings, for each
+    implementation, preset and environment."""
     if len(family.implementations) > 1:
         for name, values in family.implementations.items():
-            overrides[f"`{name}`"] = values
+            yield f"`{name}`", values
     for preset, values_by_name in family.presets.items():
         for name, values in values_by_name.items():
-            overrides[f"`--preset {preset}` with `{name}`"] = values
+            yield f"`--preset {preset}` with `{name}`", values
     for game, values in family.game_defaults.items():
-        overrides[f"on `{game}`"] = values
+        yield f"on `{game}`", values
     for (name, game, *presets), values in family.environment_presets.items():  # at most one preset
-        title = f"`{name}` on `{game}`"
-        overrides[" with ".join([title, *(f"`--preset {preset}`" for preset in presets)])] = values
-    return {title: values for title, values in overrides.items() if values}
-
-
-def _page_link(folder: str) -> str:
-    """Return a link to the page about the family in ``folder``. If there is no such page, return a link to the page
-    about all agents."""
-    name = _PAGES.get(folder, folder)
-    path = DOCS / f"{name}.md" if (DOCS / f"{name}.md").exists() else DOCS / "which_agent.md"
-    title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-    return f"[{title.partition(':')[0]}](../{path.name})"
+        yield " with ".join([f"`{name}` on `{game}`", *(f"`--preset {preset}`" for preset in presets)]), values
 
 
 def _sections(config: Any, families: Sequence[str] = (), without: Iterable[str] = ()) -> Iterator[str]:

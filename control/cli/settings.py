@@ -3,15 +3,15 @@ is for ``config.yaml`` in a run folder, for checkpoints and for ``--config``. Im
 
 import dataclasses
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from control.cli.run_settings import COMMANDS, Command, RunConfig
-from models.family import Family, StepSchedule
+from models.family import StepSchedule
 from models.mixture import Mixture, expand_shared, shared_settings
 from models.registry import agent_and_proxy_defaults, config_of, families_of, family, parse_agents, split_by_family
-from models.settings import Kind, SettingError, check, check_value, kinds, names_with, nearest, raise_all, setting
+from models.settings import Kind, SettingError, check_value, kinds, names_with, nearest, raise_all, setting
 from models.vocabulary import translate
 
 RETURN_COMMANDS = {
@@ -21,7 +21,7 @@ RETURN_COMMANDS = {
     "rank": setting(None, "rank to command (preset ranks of UDRL)", above=0, below=1),
 }
 """Settings ``--command.<name>`` for agents that follow commands. With null the agent chooses the command."""
-REMOVED = ("display", "step_timeout")  # settings that only older files have; they are ignored
+REMOVED = ("display", "step_timeout")  # settings of older proxies' files, which are ignored
 _DECIDING = ("implementation", "gamename", "agent")  # which other settings exist depends on these
 COMMAND = Kind(float, is_list=False, optional=True)  # the type of these settings
 
@@ -51,9 +51,9 @@ class Settings:
         return [part for part in (self.run, self.subcommand, self.proxy, self.agent) if part is not None]
 
     def value(self, name: str) -> Any:
-        """Return the value of a setting. If several configs have it, the last of `configs` counts: the agent's before
-        the proxy's, and the proxy's before the run's."""
-        for config in reversed(self.configs):
+        """Return the value of a setting. If several configs have it, the agent's counts before the proxy's, and the
+        proxy's before the run's."""
+        for config in (self.agent, self.proxy, self.subcommand, self.run):
             if hasattr(config, name):
                 return getattr(config, name)
         raise AttributeError(name)
@@ -90,43 +90,42 @@ class Settings:
         of ``command`` is a mapping of commands to numbers, such as ``{"return": 250}``. The defaults of other settings
         do not change: for another implementation or environment use `from_dict`. Raises SettingError for unknown names
         and wrong values."""
-        command = _checked_command(changes.pop("command", self.command))
+        return self.with_values(self.checked(changes))
+
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``values`` (setting -> value) with the types of these settings (`checked_values`), and a value of
+        several families by the name of each, such as ``PPO_lr``. Raises SettingError for unknown names and wrong
+        values."""
+        others = {name: value for name, value in values.items() if name != "command"}
         if isinstance(self.agent, Mixture):
-            changes = expand_shared(self.agent, changes)
-        if self.proxy is not None:
-            changes = _with_solved_reward(self.run, changes)
+            others = expand_shared(self.agent, others)
+        typed_values = checked_values(others, *self.configs)
+        if "command" in values:
+            command = values["command"] or {}  # None stands for no command
+            for name in command:
+                if name not in RETURN_COMMANDS:
+                    raise SettingError(f"command.{name} is unknown; allowed: {', '.join(RETURN_COMMANDS)}")
+                check_value(f"command.{name}", command[name], COMMAND, RETURN_COMMANDS[name].metadata)
+            typed_values["command"] = {name: float(value) for name, value in command.items() if value is not None}
+        return typed_values
+
+    def with_values(self, values: Mapping[str, Any]) -> "Settings":
+        """Return a copy with ``values`` (setting -> value), whose types and ranges are right. Names that no config has
+        are ignored."""
+        remaining = dict(values)
+        if self.proxy is not None and remaining.get("target_return") is not None:
+            # ``target_return`` of a search is another name for ``solved_reward``.
+            target_return, solved_reward = remaining["target_return"], remaining.get("solved_reward")
+            if solved_reward not in (None, target_return):
+                raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
+            remaining = {"quit_when_solved": True, **remaining, "solved_reward": target_return}
         configs: dict[str, Any] = {}
         for field_name in ("proxy", "agent", "run", "subcommand"):  # the first config that has a setting gets it
             config = getattr(self, field_name)
-            values = {name: changes.pop(name) for name in kinds(type(config)) if name in changes}
-            if values:
-                configs[field_name] = build(config, values)
-        if changes:
-            build(self.agent, changes)  # raises the error for unknown names
-        return dataclasses.replace(self, command=command, **configs)
-
-
-def _checked_command(command: Mapping[str, Any]) -> dict[str, float]:
-    """Return the command as floats, without None. Raises SettingError for an unknown name or a bad value."""
-    allowed = ", ".join(RETURN_COMMANDS)
-    unknown_names = [name for name in command if name not in RETURN_COMMANDS]
-    raise_all([SettingError(f"command.{name} is unknown; allowed: {allowed}") for name in unknown_names])
-    for name, value in command.items():
-        check_value(f"command.{name}", value, COMMAND, RETURN_COMMANDS[name].metadata)
-    return {name: float(value) for name, value in command.items() if value is not None}
-
-
-def _with_solved_reward(run: RunConfig, changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``changes`` of a search's settings, with what ``target_return`` implies. If ``changes`` have it,
-    ``solved_reward`` gets the same value, and ``quit_when_solved`` becomes True unless ``changes`` set it. Raises
-    SettingError if ``changes`` have different values for ``target_return`` and ``solved_reward``."""
-    if changes.get("target_return") is None:
-        return changes
-    target_return = build(run, {"target_return": changes["target_return"]}).target_return  # as a valid number
-    solved_reward = changes.get("solved_reward")
-    if solved_reward not in (None, target_return):
-        raise SettingError(f"target_return is {target_return}, but solved_reward is {solved_reward}; give one")
-    return {"quit_when_solved": True, **changes, "solved_reward": target_return}
+            changes = {name: remaining.pop(name) for name in kinds(type(config)) if name in remaining}
+            if changes:
+                configs[field_name] = dataclasses.replace(config, **changes)
+        return dataclasses.replace(self, command=values.get("command", self.command), **configs)
 
 
 def as_dict(settings: Settings) -> dict[str, Any]:
@@ -161,20 +160,18 @@ def from_dict(values: Mapping[str, Any]) -> Settings:
         setting_names |= kinds(type(config)).keys()
     families = families_of(defaults.run.implementation, defaults.run.agent)
     values, _ = translate(values, families, setting_names, lambda name: getattr(defaults.agent, name, None))
-    return settings_with(values)
+    return settings_with(defaults, defaults.checked(values))
 
 
-def settings_with(values: Mapping[str, Any]) -> Settings:
-    """Return the default settings for the implementation, game, agents, preset and command in ``values``, changed to
-    ``values``, a mapping of names of settings. Raises SettingError for conflicts, or if nothing ends the training."""
-    defaults = defaults_for(values)
+def settings_with(defaults: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return ``defaults`` changed to ``values`` (setting -> value), whose types and ranges are right. Raises
+    SettingError for conflicts, or if nothing ends the training."""
     run = defaults.run
     end_name = end_setting(run.implementation)  # "epochs", or the name of another setting
-    values = {**values, "command": values.get("command") or {}}  # None stands for no command to the agent
     if values.get("total_steps") is not None and end_name != "total_steps":
-        values.setdefault(end_name, None)  # else its default might end the training before ``total_steps``
-    settings = defaults.replace(**values)
-    if settings.epochs is None and settings.total_steps is None:
+        values = {end_name: None, **values}  # else its default might end the training before ``total_steps``
+    settings = defaults.with_values(values)
+    if settings.value(end_name) is None and settings.total_steps is None:
         line = f"{end_name} and total_steps are null; allowed: an end of the training, one of them"
         raise SettingError(line, end_name)
     if settings.proxy is None:
@@ -229,25 +226,37 @@ def end_setting(implementation: str) -> str:
 
 
 def build(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return a copy of ``config`` with ``values``. Lists become tuples, paths become text, and integers become floats
-    if the field is a float. Raises SettingError for an unknown name or a value out of range."""
-    field_kinds = kinds(type(config))
-    unknown_names = [name for name in values if name not in field_kinds]
-    raise_all([SettingError(f"{name} is unknown{nearest(name, field_kinds)}") for name in unknown_names])
-    typed_values = {name: _convert_to_field_type(field_kinds[name].item, value) for name, value in values.items()}
-    config = dataclasses.replace(config, **typed_values)
-    check(config)
-    return config
+    """Return a copy of ``config`` with ``values``, which are checked as in `checked_values`."""
+    return dataclasses.replace(config, **checked_values(values, config))
+
+
+def checked_values(values: Mapping[str, Any], *configs: Any) -> dict[str, Any]:
+    """Return ``values`` (setting -> value) with the types of the settings of ``configs``: lists as tuples, paths as
+    text, and integers as floats if the field is a float. Raises SettingError for unknown names and values out of
+    range."""
+    fields = {field.name: field for config in configs for field in dataclasses.fields(config)}
+    field_kinds = {name: kind for config in configs for name, kind in kinds(type(config)).items()}
+    typed_values: dict[str, Any] = {}
+    errors = []
+    for name, value in values.items():
+        try:
+            if name not in fields:
+                raise SettingError(f"{name} is unknown{nearest(name, fields)}")
+            typed_values[name] = _convert_to_field_type(field_kinds[name].item, value)
+            check_value(name, typed_values[name], field_kinds[name], fields[name].metadata)
+        except SettingError as error:
+            errors.append(error)
+    raise_all(errors)
+    return typed_values
 
 
 def _convert_to_field_type(item: type, value: Any) -> Any:
-    """Return ``value`` for a field whose items have the type ``item``: lists as tuples, paths as text, integers as
-    floats. Other values are returned unchanged."""
+    """Return ``value`` for a field whose items have the type ``item``. Values of other types remain unchanged."""
     if isinstance(value, list | tuple):
         return tuple(_convert_to_field_type(item, element) for element in value)
     if item is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    if item is float and type(value) is int and abs(value) < 2**1000:  # `check` refuses larger ones
+    if item is float and type(value) is int and abs(value) < 2**1000:  # `check_value` refuses larger ones
         return float(value)
     return value
 
@@ -258,49 +267,44 @@ def replaced_in(implementation: str) -> dict[str, str]:
     family_spec = family(implementation)
     replacements: dict[str, str] = {}
     for field in dataclasses.fields(RunConfig):
-        replacement_by_learning = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
-        if family_spec.learns_from in replacement_by_learning:
-            replacements[field.name] = replacement_by_learning[family_spec.learns_from]
+        by_loop = field.metadata["replaced"]  # such as {"episodes": "", "evolution": "inner_steps"}
+        if family_spec.learns_from in by_loop:
+            replacements[field.name] = by_loop[family_spec.learns_from]
     return {**replacements, **family_spec.replaced}
 
 
 def ineffective(settings: Settings) -> dict[str, str]:
     """Return setting -> reason for hyperparameters without effect in combination with the other settings. They are of
-    the implementation and, if it learns a proxy, also of the agents that train on it. A setting that several of these
-    agents share is only in the result if it has no effect for all of them."""
-    family_spec = family(settings.run.implementation)
-    if settings.proxy is None:
-        return _agent_reasons(family_spec, settings.agent, settings.missing_features)
-    reasons = dict(family_spec.ineffective(settings.proxy))
-    agents = parse_agents(settings.run.agent)
-    # With ``retest_drawn``, a search varies the settings in ``vary`` at least when it re-evaluates its best means.
-    sample_all = settings.proxy.retest_drawn
-    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
-        agent_family = family(first_agent)
-        reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
-        for name in agents:
-            if family(name) is agent_family:
-                config = config_of(settings.agent, name, agents)
-                reasons_by_agent.append(_agent_reasons(agent_family, config, settings.missing_features, sample_all))
-        for field, reason in reasons_by_agent[0].items():
-            if all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
-                reasons[setting_of_field[field]] = reason  # such as PPO_lr
+    the implementation and, if it learns a proxy, also of the agents that train on it."""
+    if settings.proxy is not None:
+        return _ineffective_in_search(settings)
+    reasons = dict(family(settings.run.implementation).ineffective(settings.agent))
+    for field in dataclasses.fields(settings.agent):
+        required_feature = field.metadata["only_with"]
+        if required_feature in settings.missing_features:
+            reasons[field.name] = f"there are no {required_feature}"
+    if not getattr(settings.agent, "vary_hp", True):  # only agents that train on proxies have it
+        reasons["vary"] = "vary_hp is off"
     return reasons
 
 
-def _agent_reasons(
-    family_spec: Family, config: Any, missing_features: Container[str], sample_all: bool = False
-) -> dict[str, str]:
-    """Return field -> reason for fields of one agent's ``config`` that have no effect. ``missing_features`` are
-    properties that the environment does not have. If ``sample_all``, hyperparameters vary also without ``vary_hp``."""
-    reasons = dict(family_spec.ineffective(config))
-    for field in dataclasses.fields(config):
-        required_feature = field.metadata["only_with"]
-        if required_feature in missing_features:
-            reasons[field.name] = f"there are no {required_feature}"
-    varies = sample_all or getattr(config, "vary_hp", True)  # only agents that train on proxies have ``vary_hp``
-    if not varies:
-        reasons["vary"] = "vary_hp is off"
+def _ineffective_in_search(settings: Settings) -> dict[str, str]:
+    """Return setting -> reason as `ineffective`, for a search. A setting that several of its agents share is only in
+    the result if it has no effect for all of them."""
+    reasons = dict(family(settings.run.implementation).ineffective(settings.proxy))
+    agents = parse_agents(settings.run.agent)
+    for first_agent, setting_of_field, _ in split_by_family(settings.agent, agents):
+        reasons_by_agent: list[dict[str, str]] = []  # field -> reason, for each agent of this family
+        for name in agents:
+            if family(name) is family(first_agent):
+                run = dataclasses.replace(settings.run, implementation=name)
+                config = config_of(settings.agent, name, agents)
+                reasons_by_agent.append(ineffective(dataclasses.replace(settings, run=run, agent=config, proxy=None)))
+        for field, reason in reasons_by_agent[0].items():
+            # With ``retest_drawn``, a search varies the settings in ``vary`` when it re-evaluates its best means.
+            has_effect = field == "vary" and settings.proxy.retest_drawn
+            if not has_effect and all(field in reasons_of_agent for reasons_of_agent in reasons_by_agent):
+                reasons[setting_of_field[field]] = reason  # such as PPO_lr
     return reasons
 
 
@@ -313,9 +317,7 @@ def effective_values(settings: Settings) -> dict[str, Any]:
     omitted |= kinds(type(settings.subcommand)).keys()  # empty without a subcommand
     if not settings.command:
         omitted.add("command")
-    for name in (end_setting(run.implementation), "total_steps"):
-        if values[name] is None:
-            omitted.add(name)
+    omitted |= {name for name in (end_setting(run.implementation), "total_steps") if values[name] is None}
     return {name: value for name, value in values.items() if name not in omitted}
 
 

@@ -1,7 +1,7 @@
 """Checks of combinations of settings: conflicts, flags without effect, missing files. Imports no torch."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from control.cli.errors import missing_reason
@@ -19,7 +19,7 @@ def check_together(settings: Settings, typed: Collection[str], valid_flags: Flag
     if run.exp_name in (".", ".."):
         raise SettingError(f"exp_name is {run.exp_name!r}; allowed: the name of a folder", "exp_name")
     check_exclusive([name for name in ("resume", "reload") if getattr(run, name)])
-    check_effects(_flags_without_effect(settings, typed, valid_flags))
+    check_effects(flags_without_effect(settings, typed, valid_flags))
     raise_all([*_missing_files(run), *_missing_files(settings.subcommand)])
 
 
@@ -37,22 +37,17 @@ def _missing_files(config: Any) -> Iterator[SettingError]:
         paths = [value] if isinstance(value, str) else dict.fromkeys(value)  # without repetitions
         for path in paths:
             if not os.path.exists(path) and path not in _words_for(name):
-                similar = _similar_path(path, _words_for(name))
-                hint = f"; did you mean {similar!r}?" if similar else ""
+                folder, base = os.path.split(path)
+                words = [] if folder else _words_for(name)
+                similar = closest(base, [*words, *_files_in(folder or ".")])
+                hint = f"; did you mean {os.path.join(folder, similar)!r}?" if similar else ""
                 yield SettingError(f"{name} is {path!r}: {missing_reason(path)}{hint}", name)
 
 
-def _similar_path(path: str, words: Sequence[str]) -> str | None:
-    """Return the path that the user probably meant by the missing ``path``: a file with a similar name in the same
-    folder. If ``path`` is a name without a folder, it may also be a similar word in ``words``. None if none is
-    similar."""
-    folder, base = os.path.split(path)
-    files = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
-    candidates = [file for file in files if file != base]  # ``base`` itself may be a link to nothing
-    if not folder:
-        candidates = [*words, *candidates]
-    similar = closest(base, candidates)
-    return os.path.join(folder, similar) if similar else None
+def _files_in(folder: str) -> list[str]:
+    """Return the names of files and folders in ``folder`` that exist, without links to nothing."""
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [name for name in names if os.path.exists(os.path.join(folder, name))]
 
 
 def _words_for(name: str) -> list[str]:
@@ -64,7 +59,7 @@ def _words_for(name: str) -> list[str]:
     return [*pretrained(), *FILM_WORDS] if name == "film" else list(pretrained())
 
 
-def _flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
+def flags_without_effect(settings: Settings, typed: Collection[str], valid_flags: Flags) -> Iterator[tuple[str, str]]:
     """Yield a pair for each ``typed`` flag that has no effect in combination with the other settings: the name of the
     flag, and the end of the error message (`check_effects`). Only the first reason of a flag counts."""
     run = settings.run
@@ -109,9 +104,6 @@ def _uses_setting(command: str, flag: Flag) -> bool:
 
 def _has_needed_setting(settings: Settings, flag: Flag) -> bool:
     """Return whether one of the settings that ``flag`` needs (its property ``needs``) differs from its default."""
-    for config in (settings.run, settings.subcommand):
-        config_class = type(config)  # attributes of a dataclass are its defaults
-        for name in flag.meta["needs"]:
-            if hasattr(config, name) and getattr(config, name) != getattr(config_class, name):
-                return True
-    return False
+    configs = (settings.run, settings.subcommand)
+    pairs = [(config, name) for config in configs for name in flag.meta["needs"] if hasattr(config, name)]
+    return any(getattr(config, name) != getattr(type(config), name) for config, name in pairs)

@@ -1,36 +1,23 @@
 """Convert words of the command line to values of settings, and back. Values in YAML and JSON files and keywords in
-Python become words too, and are converted by the same functions. So a text has the same meaning everywhere."""
+Python are converted by the same functions. So a text has the same meaning everywhere."""
 
 import re
 import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from control.cli.options import Flag, flags_for_values
 from control.cli.settings import RETURN_COMMANDS, Settings, as_dict, end_setting
 from models.settings import SettingError, allowed, format_value, parse_value, value_error
 
-Pair = tuple[str, list[str]]
-"""The name of a setting and its words, which are empty for a bare flag."""
+Pair = tuple[str, list[Any]]
+"""The name of a setting and its words, which are empty for a bare flag. From Python or from a JSON file, there may be
+numbers, bools and None among the words."""
 
 NULL = ("null", "none", "~", "")
 # Setting -> end of the message for a value of the wrong type.
 _HINTS = {"resume": "; it goes on with the newest run of the same settings, and --reload takes a checkpoint's weights"}
 FILM_WORDS = ("untrained", "real")  # values of --film for agents that are not in a file
-
-
-class _ValueWord(str):
-    """The word for a number, a bool or None that comes from Python or from a JSON file. It is the text that a user
-    would write on the command line, such as ``null`` for None. Messages show the ``value`` instead."""
-
-    def __new__(cls, text: str, value: Any) -> Self:
-        return super().__new__(cls, text)
-
-    def __init__(self, text: str, value: Any):
-        self.value = value
-
-    def __repr__(self) -> str:
-        return repr(self.value)
 
 
 def split(argv: Sequence[str]) -> list[Pair]:
@@ -39,16 +26,13 @@ def split(argv: Sequence[str]) -> list[Pair]:
     before the first flag and for bytes that are not UTF-8."""
     pairs: list[Pair] = []
     for word in argv:
-        if word == "-h":
-            word = "--help"
-        flag, equals, value = word.partition("=")
+        flag, equals, value = ("--help" if word == "-h" else word).partition("=")
         name = flag.removeprefix("--")
         if flag.startswith("--") and name:
             underscored = re.sub(r"(?<=\w)-", "_", name)  # but a hyphen at the start remains
             pairs.append((underscored, [value] if equals else []))
         elif pairs:
-            _, words = pairs[-1]
-            words.append(word)
+            pairs[-1][1].append(word)
         else:
             raise SettingError(f"{word!r} is not a flag; flags start with --")
     check_text(pairs)
@@ -59,8 +43,9 @@ def check_text(pairs: Sequence[Pair], source: str = "") -> None:
     """Raise SettingError, which begins with ``source``, unless ``pairs`` are UTF-8 without NUL."""
     for name, words in pairs:
         for word in (name, *words):
+            text = word if isinstance(word, str) else as_word(word)
             # Python represents bytes that are not UTF-8 as surrogates, which cannot be written to files.
-            if any("\ud800" <= character <= "\udfff" or character == "\0" for character in word):
+            if re.search("[\0\ud800-\udfff]", text):
                 raise SettingError(f"{source}{name} is {word!a}; allowed: text in UTF-8 without NUL")
 
 
@@ -72,27 +57,26 @@ def pairs_of(values: Mapping[str, Any]) -> Iterator[Pair]:
             yield from pairs_of({f"command.{key}": item for key, item in value.items()})
         elif name == "command":  # it is not a mapping, so it must be null, which yields no pair
             if value not in (None, *NULL):
-                value_text = format_value(as_word(value))
-                raise SettingError(f"command is {value_text}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}")
+                line = f"command is {format_value(value)}; allowed: a mapping of {', '.join(RETURN_COMMANDS)}"
+                raise SettingError(line)
         elif isinstance(value, Mapping):
             raise SettingError(f"{name} is a mapping; settings are flat, one 'name: value' a line")
         elif isinstance(value, list | tuple):
-            words = [as_word(item) for item in value]
-            yield name, words or ["[]"]  # no words would mean a bare flag, so an empty list gets a word
+            yield name, list(value) or ["[]"]  # no words would mean a bare flag, so an empty list gets a word
         else:
-            yield name, [as_word(value)]
+            yield name, [value]
 
 
-def one_word(name: str, words: Sequence[str]) -> str:
-    """Return the only word in ``words``. Raises SettingError for none or several."""
+def one_word(name: str, words: Sequence[Any]) -> str:
+    """Return the text of the only word in ``words``. Raises SettingError for none or several."""
     if not words:
         raise SettingError(f"--{name} needs a value", name)
     if len(words) > 1:
-        raise SettingError(f"{name} is {format_value(' '.join(words))}; allowed: one value", name)
-    return words[0]
+        raise SettingError(f"{name} is {format_value(as_word(words))}; allowed: one value", name)
+    return as_word(words[0])
 
 
-def read_value(flag: Flag, words: Sequence[str]) -> Any:
+def read_value(flag: Flag, words: Sequence[Any]) -> Any:
     """Convert the ``words`` after a flag to a value of its type: True for no word after a switch, None for ``null`` and
     the like if the type allows it, a tuple for a list, else a single value. Lists may be written ``64,64``, ``64 64``
     or ``[64, 64]``. Raises SettingError if the words do not fit the type. The range of the value is not checked."""
@@ -101,32 +85,26 @@ def read_value(flag: Flag, words: Sequence[str]) -> Any:
         return True
     if not words:
         raise SettingError(f"--{flag.name} needs a value; allowed: {allowed(kind, flag.meta)}")
-    if kind.optional and len(words) == 1 and words[0].lower() in NULL:
+    items = [as_word(word) for word in words]
+    value: Any = " ".join(items)  # for messages: as the user wrote it
+    if not any(isinstance(word, str) for word in words):  # numbers in Python
+        value = words[0] if len(words) == 1 else tuple(words)
+    if kind.optional and items[0].lower() in NULL and len(items) == 1:
         return None
     # The word "null" stands for no value. This setting needs one, so the word must not become the text "null".
-    if words == ["null"] and kind.item is str and not kind.is_list:
-        raise value_error(flag.name, words[0], kind, flag.meta)
-    items = _list_items(flag, words) if kind.is_list else [one_word(flag.name, words)]
+    if items == ["null"] and kind.item is str and not kind.is_list:
+        raise value_error(flag.name, value, kind, flag.meta)
+    if not kind.is_list and len(items) > 1:
+        raise SettingError(f"{flag.name} is {format_value(value)}; allowed: one value", flag.name)
+    if kind.is_list and (kind.item is not str or flag.meta["choices"]):  # otherwise a comma may be part of the text
+        text = ",".join(items).strip("[]() ").removesuffix(",")
+        items = text.split(",") if text else []
     try:
         values = tuple(parse_value(kind.item, item) for item in items)
     except ValueError:
-        value: Any = " ".join(words)  # for the message: as the user wrote it
-        if len(words) == 1:
-            value = words[0]
-        elif all(isinstance(word, _ValueWord) for word in words):  # a list of numbers in Python or in a file
-            value = tuple(words)
         error = value_error(flag.name, value, kind, flag.meta)
         raise SettingError(f"{error}{_HINTS.get(flag.name, '')}", flag.name) from None
     return values if kind.is_list else values[0]
-
-
-def _list_items(flag: Flag, words: Sequence[str]) -> Sequence[str]:
-    """Return the items of a list that is written as ``words``: ``64,64``, ``64 64`` and ``[64, 64]`` all become
-    ``["64", "64"]``. In a list of any texts, such as paths, each word is an item."""
-    if flag.kind.item is str and not flag.meta["choices"]:  # a comma may be part of the text
-        return words
-    text = ",".join(words).strip("[]() ").removesuffix(",")
-    return text.split(",") if text else []
 
 
 def as_word(value: Any, separator: str = " ") -> str:
@@ -136,12 +114,10 @@ def as_word(value: Any, separator: str = " ") -> str:
     if isinstance(value, list | tuple):
         return separator.join(map(as_word, value))
     if value is None:
-        return _ValueWord("null", value)
+        return "null"
     if isinstance(value, bool):
-        return _ValueWord("true" if value else "false", value)
-    if isinstance(value, int | float):
-        return _ValueWord(format_value(value), value)  # str() refuses very long integers
-    return str(value)
+        return "true" if value else "false"
+    return format_value(value) if isinstance(value, int | float) else str(value)  # str() refuses very long integers
 
 
 def command_line(settings: Settings, without: Container[str] = ()) -> str:

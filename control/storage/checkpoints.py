@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from control.cli.errors import missing_reason
-from control.cli.settings import REMOVED, Settings, from_dict
+from control.cli.settings import Settings, from_dict
 from control.storage.run_dir import find_proxy, replacing, version_folders
 from models.archive import read_archive
 from models.settings import UserError
@@ -101,8 +101,7 @@ def _read(file: Path) -> Checkpoint:
         raise _error(file, f"has format {run_state.get('format')}; this version reads format {FORMAT}")
     if not isinstance(content.get("loops", {}), dict):  # Lightning's counters
         raise _error(file, "is damaged (its loops are no mapping)")
-    settings = {name: value for name, value in run_state["settings"].items() if name not in REMOVED}
-    return Checkpoint(file, from_dict(settings), content)
+    return Checkpoint(file, from_dict(run_state["settings"]), content)
 
 
 @contextlib.contextmanager
@@ -134,11 +133,8 @@ def checked_content(file: Path, resume: bool = True) -> Iterator[None]:
 
 def find_checkpoint(*folders: Path) -> Path | None:
     """Return the best checkpoint, or else the last, in the first of ``folders`` with one; None if there is none."""
-    for folder in folders:
-        for path in (folder / "best.ckpt", folder / "last.ckpt"):
-            if path.is_file():
-                return path
-    return None
+    files = [folder / name for folder in folders for name in ("best.ckpt", "last.ckpt")]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _no_checkpoint_error(folder: Path) -> CheckpointError:
@@ -153,8 +149,6 @@ def _no_checkpoint_error(folder: Path) -> CheckpointError:
     if not runs:
         return CheckpointError(f"folder {str(folder)!r} holds no checkpoint; allowed: {_ALLOWED}, or a run's folder")
     names = ", ".join(sorted(runs)[:_SHOWN])
-    if len(runs) > _SHOWN:
-        names += f" and {len(runs) - _SHOWN} more"
     return CheckpointError(f"folder {str(folder)!r} is no run, but has {len(runs)} below it; allowed: one of {names}")
 
 

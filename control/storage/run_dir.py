@@ -69,11 +69,8 @@ def find_proxy(path: Path) -> Path | None:
     from understudy.files import PROXY_FILE  # imports Gymnasium, which most command lines do not need
 
     folders = [folder for folder in (path, newest(path)) if folder]
-    for folder in folders:
-        for name in (PROXY_FILE, BANDIT):
-            if (folder / name).exists():
-                return folder / name
-    return None
+    files = [folder / name for folder in folders for name in (PROXY_FILE, BANDIT)]
+    return next((file for file in files if file.exists()), None)
 
 
 def create(run: RunConfig, search: bool = False, subfolders: Sequence[str] = ("checkpoints",)) -> Path:
@@ -190,8 +187,9 @@ class MetricsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        self.columns = _header(path) or list(KEYS)
-        self._write(_rows(path))  # removes an incomplete last line, left by a run that was killed while it wrote
+        columns, rows = _read(path)
+        self.columns = columns or list(KEYS)
+        self._write(rows)  # removes an incomplete last line, left by a run that was killed while it wrote
 
     def append(self, *rows: Mapping[str, float]) -> None:
         """Append rows, each with `KEYS` and any tags. The rows are in the file when this returns. If a tag has no
@@ -200,7 +198,7 @@ class MetricsFile:
         new_columns = [tag for tag in tags if tag not in self.columns]
         if new_columns:
             self.columns += new_columns
-            self._write(_rows(self.path))
+            self._write(_read(self.path)[1])
         with open(self.path, "a", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             for row in rows:
@@ -211,14 +209,9 @@ class MetricsFile:
         """Make the file fit the checkpoint from which the run resumes. Remove the rows of later epochs. Add the rows of
         the checkpoint's epoch that are missing. ``checkpoint_rows`` has such a row for each seed, with `KEYS` only."""
         last_epoch = checkpoint_rows[0]["epoch"]
-        logged_seeds = set()  # seeds with a row of this epoch in the file
-        lines = []
-        for cells, (epoch, _, seed, *_) in _rows(self.path):
-            if epoch <= last_epoch:
-                lines.append(",".join(cells))  # a text needs a fifth of the memory of a list
-            if epoch == last_epoch:
-                logged_seeds.add(seed)
-        self._write((line.split(","), ()) for line in lines)  # without the numbers, which are not written
+        rows = [row for row in _read(self.path)[1] if row[1][0] <= last_epoch]
+        logged_seeds = {seed for _, (epoch, _, seed, *_) in rows if epoch == last_epoch}
+        self._write(rows)
         self.append(*(row for row in checkpoint_rows if row["seed"] not in logged_seeds))
 
     def _write(self, rows: Iterable[Row]) -> None:
@@ -237,24 +230,20 @@ def read_metrics(path: Path) -> dict[str, list[float]]:
 def read_columns(path: Path) -> dict[str, "array[float]"]:
     """Return the columns of a `MetricsFile` by name, as arrays with 8 bytes per number, for long tables. Empty if the
     file does not exist."""
-    columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in _header(path)}
+    names, rows = _read(path)
+    columns: dict[str, array[float]] = {name: array("q" if name in KEYS else "d") for name in names}
     append_functions = [column.append for column in columns.values()]  # looked up once, because tables are long
-    for _, numbers in _rows(path):
+    for _, numbers in rows:
         for append, number in zip(append_functions, numbers, strict=True):
             append(number)
     return columns
 
 
-def _header(path: Path) -> list[str]:
-    """Return the names of the columns of a metrics.csv; empty if it does not exist."""
-    for cells, _ in _lines(path):
-        return cells
-    return []
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    """Yield the `_lines` of a metrics.csv after the header."""
-    return itertools.islice(_lines(path), 1, None)
+def _read(path: Path) -> tuple[list[str], Iterator[Row]]:
+    """Return the names of the columns of a metrics.csv, and an iterator of its rows. Both are empty without a file."""
+    lines = _lines(path)
+    columns, _ = next(lines, ([], ()))
+    return columns, lines
 
 
 def _lines(path: Path) -> Iterator[Row]:

@@ -36,14 +36,11 @@ def versions() -> dict[str, str]:
 def write_versions(folder: Path, epoch: int) -> None:
     """Store in ``versions.json`` of a run that the software of this process trains it from ``epoch`` on. Entries of
     this epoch or later are removed. A new entry is added, unless the last remaining entry has the same versions."""
-    old_entries = read_versions(folder)
-    entries = [entry for entry in old_entries if int(entry["from"]) < epoch]
-    new_entry = {"from": str(epoch)} | versions()
-    # The two entries are compared without their epochs.
-    if not entries or new_entry | {"from": entries[-1]["from"]} != entries[-1]:
-        entries.append(new_entry)
-    if entries != old_entries:
-        atomic_write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
+    entries = [entry for entry in read_versions(folder) if int(entry["from"]) < epoch]
+    last_versions = {name: value for name, value in entries[-1].items() if name != "from"} if entries else {}
+    if last_versions != versions():
+        entries.append({"from": str(epoch), **versions()})
+    atomic_write_text(folder / FILE, json.dumps(entries, indent=1) + "\n")
 
 
 def read_versions(folder: Path) -> list[dict[str, str]]:
