@@ -75,7 +75,7 @@ slow: setup  ## the tests too long for the quick suite
 soak: setup  ## random kills and resumes, for hours
 	@$(RUN) -m pytest -m soak -s $(ARGS)
 
-fuzz: setup  ## thousands of damaged flags, files and environments, for an hour
+fuzz: setup  ## thousands of wrong command lines and settings files, for minutes
 	@$(RUN) -m pytest -m fuzz -s $(ARGS)
 
 portability: setup  ## the quick suite under other processors' code, locales, paths and orders, for an hour
