@@ -1,9 +1,7 @@
 """Ends of the command: signals at any moment, and closed output streams."""
 
-import contextlib
 import io
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,7 +17,6 @@ import trainer
 from conftest import ROOT
 from control.cli import ending as module
 from control.cli.ending import SIGNALS, Ending, ending
-from control.cli.progress import progress
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics, replacing
 from fake_runs import Shown
@@ -74,16 +71,6 @@ def test_stream_survives_a_closed_reader_and_unknown_characters() -> None:
     os.close(writer)
 
 
-def test_signal_handler_prints_during_a_print(monkeypatch: pytest.MonkeyPatch, capfd: Shown) -> None:
-    class Printing(io.StringIO):
-        def write(self, text: str) -> int:
-            raise RuntimeError("reentrant call inside <_io.BufferedWriter>")
-
-    monkeypatch.setattr(sys, "stderr", Printing())
-    module.print_on_stderr("interrupted")
-    assert capfd.readouterr().err == "interrupted\n"
-
-
 def test_signal_during_imports(logdir: Path) -> None:
     process = started(flags(logdir))
     wait_until(lambda: handles_signals(process), process)
@@ -127,18 +114,6 @@ def test_second_signal_ends_at_once(monkeypatch: pytest.MonkeyPatch, capfd: Show
     handler.status = 0  # the work is complete
     handler(signal.SIGHUP, None)
     assert (statuses, capfd.readouterr().err) == ([130, 0], "interrupted\n")
-
-
-def test_ignored_interruption_is_raised_again() -> None:
-    """Before the next long work; an import may have made an ImportError of the first exception."""
-    ending.reset()
-    with progress("work", enabled=False):
-        pass
-    ending.orderly = True
-    with contextlib.suppress(KeyboardInterrupt):
-        ending(signal.SIGINT, None)
-    with pytest.raises(KeyboardInterrupt), progress("more work", enabled=False):
-        pytest.fail("the work began")
 
 
 @pytest.mark.parametrize(("exit_status", "message"), [(130, "interrupted\n"), (0, "")])
@@ -214,24 +189,3 @@ def test_signal_to_the_process_group_writes_a_checkpoint(number: signal.Signals,
     assert f"{epochs[-1]} epochs," in output and f"--resume goes on from epoch {epochs[-1]}" in output
     last = checkpoints.load(run_folder(logdir) / "checkpoints" / "last.ckpt")
     assert last.run_state["epoch"] == epochs[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", range(12))
-def test_signals_at_random_moments(case: int, logdir: Path, tmp_path: Path, finished: Any) -> None:
-    draw = random.Random(case)
-    folder, _ = finished()
-    argv = {
-        0: flags(logdir, epochs=30), 1: flags(logdir, implementation="SE", generations=30),
-        2: ["--eval_agent", str(folder), "--num_eval_episodes", "2000"],
-        3: ["--plot", str(folder), "--plot_out", str(tmp_path)],
-    }[case % 4]  # fmt: skip
-    process = started(argv)
-    wait_until(lambda: handles_signals(process), process)
-    time.sleep(draw.uniform(0, 8))
-    for _ in range(draw.choice([1, 2, 3])):
-        if process.poll() is None:
-            process.send_signal(draw.choice(SIGNALS))
-        time.sleep(draw.choice([0, draw.uniform(0, 1)]))
-    clean(process)
-    assert process.returncode in (0, 130)

@@ -117,16 +117,6 @@ def test_alone_equals_company_on_the_real_environment(rule: str) -> None:
     assert_same_alone(loop, None, seeds, company, [0], [5, 2], inner_rule=rule)
 
 
-def test_alone_equals_company_without_a_tensor_program() -> None:
-    loop, seeds = loop_of("probe-5", **PLATEAU), list(range(6))
-    proxies = proxies_of(loop, 6)
-    assert_same_alone(loop, proxies, seeds, loop.run(proxies, seeds), [0], [4, 2])
-    loop = loop_of("probe-4", **PLATEAU | {"inner_steps": 60, "early_out_virtual_diff": 0.01, "early_out_num": 5})
-    company = loop.run(None, seeds)
-    assert company.steps.unique().numel() > 2 and company.steps.min() < 30
-    assert_same_alone(loop, None, seeds, company, [0], [4, 2])
-
-
 # game, agents, settings of the agents, settings of the search
 ON_REWARDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "tables": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "test_every": 40}),

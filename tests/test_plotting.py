@@ -11,7 +11,7 @@ import pytest
 
 import fake_runs
 from control.reports.curves import clip_below, learning_curve, note_hidden, on_grid, smooth
-from control.reports.figures import WIDTH, FigureStyle, figure_panels
+from control.reports.figures import FigureStyle, figure_panels
 from control.reports.plot import plot
 from control.reports.runs import Run, find_groups, read_runs, return_tags
 from fake_runs import Shown, is_png
@@ -102,20 +102,6 @@ def test_runs_of_stable_baselines3_are_plotted_beside_ours(tmp_path: Path, capsy
     (tmp_path / "empty" / "monitor.csv").write_text('#{"t_start": 1}\nr,l,t\n')
     with pytest.raises(SettingError, match="has no episode and no evaluation yet"):
         find_groups([tmp_path / "empty"])
-
-
-@pytest.mark.parametrize(("name", "content"), [
-    *(("0.monitor.csv", content) for content in (
-        b"", b"r,l,t\n1,2,3\n", b"#[1]\nr,l,t\n1,2,3\n", b"#{}\nr,l,t\n1,2,3\n", b'#{"t_start": 1}\nr,l\n1,2\n',
-        b'#{"t_start": 1}\nr,l,t\n1,ten,3\n', b'#{"t_start": 1}\nr,l,t\n1,1' + b"0" * 400 + b",3\n",
-        b"#" + b"[" * 9**5 + b"\nr,l,t\n",
-    )),
-    *(("evaluations.npz", content) for content in (b"", b"PK", b"PK" * 50)),
-])  # fmt: skip
-def test_damaged_file_of_stable_baselines3_is_an_error(tmp_path: Path, name: str, content: bytes) -> None:
-    (write_foreign(tmp_path / "ppo_7") / name).write_bytes(content)
-    with pytest.raises(SettingError, match=f"{name}' is no file of stable-baselines3's Monitor or EvalCallback"):
-        find_groups([tmp_path])
 
 
 def test_newest_version_counts_unless_one_is_named(logdir: Path) -> None:
@@ -223,37 +209,6 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert texts == ["training", "greedy", "solved: 200", "UDRL, published: 140"]
     assert learning_curve(folder, FigureStyle(formats=("svg", "pdf"))) == folder / "curve.svg"
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
-
-
-def test_each_environment_has_its_row_of_panels(logdir: Path, figures: list[Any]) -> None:
-    for game, implementation in ("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A"):
-        write_run(logdir, implementation, game=game)
-    plot([logdir])
-    returns, losses = figures
-    axes = returns.axes
-    assert [title.split(":")[0] for title in titles(returns)] == ["lunarlander"] * 2 + ["takecover"] * 2
-    assert [title.split(":")[0] for title in titles(losses)] == ["lunarlander", "takecover"]
-    assert returns.get_size_inches()[0] == losses.get_size_inches()[0] == WIDTH
-    colours = [{line.get_label(): line.get_color() for line in axis.get_lines()} for axis in axes]
-    assert len({labels["RCP-A"] for labels in colours}) == 1 and "UDRL" in colours[0] and "UDRL" not in colours[2]
-    assert [axis.yaxis.label.get_visible() for axis in axes] == [True, False] * 2
-    assert {axis.get_ylabel() for axis in axes} == {"return (sum of rewards)"}
-    for panel, other in (axes[:2], axes[2:]):
-        assert panel.get_ylim() == other.get_ylim() and panel.get_xlim() == other.get_xlim()
-    assert axes[0].get_ylim() != axes[2].get_ylim()
-
-
-def test_many_environments_fill_several_pages(logdir: Path, figures: list[Any], capsys: Shown) -> None:
-    for i in range(6):
-        write_run(logdir, game=f"corridor{i}")
-    plot([logdir], logdir / "all.pdf", FigureStyle("dark", ("pdf", "svg")))
-    paths = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
-    assert [Path(path).name for path in paths] == [
-        "all.pdf", "all.svg", "all_2.svg", "all_losses.svg", "all_losses2.svg"
-    ]  # fmt: skip
-    assert (logdir / "all.pdf").read_bytes().count(b"/Type /Page ") == 4
-    assert [len(figure.axes) for figure in figures[:4]] == [8, 4, 4, 2]
-    assert {figure.get_facecolor()[:3] for figure in figures} == {(13 / 255, 17 / 255, 23 / 255)}
 
 
 def test_figure_is_redrawn_from_its_json(logdir: Path, figures: list[Any], capsys: Shown) -> None:

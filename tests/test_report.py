@@ -14,7 +14,7 @@ import trainer
 from control.films.encoding import mp4
 from control.reports.tables import number_text, percent_text, with_margin
 from control.storage import checkpoints
-from control.storage.versions import FILE, read_versions, versions, write_versions
+from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
 
@@ -211,31 +211,6 @@ def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Pa
     text = make_page(logdir, out=tmp_path / "page.html").text
     assert "Not solved (200 or more): PPO returns 7.0 at the end of training." in text
     assert "seed 25 10 10,000 7.0 (250.0)" in text
-
-
-def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Path) -> None:
-    """Runs without config.yaml or returns, with foreign settings, and with damaged versions."""
-    folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
-    page = make_page(folder, out=tmp_path / "page.html")
-    check_page(page)
-    assert "No return was logged" in page.text and "No config.yaml" in page.text
-    (folder / "config.yaml").write_text("implementation: Unheard\nlr: 0.5\n")
-    (folder / FILE).write_text('[{"from": "x"}]')
-    page = make_page(folder, out=tmp_path / "page.html")
-    check_page(page)
-    assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
-    assert "The defaults of these settings are not known here" in page.text
-
-
-def test_page_names_trials_by_the_settings_that_differ(logdir: Path, tmp_path: Path) -> None:
-    for number, lr in enumerate(("0.001", "0.002"), start=1):
-        folder = write_run(logdir, "PPO", numbers(10.0), flags=[*LINE, "--lr", lr], epochs=5)
-        trial = folder.parents[1] / "tune" / "version_0" / f"trial_{number}"
-        trial.parent.mkdir(parents=True, exist_ok=True)
-        folder.rename(trial)
-    page = make_page(logdir, out=tmp_path / "page.html")
-    check_page(page)
-    assert "PPO on lunarlander: trial 1, lr 0.001 and trial 2, lr 0.002 2 runs, 1 seed each" in page.text
 
 
 def test_numbers_of_tables_have_three_digits_below_1() -> None:

@@ -1,8 +1,6 @@
 """Bandits cloned from a policy: hand-written rules and trained agents."""
 
 import json
-import sys
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,29 +135,6 @@ def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> No
             teachers.load_sb3_policy(source, spaces, wants_values=True)
     with pytest.raises(SettingError, match=r"one for observations \[6\] and actions Discrete\(n=3\)"):
         teacher(source, "acrobot", make_environment("acrobot", 1, 1).spaces)
-
-
-def test_agent_of_stable_baselines3_plays_cells(tmp_path: Path) -> None:
-    library = pytest.importorskip("stable_baselines3")
-    model = library.PPO("MlpPolicy", "FrozenLake-v1", n_steps=8, batch_size=8, seed=1)
-    model.save(tmp_path / "agent.zip")
-    policy = teacher(str(tmp_path / "agent.zip"), "FrozenLake-v1", make_environment("FrozenLake-v1", 1, 1).spaces)
-    assert policy(torch.eye(16)).tolist() == [int(model.predict(cell, deterministic=True)[0]) for cell in range(16)]
-
-
-def test_missing_stable_baselines3_and_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "agent.zip"
-    with zipfile.ZipFile(source, "w") as archive:
-        archive.writestr("_stable_baselines3_version", "2.9.2")
-        archive.writestr("data", "{}")
-    for module, words in (
-        (None, "which needs the module stable_baselines3; .*pip install stable"),
-        (np, "cannot be loaded"),
-    ):
-        monkeypatch.setitem(sys.modules, "stable_baselines3", module)
-        with pytest.raises(SettingError, match=words) as error:
-            teacher(str(source), "cartpole", CARTPOLE)
-        assert "\n" not in str(error.value)
 
 
 def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,19 +234,3 @@ def test_importances_find_the_decisive_setting(tmp_path: Path, capsys: Shown) ->
     assert str(tmp_path / "importance.png") in capsys.readouterr().out
     dark = plot_search(tmp_path, FigureStyle("dark"), tmp_path / "dark.png")
     assert dark.read_bytes() != (tmp_path / "importance.png").read_bytes()
-
-
-DAMAGED = [
-    "", "[null]", "[" * 100_000, b"\xff\xfe", {"trials": [None]}, {"space": []},
-    {"space": {"lr": {"kind": "loguniform", "values": [0, 2]}}}, {"space": {"lr": {"kind": "choice", "values": [[]]}}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("damaged", DAMAGED, ids=lambda damaged: str(damaged)[:50])
-def test_plot_refuses_damaged_trials(damaged: Any, tmp_path: Path, capsys: Shown) -> None:
-    path = tmp_path / TRIALS
-    if isinstance(damaged, dict):
-        space, trials = write_trials(tmp_path, 10)
-        damaged = json.dumps({"space": space, "trials": trials} | damaged)
-    path.write_bytes(damaged if isinstance(damaged, bytes) else damaged.encode())
-    refused(trainer.main, ["--plot", str(tmp_path)], f"{TRIALS} is not as a search writes it; allowed: ", capsys)

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -271,24 +270,3 @@ def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "") and time.monotonic() - start_time < 30
     assert "interrupted: 1 trial in" in out and search_results(tmp_path)[0]["status"] == "interrupted"
-
-
-@pytest.mark.slow
-def test_search_joins_a_running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray", reason="needs the extra tune")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    session = cluster.head_node.get_session_dir_path()
-    try:
-        cluster.add_node(num_cpus=1)
-        flags = f"--num_samples 2 --epochs 2 --ray_address {cluster.address}"
-        assert searched(tmp_path, SPACE, flags)[::2] == (0, "")
-        assert [row["status"] for row in search_results(tmp_path)] == ["finished"] * 2
-        ray.init(address=cluster.address, log_to_driver=False)
-        assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(session, ignore_errors=True)
