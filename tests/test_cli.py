@@ -60,15 +60,6 @@ def test_help_all_lists_every_setting(name: str, capsys: pytest.CaptureFixture[s
     assert "lunarlander-sparse" in output and all(f" {other}" in output for other in implementations())
 
 
-def test_help_of_an_implementation_begins_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    pages = []
-    for words in (["--help", "ppo"], ["--implementation", "PPO", "--help"]):
-        with pytest.raises(SystemExit):
-            trainer.main(words)
-        pages.append(capsys.readouterr().out)
-    assert pages[0] == pages[1] and pages[0].splitlines()[2] == "hyperparameters of PPO:"
-
-
 def test_help_of_a_mode_or_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     def flags(*words: str) -> list[str]:
         with pytest.raises(SystemExit) as end:

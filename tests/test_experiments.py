@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -183,23 +182,3 @@ def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
     assert (shared_curves.values[1] - shared_curves.values[0]).tolist() == [1] * 7
     with pytest.raises(SettingError, match="window is 21, but .* have 20 evaluations in common"):
         cells.curves(runs, "eval/return_greedy", 21, 1)
-
-
-def made_up_curve(mean: float, error: float) -> Any:
-    return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
-
-
-def test_parity_table_compares_points_by_their_errors() -> None:
-    rows = parity.compare(
-        "B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up_curve(0.317, 0.02)
-    )
-    assert [(row["step"], row["within"]) for row in rows] == [(2000, True), (3500, False)]
-    assert rows[0]["difference"] == pytest.approx(0.037 / (0.037**2 + 0.02**2) ** 0.5), "both have errors"
-    assert rows[1]["ours_se"] is None and rows[1]["difference"] == pytest.approx((0.417 - 0.361) / 0.017)
-    rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up_curve(0.2, 0.02))
-    lines = [line.split() for line in parity.table(rows).splitlines()]
-    assert lines[0] == "B: PanFlute, 3 pipes step original ours difference / SE within 2".split()
-    assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +0.9 yes".split()
-    assert lines[2][-2:] == ["+3.3", "NO"] and lines[2][-4:-2] == ["(one", "seed)"]
-    assert lines[3][:5] == ["ER", "2,000", "0.212", "(~0.037)", "0.200"]
-    assert lines[-1] == "3 of 4 points within 2 standard errors".split()

@@ -1,6 +1,5 @@
 """Films: speed, size, captions, several agents side by side."""
 
-import base64
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,21 +162,6 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         assert f"\nPPO, {title}: one episode, return 5\n" in output
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
-
-
-def test_film_is_a_video_player_in_notebooks(tmp_path: Path, brief: None) -> None:
-    small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
-    run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
-    first_film, second_film = (run.film(episodes=2, seed=3) for _ in range(2))
-    assert [film.path.name for film in (first_film, second_film)] == ["film_0.mp4", "film_1.mp4"]
-    assert first_film.path.parent == run.folder / "videos"
-    assert len(first_film.returns) == 2 and first_film.returns == second_film.returns
-    images = frames(first_film.path)[1]
-    assert len(images) >= sum(first_film.returns)  # CartPole pays 1 for each step
-    assert (images[0] != images[-1]).any()
-    player = first_film._repr_html_()
-    assert player.startswith("<video controls")
-    assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == first_film.path.read_bytes()
 
 
 def test_poster_is_of_an_mp4_alone(tmp_path: Path) -> None:

@@ -251,48 +251,6 @@ def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
     assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450
 
 
-class Weights(gym.Env):
-    """Two numbers in the thousands, whose sum is the best action of a range of 100; the others cost their distance."""
-
-    def __init__(self) -> None:
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.action_space = gym.spaces.Box(np.array([0.0], np.float32), np.array([100.0], np.float32))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        self.numbers = np.array([5000.0, 0.02]) + self.np_random.uniform(-1, 1, 2) * np.array([1000.0, 0.01])
-        return self.numbers.astype(np.float32), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        cost = abs(float(action[0]) - float(best_weight(self.numbers[None])[0, 0]))
-        return self.reset()[0], -cost, False, False, {}
-
-
-gym.register("Weights-v0", "test_learn:Weights", max_episode_steps=5)
-
-
-def best_weight(obs: np.ndarray) -> np.ndarray:
-    return (50 + 20 * (obs[:, :1] - 5000) / 1000 + 20 * (obs[:, 1:] - 0.02) / 0.01).clip(0, 100)
-
-
-@pytest.mark.usefixtures("short_stages")
-def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents see scaled observations, and the file keeps the environment's units."""
-    monkeypatch.setattr(learn, "learners", lambda spaces: ("TD3", "PPO"))
-    words = ["--only", "exam", "--exam_steps", "1500"]
-    status, folder = learned(tmp_path, "test_learn:Weights-v0", "best_weight", *words)
-    assert status == 0
-    results = json.loads((folder / learn.RESULTS).read_text())
-    random_play = results["probe"]["random"]["mean"]
-    for score in results["exam"]["agents"].values():
-        assert score["mean"] > 0.3 * random_play  # less than a third of its cost
-    bandit = files.load(folder / learn.BANDIT)
-    stages: Any = stages_of(bandit.config, "test_learn:Weights-v0")
-    assert bandit.config.scale_obs
-    states = stages.parameters.fixed(bandit.parameters[None])["states.table"]
-    assert 4000 < states[0, :, 0].mean() < 6000
-
-
 def test_a_scaled_stage_pays_the_same() -> None:
     """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_teachers:balance"

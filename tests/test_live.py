@@ -149,30 +149,3 @@ def test_utilities_of_the_search_are_those_of_the_project(script: Path) -> None:
     fitness = [500.0, 9.5, 500.0, 30.0, 9.5, 9.5, 120.25, 8.0]
     utilities = run(script, "(u, fitness) => u.utilitiesOf(fitness)", fitness)
     np.testing.assert_allclose(utilities, shared_utilities(torch.tensor(fitness)).tolist(), atol=1e-6)
-
-
-# Drives a search of `count` reports with results of a function of a job. Returns [phases, reports, solved].
-SEARCH = """(u, seed, count, resultOf) => {
-  const search = u.evolve(seed);
-  const [phases, reports] = [[], []];
-  let step = search.next();
-  while (!step.done && reports.length < count) {
-    const { phase, jobs, vector, ...report } = step.value;
-    phases.push([phase, jobs.length]);
-    if (vector) reports.push({ ...report, vector: [...vector] });
-    step = search.next(jobs.map(resultOf));
-  }
-  return [phases, reports, Boolean(step.done)];
-}"""
-
-
-def test_a_search_climbs(script: Path) -> None:
-    climb = f"(u) => ({SEARCH})(u, 3, 6, ([vector]) => -vector.reduce((sum, value) => sum + (value - 0.1) ** 2, 0))"
-    phases, reports, solved = run(script, climb)
-    assert phases[31] == ["Trying random network 32 of 32", 16] and not solved
-    assert phases[32] == ["Generation 1: testing 32 variants", 32]
-    assert [report["generation"] for report in reports] == [5, 10, 15, 20, 25, 30]
-    scores = [report["score"] for report in reports]
-    assert scores == sorted(scores) and scores[-1] > 0.8 * scores[0]
-    assert scores[-1] == pytest.approx(-np.square(np.array(reports[-1]["vector"]) - 0.1).sum())
-    assert len(reports[-1]["vector"]) == 549

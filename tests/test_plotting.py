@@ -13,7 +13,7 @@ import fake_runs
 from control.reports.curves import clip_below, learning_curve, note_hidden, on_grid, smooth
 from control.reports.figures import FigureStyle, figure_panels
 from control.reports.plot import plot
-from control.reports.runs import Run, find_groups, read_runs, return_tags
+from control.reports.runs import find_groups, read_runs
 from fake_runs import Shown, is_png
 from models.settings import SettingError
 
@@ -37,33 +37,6 @@ def write_run(logdir: Path, implementation: str = "UDRL", top: float = 100.0, **
 
 def titles(figure: Any) -> list[str]:
     return [axis.get_title("left").replace("\n", " ") for axis in figure.axes]
-
-
-def write_policy_gradients(logdir: Path, seeds: Sequence[int] = (25,)) -> Path:
-    """A run whose running mean rises to the seed and falls to half of it, as the policy gradients log it."""
-    tags = ["rollout/return_mean", "eval/return_sampled", "eval/return_greedy",
-            "train/policy_loss", "train/entropy_loss", "train/value_loss", "train/baseline"]  # fmt: skip
-
-    def numbers(epoch: int, seed: int) -> dict[str, float]:
-        mean = seed * epoch / 20 if epoch <= 20 else seed / 2
-        return {"rollout/return_running_mean": mean} | {tag: math.sin(epoch) for tag in tags}
-
-    return fake_runs.write_run(logdir, "AAC", numbers, epochs=EPOCHS, seeds=seeds)
-
-
-def test_return_tags_of_mixed_runs(logdir: Path) -> None:
-    """If all runs have it, a running mean replaces the returns, and the reward rate the return."""
-    gradient_runs = read_runs(write_policy_gradients(logdir) / "metrics.csv")
-    command_runs = read_runs(write_run(logdir) / "metrics.csv")
-    assert return_tags(gradient_runs) == ["rollout/return_running_mean", "eval/return_greedy"]
-    assert return_tags(command_runs) == ["rollout/return_mean", "eval/return_greedy"]
-    shared = ["rollout/return_mean", "eval/return_sampled", "eval/return_greedy"]
-    assert return_tags(gradient_runs + command_runs) == shared
-    numbers = {name: np.arange(3.0) for name in ("epoch", "env_steps", "eval/return_greedy", "eval/reward_rate")}
-    flute = Run(0, Path(), numbers)
-    maze = Run(0, Path(), {name: column for name, column in numbers.items() if "rate" not in name})
-    assert return_tags([flute]) == ["eval/reward_rate"] and return_tags([maze]) == ["eval/return_greedy"]
-    assert return_tags([flute, maze]) == ["eval/return_greedy", "eval/reward_rate"]
 
 
 def write_foreign(folder: Path, returns: Sequence[float] = (1, 2, 3, 4), env_id: str = "LunarLander-v3") -> Path:
@@ -246,21 +219,3 @@ def test_algorithms_with_three_seeds_are_compared(logdir: Path, figures: list[An
     assert titles(scores) == ["Score of each seed", "Seeds that score more", "Probability that UDRL is better"]
     plot([logdir / "lunarlander/debug/RCP-R", logdir / "lunarlander/debug/UDRL"], logdir / "few.png")
     assert "probability" not in capsys.readouterr().out and len(figures) == 3
-
-
-def test_searches_and_agents_have_separate_axes(logdir: Path, figures: list[Any], capsys: Shown) -> None:
-    """A search counts the steps of all its agents, so its axis is far longer."""
-    write_run(logdir, "UDRL", 100, seeds=(25, 26, 27))
-    write_run(logdir, "RCP-A", 50, seeds=(25, 26, 27))
-    search = {"search/fitness_mean": 20.0, "search/center_return": 40.0}
-    fake_runs.write_run(logdir, "SE", lambda epoch, seed: search, steps=100_000)
-    fake_runs.write_run(logdir, "RCP-R", lambda epoch, seed: {"eval/return_greedy": 5.0}, epochs=1)
-    plot([logdir], logdir / "all.png")
-    assert "steps of all agents" in capsys.readouterr().out
-    curves, scores = figures
-    ends: dict[str, set[float]] = {}
-    for axis in curves.axes:
-        ends.setdefault(axis.get_xlabel(), set()).add(axis.get_xlim()[1])
-    assert list(ends) == ["environment steps", "training steps of all agents"]
-    assert max(ends["environment steps"]) < 50_000 and min(ends["training steps of all agents"]) > 4_000_000
-    assert [label.get_text() for label in scores.axes[0].get_yticklabels()] == ["UDRL", "RCP-A"]

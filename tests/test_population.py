@@ -1,10 +1,7 @@
 """Ray workers for the population of a search: same numbers as one process, and no process left behind."""
 
 import os
-import shutil
 import signal
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ import torch
 from control.evolution import cluster
 from control.evolution.cluster import RayWorkers, connected
 from control.evolution.inner_loop import InnerLoop, Outcome
-from helpers import start
 from models.agents.ddqn.config import Config as AgentConfig
 from models.proxies.synthetic.config import Config
 from models.settings import UserError
@@ -107,16 +103,6 @@ def test_killed_worker_is_replaced(
     workers.close()
 
 
-SETUP = f"""
-import os, signal, sys
-from control.evolution.cluster import make_workers
-from models.agents.ddqn.config import Config as AgentConfig
-from models.proxies.synthetic.config import Config
-config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
-job = (config, "DDQN", AgentConfig(batch_size=9), "{GAME}")
-"""
-
-
 def test_ray_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(**kwargs: object) -> None:
         raise Exception("The current node timed out during startup.\nMore.")
@@ -126,53 +112,3 @@ def test_ray_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(UserError, match="^Ray cannot start on this machine, .*: The current node timed out"):
         with connected(None, 1):
             pass
-
-
-INTERRUPTED = """
-class Stop(BaseException):
-    pass
-
-def on_signal(number, frame):
-    global asked
-    asked += 1
-    print("asked", flush=True)
-    if asked > 1:
-        raise Stop
-
-asked = 0
-workers = make_workers(*job, num_workers=2)
-signal.signal(signal.SIGINT, on_signal)
-print("started", flush=True)
-outcome = workers.run(None, [1, 2], inner_steps=2500)
-try:
-    print("finished", len(outcome.returns), flush=True)
-    workers.run(None, [1, 2], inner_steps=1_000_000)
-except Stop:
-    sys.exit(130)
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_no_output_or_process() -> None:
-    """Without `close`, with Ctrl-C for all processes of Ray, and with one worker killed."""
-    pytest.importorskip("ray", reason="needs the extra tune")
-    temporary = tempfile.mkdtemp(prefix="t")  # a short path, as sockets need
-    process = start([], SETUP + INTERRUPTED, env=os.environ | {"TMPDIR": temporary}, start_new_session=True)
-    assert process.stdout
-    try:
-        assert process.stdout.readline() == "started\n"
-        pids = worker_pids(process.pid)
-        assert len(pids) == 2
-        for expected in ("asked\nfinished 2\n", "asked\n"):
-            time.sleep(0.1)
-            os.killpg(process.pid, signal.SIGINT)
-            os.kill(pids[0], signal.SIGINT)
-            if "finished" in expected:
-                os.kill(pids[1], signal.SIGKILL)
-            assert "".join(process.stdout.readline() for _ in expected.splitlines()) == expected
-        assert process.communicate(timeout=60) == ("", "")
-        assert (process.returncode, os.listdir(temporary)) == (130, [])
-        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    finally:
-        process.kill()
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -23,10 +23,9 @@ from control.commands.trials import (
     with_trial_defaults,
 )
 from control.reports.figures import FigureStyle
-from control.reports.search import TRIALS, importances, plot_search
+from control.reports.search import importances, plot_search
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from models.settings import SettingError
 
 SEARCH = "--use_tune --implementation SE --gamename cartpole --proxy bandit"
 TINY = (
@@ -182,24 +181,6 @@ def test_resumed_search_runs_interrupted_and_new_trials(tmp_path: Path, capfd: S
     assert float(third["noise_std"]) == 0.05 and float(third["lr"]) == 0.01
     best = parse(["--config", str(search.folder / "best.yaml")])
     assert best.proxy.noise_std == 0.1 and best.run.num_seeds == 1 and best.subcommand is None
-
-
-@pytest.mark.parametrize("change", [
-    {"raw": {}}, {"raw": {"noise_std": "x", "lr": 1e-3}}, {"best": {METRIC: math.nan, "epoch": 1}}, {"last": None},
-    {"course": None}, {"number": "../../../x"},
-])  # fmt: skip
-def test_search_with_damaged_trials_is_not_resumed(change: dict[str, Any], tmp_path: Path) -> None:
-    search = start_search(tmp_path)
-    content = json.loads((path := search.folder / TRIALS).read_text())
-    content["trials"][0].update(change)
-    path.write_text(json.dumps(content))
-    old_files = {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
-    resume_settings = parse(["--use_tune", "--resume", str(search.folder)])
-    with pytest.raises(
-        SettingError, match=f"^resume is '{search.folder}', where {TRIALS} is not as a search writes it"
-    ):
-        Search(with_trial_defaults(resume_settings), search.space, search.folder).begin()
-    assert old_files == {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
 
 
 # -- importances -------------------------------------------------------------------------------------------------------
