@@ -191,6 +191,7 @@ def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_search_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     command = command_of(tmp_path, SPACE, "--num_samples 1 --max_concurrent_trials 1 --total_steps 300")
     monkeypatch.chdir(workdir := tmp_path / "here")
