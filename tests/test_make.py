@@ -19,7 +19,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
-CI, _ = WORKFLOWS
+CI = WORKFLOWS[0]
 
 
 def read(path: Path) -> Any:
