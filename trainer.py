@@ -174,19 +174,18 @@ def _command_function(settings: Settings) -> Callable[[], int]:
     command and returns the exit status."""
     options = settings.subcommand
     command = options.flag if options else ""
-    if command == "plot":
+    if command in ("plot", "report"):
+        run_folders = [Path(folder) for folder in getattr(options, command)]
+        user_path = getattr(options, f"{command}_out")
+        path = Path(user_path) if user_path else None  # None: in the common folder of the runs
+        if command == "report":
+            from control.reports.page import report
+
+            return functools.partial(report, run_folders, path)
         from control.reports.figures import style_of
         from control.reports.plot import plot
 
-        run_folders = [Path(folder) for folder in options.plot]
-        figure = Path(options.plot_out) if options.plot_out else None  # None: in the folder of the runs
-        return functools.partial(plot, run_folders, figure, style_of(settings.run))
-    if command == "report":
-        from control.reports.page import report
-
-        run_folders = [Path(folder) for folder in options.report]
-        page = Path(options.report_out) if options.report_out else None  # None: in the common folder of the runs
-        return functools.partial(report, run_folders, page)
+        return functools.partial(plot, run_folders, path, style_of(settings.run))
     if command in ("", "learn"):
         from control.lightning import lean
 

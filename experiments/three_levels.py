@@ -29,6 +29,7 @@ from control.reports.search import importance_figure  # noqa: E402
 from experiments.comparison import run_script, script_flags  # noqa: E402
 
 FIRST_SEED = 1000  # of the comparison; trials have lower seeds
+REPORTED = ("searches", METRIC, "solved", "epoch", "env_steps")  # kept of a trial's metrics; Ray adds hosts and dates
 
 
 def collected(folder: Path, seeds: int) -> dict[str, Any]:
@@ -45,6 +46,9 @@ def collected(folder: Path, seeds: int) -> dict[str, Any]:
     values = search_space(settings).decode(best["raw"])
     arms = {"found": values, "recipe": {}}
     arm_scores = {name: _scores(settings, arm, seeds) for name, arm in arms.items()} if seeds else {}
+    for trial in content["trials"]:
+        for report in ("last", "best"):
+            trial[report] = {name: trial[report][name] for name in REPORTED if name in trial[report]}
     return content | {"found": values, "beside": arm_scores}
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     assert f"({'last mean' if is_last else f'mean of generation {generation}'})" in output
     assert "proxy.safetensors" in output and "--eval_agent" in output and "tensorboard" in output
     for line in ("second test of the 3 best networks, 2 new agents each", "winner with 3 fresh agents"):
-        assert re.search(rf"{line} \(about (\d+ min )?\d+ s\)\n", output)
+        assert f"{line}\n" in output
 
 
 def test_two_stage_search_scores_targets_then_agents(tmp_path: Path) -> None:

@@ -88,6 +88,16 @@ def test_run_writes_its_files_metrics_and_output(name: str, finished: Finished) 
     assert "--resume" not in output and "warning" not in output.lower() and "nan" not in output
 
 
+@pytest.mark.parametrize(("best", "verdict"), [(475.0, "solved (475 or more)"), (474.9, "not solved (475 or more)")])
+def test_summary_says_whether_the_environment_is_solved(
+    best: float, verdict: str, logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AgentModule, "score", lambda self: best if self.is_evaluated() else None)
+    monkeypatch.setattr(AgentModule, "confirmed_score", lambda self: best)
+    trained(logdir, implementation="DDQN", epochs=2)
+    assert f"mean greedy return {best}, {verdict}\n" in capsys.readouterr().out
+
+
 def test_best_checkpoint_is_evaluated_twice(logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its score is the mean of both evaluations. Metrics do not depend on the second one."""
     changes = {"eval_every": 1, "num_seeds": 2}

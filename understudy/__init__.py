@@ -30,26 +30,17 @@ __all__ = [
     "save",
 ]
 
+_BANDITS = (
+    "CartPole Acrobot Pendulum MountainCarContinuous LunarLander LunarLanderContinuous FrozenLake8x8 Taxi MountainCar "
+    "Swimmer Hopper HalfCheetah BipedalWalker"
+).split()
 # Part of an id -> name of a shipped proxy, which begins with its game. It is a bandit unless the name contains mdp.
 _SHIPPED = {
     "CartPoleMDP": "cartpole-mdp",
     "CartPoleMDPBroad": "cartpole-mdp-broad",
-    "CartPole": "cartpole-bandit",
-    "Acrobot": "acrobot-bandit",
     "AcrobotMDP": "acrobot-mdp",
     "AcrobotTarget": "acrobot-target",
-    "Pendulum": "pendulum-bandit",
-    "MountainCarContinuous": "mountaincarcontinuous-bandit",
-    "LunarLander": "lunarlander-bandit",
-    "LunarLanderContinuous": "lunarlandercontinuous-bandit",
-    "FrozenLake8x8": "frozenlake8x8-bandit",
-    "Taxi": "taxi-bandit",
-    "MountainCar": "mountaincar-bandit",
-    "Swimmer": "swimmer-bandit",
-    "Hopper": "hopper-bandit",
-    "HalfCheetah": "halfcheetah-bandit",
-    "BipedalWalker": "bipedalwalker-bandit",
-}
+} | {name: f"{name.lower()}-bandit" for name in _BANDITS}
 # Id -> the shipped proxy, and the game and kind that a proxy with this id must have. `Synthetic-v0` takes any proxy.
 IDS: dict[str, dict[str, str]] = {"understudy/Synthetic-v0": {}} | {
     f"understudy/Synthetic{name}-v0": {

@@ -98,10 +98,7 @@ class SyntheticVectorEnv(gym.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray
         self._episodes: Episodes | None = None
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Reset all environments and return observations ``[N, S]``. An integer ``seed`` s means the seeds s, s + 1,
         and so on. A list has one seed per environment. If the seed of an environment is None, its next episode starts.

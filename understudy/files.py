@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +153,7 @@ def _read(file: Path, label: Path) -> Proxy:
             # Check dtypes and shapes against the settings before memory is allocated.
             layers = {name: opened.get_slice(name) for name in opened.keys()}
             tensor_specs = {name: (layer.get_dtype(), layer.get_shape()) for name, layer in layers.items()}
-            if problem := next(_problems(header, tensor_specs), None):
-                raise refused(label, *problem)  # its fault, and what is allowed
+            _check(label, header, tensor_specs)
             kind = KINDS[header["config"]["proxy"]]
             config = kind.defaults | header["config"]
             tensors = {name: opened.get_tensor(name) for name in kind.shapes(config, header["spaces"])}
@@ -197,42 +196,42 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:120]}..."
 
 
-def _problems(header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> Iterator[tuple[str, str]]:
-    """Yield the errors in the header and in the tensors, as pairs (fault, allowed values). ``tensor_specs`` maps names
-    of tensors to dtype and shape. Only the first error is meaningful: later checks assume that earlier ones passed."""
+def _check(path: Path, header: Any, tensor_specs: Mapping[str, tuple[str, list[int]]]) -> None:
+    """Raise ProxyError for the first error in the header or in the tensors of the file at ``path``. ``tensor_specs``
+    maps names of tensors to dtype and shape."""
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        yield f"a safetensors file without {_KEY!r} metadata of format {_FORMAT}", "a file as `save` writes it"
+        raise refused(path, f"a safetensors file without {_KEY!r} metadata of format {_FORMAT}", _ALLOWED)
     for name in header.keys() - _HEADER:
-        yield f"its metadata {_brief(name)} are unknown", ", ".join(sorted(_HEADER))
+        raise refused(path, f"its metadata {_brief(name)} are unknown", ", ".join(sorted(_HEADER)))
     for name in ("game", "spaces", "config", "description"):
         if not isinstance(header.get(name), str if name == "game" else dict):
-            yield f"its {name} is missing or damaged", f"a {name} as `save` writes it"
+            raise refused(path, f"its {name} is missing or damaged", f"a {name} as `save` writes it")
     if not header["game"].strip() or not header["game"].isprintable() or len(header["game"]) > 200:
-        yield f"its game is {_brief(header['game'])}", "the name of an environment"
+        raise refused(path, f"its game is {_brief(header['game'])}", "the name of an environment")
     settings = header["description"].get("settings", {})
     if not isinstance(settings, dict) or not isinstance(settings.get("agent", ""), str):
-        yield "its description.settings are damaged", "a mapping as `save` writes it"
+        raise refused(path, "its description.settings are damaged", "a mapping as `save` writes it")
     config = header["config"]
     kind_name = config.get("proxy")
     if not isinstance(kind_name, str) or kind_name not in KINDS:
-        yield f"its setting proxy is {_brief(kind_name)}", ", ".join(KINDS)
+        raise refused(path, f"its setting proxy is {_brief(kind_name)}", ", ".join(KINDS))
     kind = KINDS[kind_name]
     config = kind.defaults | config
     for name, (is_valid, allowed) in kind.settings.items():
         if name not in config:
-            yield f"its setting {name} is missing", f"all of {', '.join(kind.settings)}"
+            raise refused(path, f"its setting {name} is missing", f"all of {', '.join(kind.settings)}")
         if not is_valid(config[name]):
-            yield f"its setting {name} is {_brief(config[name])}", allowed
+            raise refused(path, f"its setting {name} is {_brief(config[name])}", allowed)
     if not _are_spaces(header["spaces"], config, kind):
-        yield f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them"
+        raise refused(path, f"its spaces are damaged: {_brief(header['spaces'])}", "spaces as `save` writes them")
     expected = kind.shapes(config, header["spaces"])
     for name in sorted(expected.keys() - tensor_specs):
-        yield f"tensor {name} is missing", f"all of {', '.join(expected)}"
+        raise refused(path, f"tensor {name} is missing", f"all of {', '.join(expected)}")
     for name in sorted(tensor_specs.keys() - expected):
-        yield f"tensor {_brief(name)} is unknown", ", ".join(expected)
+        raise refused(path, f"tensor {_brief(name)} is unknown", ", ".join(expected))
     for name, shape in expected.items():
         if tensor_specs[name] != ("F32", shape):
-            yield f"tensor {name} is {tensor_specs[name][0]} {tensor_specs[name][1]}", f"F32 {shape}"
+            raise refused(path, f"tensor {name} is {tensor_specs[name][0]} {tensor_specs[name][1]}", f"F32 {shape}")
 
 
 def _are_spaces(spaces: Json, config: Json, kind: Kind) -> bool:

@@ -88,13 +88,7 @@ MODES: dict[int, Mode] = {
 def integer(maximum: int, allowed: str, optional: bool = False, minimum: int = 1) -> Setting:
     """Return a `Setting` for integers from ``minimum`` to ``maximum``, or null if it is ``optional``. ``allowed`` says
     the same in words."""
-
-    def is_valid(value: Any) -> bool:
-        if value is None:
-            return optional
-        return type(value) is int and minimum <= value <= maximum
-
-    return Setting(is_valid, allowed)
+    return Setting(lambda v: optional if v is None else type(v) is int and minimum <= v <= maximum, allowed)
 
 
 def choice(*names: Any) -> Setting:
@@ -130,49 +124,29 @@ def layer_shapes(networks: Mapping[str, tuple[int, int]], config: Json) -> dict[
     return shapes
 
 
-def _action_size(spaces: Json) -> int:
-    """Return the length of an action as an input of networks, in which a discrete action is one-hot."""
-    actions = spaces["actions"]
-    return int(actions["n"] if "n" in actions else len(actions["low"]))
+def _environment_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
+    """Return the shape of each tensor of a synthetic environment.
 
-
-def _input_size(spaces: Json) -> int:
-    """Return the length of the input ``[action, state]``."""
-    return int(_action_size(spaces) + spaces["obs_shape"][0])
-
-
-def _initial_network(config: Json, spaces: Json) -> dict[str, tuple[int, int]]:
-    """Return the numbers of inputs and outputs of the network ``initial``, which maps noise to initial states."""
-    (size,) = spaces["obs_shape"]
-    return {"initial": (config["latent_size"] or size, size)}
-
-
-def _mdp_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the shape of each tensor of an MDP. The networks ``state``, ``reward`` and ``done`` map ``[action,
-    state]`` to the next state ``[S]``, the reward ``[1]`` and done ``[1]``."""
-    inputs, (size,) = _input_size(spaces), spaces["obs_shape"]
-    networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
-    if config["learned_reset"]:
-        networks |= _initial_network(config, spaces)
-    return layer_shapes(networks, config)
-
-
-def _bandit_shapes(config: Json, spaces: Json) -> dict[str, list[int]]:
-    """Return the shape of each tensor of a bandit proxy. Either a network ``reward`` maps ``[action, state]`` to the
-    reward, or the reward is computed from the action and the output of the network ``target``, which maps ``(state -
-    center) / spread`` to an action. Initial states are rows of ``states.table``, or outputs of the network
-    ``initial``."""
-    (size,), has_target = spaces["obs_shape"], config["reward_form"] != FREE
-    if has_target:
-        networks = {"target": (size, _action_size(spaces))}
+    In an MDP, the networks ``state``, ``reward`` and ``done`` map ``[action, state]`` to the next state ``[S]``, the
+    reward ``[1]`` and done ``[1]``. In a bandit, either a network ``reward`` maps ``[action, state]`` to the reward, or
+    the reward is computed from the action and the output of the network ``target``, which maps ``(state - center) /
+    spread`` to an action. The network ``initial`` maps noise to initial states; those of a bandit may be rows of
+    ``states.table`` instead. A discrete action is one-hot.
+    """
+    (size,), actions, is_mdp = spaces["obs_shape"], spaces["actions"], config["proxy"] == "mdp"
+    action_size = int(actions["n"] if "n" in actions else len(actions["low"]))
+    inputs = action_size + size
+    has_target = not is_mdp and config["reward_form"] != FREE
+    if is_mdp:
+        networks = {"state": (inputs, size), "reward": (inputs, 1), "done": (inputs, 1)}
     else:
-        networks = {"reward": (_input_size(spaces), 1)}
-    if config["first_states"] == "latent":
-        networks |= _initial_network(config, spaces)
+        networks = {"target": (size, action_size)} if has_target else {"reward": (inputs, 1)}
+    if config["learned_reset"] if is_mdp else config["first_states"] == "latent":
+        networks["initial"] = (config["latent_size"] or size, size)
     shapes = layer_shapes(networks, config)
     if has_target:
         shapes |= {"target.center": [size], "target.spread": [size]}
-    if config["first_states"] == "table":
+    if not is_mdp and config["first_states"] == "table":
         shapes["states.table"] = [config["table_size"], size]
     return shapes
 
@@ -223,8 +197,8 @@ _REWARD = NETWORKS | {
 }
 
 KINDS: dict[str, Kind] = {
-    "mdp": Kind("synthetic environment", _ENVIRONMENT, _mdp_shapes),
-    "bandit": Kind("synthetic bandit", _BANDIT, _bandit_shapes, defaults=_BANDIT_DEFAULTS, one_step=True),
+    "mdp": Kind("synthetic environment", _ENVIRONMENT, _environment_shapes),
+    "bandit": Kind("synthetic bandit", _BANDIT, _environment_shapes, defaults=_BANDIT_DEFAULTS, one_step=True),
     "reward": Kind(
         "reward network",
         _REWARD,

@@ -140,10 +140,11 @@ class Policy:
                 rows = np.atleast_2d(values).astype(np.float32)
         except (TypeError, ValueError) as error:
             raise PolicyError(f"an observation is no array of numbers ({error}); {allowed}") from error
-        if self._cells and self._are_indices(values):
-            indices = np.atleast_1d(values)
+        is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
+        if self._cells and np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot:
+            indices = np.atleast_1d(values)  # of cells
             if ((indices < 0) | (indices >= self.obs_size)).any():
-                raise PolicyError(f"a cell is {observation}; allowed: 0 to {self.obs_size - 1}")
+                raise PolicyError(f"a cell is {observation}; {allowed}")
             return np.eye(self.obs_size, dtype=np.float32)[indices], values.ndim == 0
         if values.ndim not in (1, 2) or values.shape[-1] != self.obs_size:
             raise PolicyError(f"an observation has shape {list(values.shape)}; {allowed}")
@@ -151,11 +152,6 @@ class Policy:
             number = np.atleast_2d(values)[~np.isfinite(rows)][0]
             raise PolicyError(f"an observation contains {number}; allowed: finite float32 numbers")
         return rows, values.ndim == 1
-
-    def _are_indices(self, values: np.ndarray) -> bool:
-        """Return whether ``values`` are indices of cells, and not a one-hot vector of integers."""
-        is_one_hot = values.shape == (self.obs_size,) and np.count_nonzero(values) == 1 and values.max() == 1
-        return np.issubdtype(values.dtype, np.integer) and values.ndim < 2 and not is_one_hot
 
     def _act(self, x: np.ndarray, command: np.ndarray) -> np.ndarray:
         """Return the actions of observations ``[N, O]`` for commands ``[N, C]``."""

@@ -244,7 +244,7 @@ def _reset_starts(gym_id: str) -> Starts:
         real = gymnasium.make(gym_id)
     except (Exception, SystemExit) as error:  # missing packages and unknown ids may raise any error
         line = f"first states are those of {gym_id!r}, which cannot be made"
-        raise ProxyError(f"{line} ({_first_line(error)})") from error
+        raise ProxyError(f"{line} ({error!r})") from error
 
     @functools.cache
     def first_observation(seed: int) -> np.ndarray:
@@ -253,15 +253,10 @@ def _reset_starts(gym_id: str) -> Starts:
             return np.asarray(obs, np.float32).reshape(gymnasium.spaces.flatdim(real.observation_space))
         except (Exception, SystemExit) as error:
             line = f"first states are those of {gym_id!r}, whose reset with seed {seed} failed"
-            raise ProxyError(f"{line} ({_first_line(error)})") from error
+            raise ProxyError(f"{line} ({error!r})") from error
 
     def starts(seeds: np.ndarray) -> np.ndarray:
         reset_seeds = (uniform(seeds, 1) * _DRAWS).astype(np.int64).ravel().tolist()
         return np.stack([first_observation(seed) for seed in reset_seeds]).reshape(*seeds.shape, -1)
 
     return starts
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type if there is no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

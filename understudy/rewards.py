@@ -6,7 +6,6 @@ x is the state before a step, x' the state after it, and phi may also read numbe
 from Ferreira et al. 2022, arXiv 2202.02790, section 3 and appendix, and its public code.
 """
 
-from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -33,95 +32,78 @@ def shaped(mode: Mode, reward: Any, potential: Any, next_potential: Any, discoun
     return reward + bonus if mode.additive else bonus
 
 
-class Phi:
-    """The network of a `Proxy` of kind ``reward``, in NumPy. Raises ProxyError for other kinds."""
+class _LearnedReward:
+    """The learned reward of N environments, for both wrappers. ``obs`` are their current observations ``[N, S]``
+    (``[0, S]`` before the first reset).
 
-    def __init__(self, proxy: Proxy) -> None:
-        if proxy.kind != "reward":
-            raise ProxyError(f"proxy {str(proxy.path)!r}: {proxy.kind} of {proxy.game}; allowed: a learned reward")
-        config = proxy.config
-        self.mode, self.scale = MODES[config["mode"]], config["rn_output_scale"]
-        self.uses_symexp = config["rn_output"] == "symexp"
-        self.names = list(proxy.spaces["info"]) if self.mode.info else []
-        size = proxy.spaces["obs_shape"][0]
+    ``discount`` None means the discount of the agents in the search. Raises ProxyError if the proxy is no learned
+    reward, if it was learned for another environment than ``spec`` or for observations of another size than in
+    ``space``, or if a potential has no discount. Actions may differ, because rewards do not depend on them.
+    """
+
+    def __init__(
+        self, proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
+    ) -> None:
+        loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
+        if loaded.kind != "reward":
+            raise ProxyError(f"proxy {str(loaded.path)!r}: {loaded.kind} of {loaded.game}; allowed: a learned reward")
+        config, tensors = loaded.config, loaded.tensors
+        self.mode = MODES[config["mode"]]
+        if discount is None:  # only a potential uses it
+            discount = loaded.description.get("settings", {}).get("discount") if self.mode.potential else 0.0
+        is_number = isinstance(discount, Real) and not isinstance(discount, bool)
+        if not is_number or not 0 <= float(discount) <= 1:
+            raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
+        self._discount = float(discount)
+        base_name = loaded.game.partition(",")[0]  # without parameters
+        game_id = IDS.get(base_name, base_name)
+        obs_size, expected_size = gym.spaces.flatdim(space), loaded.spaces["obs_shape"][0]
+        error_start = f"learned reward {str(loaded.path)!r}: it is for"
+        if obs_size != expected_size:
+            line = f"{error_start} observations of {expected_size} numbers, those of {loaded.game}"
+            raise ProxyError(f"{line}; here there are observations of {obs_size} numbers")
+        if spec is not None and _other_task(spec, game_id):
+            raise ProxyError(f"{error_start} {loaded.game}, which is {game_id}; this environment is {spec.id}")
+        self.obs = np.zeros((0, obs_size), np.float32)
+        self.names = list(loaded.spaces["info"]) if self.mode.info else []
+        self._zero_at_end, self._uses_symexp = config["rn_terminal"] == "zero", config["rn_output"] == "symexp"
+        self._scale = np.float32(config["rn_output_scale"])
         # An empty list in the file means no scaling.
-        self._center = np.array(config["rn_input_center"] or [0.0] * size, np.float32)
-        self._spread = np.array(config["rn_input_spread"] or [1.0] * size, np.float32)
+        self._center = np.array(config["rn_input_center"] or [0.0] * obs_size, np.float32)
+        self._spread = np.array(config["rn_input_spread"] or [1.0] * obs_size, np.float32)
         self._activation = ACTIVATIONS[config["proxy_activation_fn"]]
-        tensors = proxy.tensors
         depth = sum(name.endswith("weight") for name in tensors)
         no_bias = np.zeros(1, np.float32)  # for a network of info alone, whose file has only a weight
         self._layers = [
             (tensors[f"reward.{i}.weight"].T, tensors.get(f"reward.{i}.bias", no_bias)) for i in range(depth)
         ]
 
-    def __call__(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
+    def phi(self, obs: np.ndarray, info: np.ndarray) -> np.ndarray:
         """Return phi ``[N]`` float32 of ``obs [N, S]`` and ``info [N, I]``."""
         if not (self.mode.state or self.mode.info):
             return np.zeros(len(obs), np.float32)
-        scaled_obs = (obs - self._center) / self._spread
         inputs = []
         if self.mode.state:
-            inputs.append(scaled_obs)
+            inputs.append((obs - self._center) / self._spread)
         if self.mode.info:
             inputs.append(info)
         (weight, bias), *later_layers = self._layers
         first_outputs = np.concatenate(inputs, 1, dtype=np.float32) @ weight + bias
-        outputs = run_layers(first_outputs, later_layers, self._activation)[:, 0] * np.float32(self.scale)
-        if not self.uses_symexp:
+        outputs = run_layers(first_outputs, later_layers, self._activation)[:, 0] * self._scale
+        if not self._uses_symexp:
             return outputs
         return np.expm1(np.minimum(np.abs(outputs), np.float32(MOST_EXPONENT))) * np.sign(outputs)
-
-
-@dataclass
-class _LearnedReward:
-    """The learned reward of N environments, for both wrappers: network, discount, and current observations ``[N, S]``
-    (``[0, S]`` before the first reset)."""
-
-    phi: Phi
-    discount: float
-    zero_at_end: bool
-    obs: np.ndarray
 
     def compute(self, reward: np.ndarray, obs: np.ndarray, info: np.ndarray, terminated: np.ndarray) -> np.ndarray:
         """Return the learned rewards ``[N]`` of steps to ``obs [N, S]`` with ``reward [N]``, ``info [N, I]`` and
         ``terminated [N]``. Phi reads the info of a step for both states of this step, as in the published code."""
         if len(self.obs) != len(obs):
             raise gym.error.ResetNeeded("stepped before its first reset")
-        mode = self.phi.mode
-        potential = self.phi(self.obs, info) if mode.potential else np.zeros(len(obs), np.float32)
+        potential = self.phi(self.obs, info) if self.mode.potential else np.zeros(len(obs), np.float32)
         next_potential = self.phi(obs, info)
-        if self.zero_at_end:
+        if self._zero_at_end:
             next_potential = np.where(terminated, np.float32(0), next_potential)
-        return shaped(mode, reward, potential, next_potential, self.discount)
-
-
-def _load_reward(
-    proxy: str | Path | Proxy, discount: float | None, space: gym.Space, spec: EnvSpec | None
-) -> _LearnedReward:
-    """Load the reward for a wrapper. ``discount`` None means the discount of the agents in the search. Raises
-    ProxyError if the reward was learned for another environment than ``spec`` or for observations of another size than
-    in ``space``, or if a potential has no discount. Actions may differ, because rewards do not depend on them."""
-    loaded = proxy if isinstance(proxy, Proxy) else load(proxy)
-    phi = Phi(loaded)
-    if discount is None:  # only a potential uses it
-        discount = loaded.description.get("settings", {}).get("discount") if phi.mode.potential else 0.0
-    is_number = isinstance(discount, Real) and not isinstance(discount, bool)
-    if not is_number or not 0 <= float(discount) <= 1:
-        raise ProxyError(f"discount is {discount!r}; allowed: a number from 0 to 1, that of the agent")
-    base_name = loaded.game.partition(",")[0]  # without parameters
-    game_id = IDS.get(base_name, base_name)
-    obs_size = gym.spaces.flatdim(space)
-    error_start = f"learned reward {str(loaded.path)!r}: it is for"
-    expected_size = loaded.spaces["obs_shape"][0]
-    if obs_size != expected_size:
-        line = f"{error_start} observations of {expected_size} numbers, those of {loaded.game}"
-        raise ProxyError(f"{line}; here there are observations of {obs_size} numbers")
-    if spec is not None and _other_task(spec, game_id):
-        raise ProxyError(f"{error_start} {loaded.game}, which is {game_id}; this environment is {spec.id}")
-    zero_at_end = loaded.config["rn_terminal"] == "zero"
-    no_obs = np.zeros((0, obs_size), np.float32)  # before the first reset
-    return _LearnedReward(phi, float(discount), zero_at_end, no_obs)
+        return shaped(self.mode, reward, potential, next_potential, self._discount)
 
 
 def _other_task(spec: EnvSpec, game_id: str) -> bool:
@@ -133,28 +115,18 @@ def _other_task(spec: EnvSpec, game_id: str) -> bool:
     return all(str(env_spec.entry_point).startswith("gymnasium.envs.") for env_spec in (game_spec, spec))
 
 
-def _info_values(names: list[str], info: dict[str, Any], num_envs: int) -> np.ndarray:
-    """Return the I entries ``names`` of the ``info`` of a step of N = ``num_envs`` environments, ``[N, I]``. Raises
-    ProxyError if one is missing."""
-    if not names:
-        return np.zeros((num_envs, 0))
-    for name in names:
-        if name not in info:
-            raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
-    return np.stack([np.broadcast_to(info[name], num_envs) for name in names], 1)
-
-
-def _vector_info_values(
-    names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray
-) -> np.ndarray:
+def _info_values(names: list[str], info: dict[str, Any], stepped: np.ndarray, reset_mask: np.ndarray) -> np.ndarray:
     """Return the I entries ``names`` of the ``info`` of a step of N environments, ``[N, I]``. They are 0 for
     environments that are not in ``stepped [N]``, because these were only reset. Environments in ``reset_mask [N]`` have
-    started a new episode in the same step, so ``info["final_info"]`` has the entries of the step."""
+    started a new episode in the same step, so ``info["final_info"]`` has the entries of the step. Raises ProxyError if
+    an entry is missing."""
     info_values = np.zeros((len(stepped), len(names)))
     sources = ((stepped & ~reset_mask, info), (reset_mask, info.get("final_info", {})))
     for mask, source in sources:
-        if mask.any():
-            info_values[mask] = _info_values(names, source, len(mask))[mask]
+        for column, name in enumerate(names if mask.any() else ()):
+            if name not in source:
+                raise ProxyError(f"the learned reward needs info[{name!r}], which this environment does not tell")
+            info_values[mask, column] = np.broadcast_to(source[name], len(mask))[mask]
     return info_values
 
 
@@ -173,7 +145,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
             raise TypeError("RewardWrapper has a vector environment; allowed: one environment, or RewardVectorWrapper")
         RecordConstructorArgs.__init__(self, proxy=proxy, discount=discount)  # for its spec
         gym.Wrapper.__init__(self, env)
-        self._learned_reward = _load_reward(proxy, discount, env.observation_space, env.unwrapped.spec)
+        self._learned_reward = _LearnedReward(proxy, discount, env.observation_space, env.unwrapped.spec)
 
     def _flatten(self, obs: Any) -> np.ndarray:
         return np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32).reshape(1, -1)
@@ -187,7 +159,7 @@ class RewardWrapper(gym.Wrapper, RecordConstructorArgs):
         """Step the environment and replace its reward, computed as for a batch of one environment."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         flat_obs = self._flatten(obs)  # [1, S]
-        info_values = _info_values(self._learned_reward.phi.names, info, num_envs=1)
+        info_values = _info_values(self._learned_reward.names, info, np.ones(1, np.bool_), np.zeros(1, np.bool_))
         learned_rewards = self._learned_reward.compute(
             np.array([reward], np.float32), flat_obs, info_values, np.array([terminated])
         )
@@ -210,7 +182,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
         # A vector environment built without ``gymnasium.make_vec`` has no spec, but its environments have one.
         first = getattr(env.unwrapped, "envs", (env,))[0]
         spec = env.unwrapped.spec or getattr(getattr(first, "unwrapped", None), "spec", None)
-        self._learned_reward = _load_reward(proxy, discount, env.single_observation_space, spec)
+        self._learned_reward = _LearnedReward(proxy, discount, env.single_observation_space, spec)
         self._mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self._resets_next = np.zeros(env.num_envs, np.bool_)  # environments for which the next step only resets
 
@@ -238,7 +210,7 @@ class RewardVectorWrapper(gym.vector.VectorWrapper):
             last_obs = flat_obs.copy()
             for row in np.flatnonzero(reset_mask):
                 last_obs[row] = gym.spaces.flatten(self.env.single_observation_space, info["final_obs"][row])
-        info_values = _vector_info_values(self._learned_reward.phi.names, info, ~self._resets_next, reset_mask)
+        info_values = _info_values(self._learned_reward.names, info, ~self._resets_next, reset_mask)
         native_rewards = rewards.astype(np.float32)
         learned_rewards = self._learned_reward.compute(native_rewards, last_obs, info_values, terminated)
         if self._mode is AutoresetMode.NEXT_STEP:  # this step only reset the environments in `_resets_next`

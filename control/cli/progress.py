@@ -31,15 +31,13 @@ class Lines:
         """Restart the clock for the remaining time and for the next line."""
         self._started = self._last = time.monotonic()
 
-    def show(self, label: str, fraction: float, seconds_left: float | None = None) -> None:
+    def show(self, label: str, fraction: float) -> None:
         """Print a line such as ``  label: 40 %, 01:10 left``, if one is due. ``fraction`` is the part of the work that
-        is done. Nothing is printed at 1 and below `_LEAST_FRACTION`. The seconds left follow from the fraction, unless
-        they are an argument."""
+        is done. Nothing is printed at 1 and below `_LEAST_FRACTION`."""
         if not (_LEAST_FRACTION <= fraction < 1 and self.is_due()):
             return
         self._last = time.monotonic()
-        if seconds_left is None:
-            seconds_left = (self._last - self._started) * (1 - fraction) / fraction
+        seconds_left = (self._last - self._started) * (1 - fraction) / fraction
         print(f"  {label}: {100 * fraction:.0f} %, {tqdm.format_interval(seconds_left)} left", flush=True)
 
     def is_due(self) -> bool:
@@ -75,35 +73,28 @@ def new_bar(label: str) -> tqdm:
 
 
 @contextlib.contextmanager
-def progress(
-    label: str, enabled: bool = True, estimate: Callable[[float, float], float] | None = None
-) -> Iterator[Watch | None]:
+def progress(label: str, enabled: bool = True) -> Iterator[Watch | None]:
     """Context manager that yields a function to show the progress of ``label``, or None unless ``enabled``. On a
     terminal the function draws a bar on stderr, which is erased at the end. Otherwise it prints a line every few
-    seconds. ``estimate`` returns the seconds left from the finished fraction and the seconds so far, if they do not
-    simply follow from these. Raises KeyboardInterrupt if the command was interrupted before."""
+    seconds. Raises KeyboardInterrupt if the command was interrupted before."""
     if ending.stop_requested:  # a signal during an import may have raised an error that the importing code ignored
         raise KeyboardInterrupt
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(new_bar(label)) if enabled and sys.stderr.isatty() else None
-        lines, text, started = Lines(), label, time.monotonic()
+        lines, text = Lines(), label
 
         def show(fraction: float, result: str = "") -> None:
             """Show the finished ``fraction``, with a ``result`` such as ``best return 20.0`` after the label."""
             nonlocal text  # remains for later calls without a result
             if result:
                 text = f"{label}, {result}"
-            seconds_left = estimate(fraction, time.monotonic() - started) if estimate else None
             if bar is None:
-                lines.show(text, fraction, seconds_left)
+                lines.show(text, fraction)
                 return
-            time_left = "{remaining}" if fraction >= _LEAST_FRACTION else "?"
             bar.desc = text
-            bar.bar_format = BAR.format(time_left if seconds_left is None else tqdm.format_interval(seconds_left))
+            bar.bar_format = BAR.format("{remaining}" if fraction >= _LEAST_FRACTION else "?")
             bar.update(fraction - bar.n)  # `update` takes the increase
 
-        if bar is not None and estimate:
-            show(0.0)
         yield show if enabled else None
 
 

@@ -1,9 +1,9 @@
 """The end of a search: choice and evaluation of the winner, the verdict about it, and its files. Also a test before the
 search, with agents that train without a proxy.
 
-A search moves the mean of a distribution of proxies from generation to generation, and its archive keeps the means with
-the best fitness. Their fitness is a selected maximum, so it is too high. Therefore these means are re-evaluated with
-new agents, which choose one mean, the winner. Its score is from a held-out evaluation with further agents.
+The archive of a search keeps the means of its distribution with the best fitness. Their fitness is a selected maximum,
+so it is too high. Therefore these means are re-evaluated with new agents, which choose one mean, the winner. Its score
+is from a held-out evaluation with further agents.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from control.cli.colour import print_wrapped, verdict_text
-from control.cli.progress import Watch, progress, time_in_words, watch_part
+from control.cli.colour import verdict_text
+from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
@@ -48,17 +48,17 @@ _REAL_AGENTS = 4  # agents that train on the real environment before a search
 _ROUND_AGENTS = 8  # agents of each mean in a round of the re-evaluation; weak means are left out of the next round
 
 
-def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> Iterator[tuple[str, object]]:
+def finish_search(module: ProxyModule, folder: Path) -> Iterator[tuple[str, object]]:
     """Finish a search or a supervised fit: draw the figure, choose and evaluate the winner, save it with its verdict as
-    ``proxy.safetensors``, and draw it. Yields ``(name, value)`` for each line of the summary. If ``verbose``, prints
-    each step. If the search was interrupted, only draws the figure. Raises UserError if all agents diverged."""
+    ``proxy.safetensors``, and draw it. If the search was interrupted, only draw the figure. Yields ``(name, value)``
+    for each line of the summary. Raises UserError if all agents diverged."""
     run = module.settings.run
     fit: dict[str, Any] = {}  # remains empty for a search
     if isinstance(module, SupervisedModule):
         fit = module.fitted_to()
         yield "figure", fit_figure(folder, style_of(run))
     else:
-        print_if(verbose, "drawing the fitness of all generations")
+        announce(module, "drawing the fitness of all generations")
         yield "figure", draw_curve(module, folder)
     if not module.is_over():
         return
@@ -67,8 +67,8 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
     rows: list[dict[str, Any]] = []  # results of the re-evaluated means
     is_clone = getattr(module.config, "preset", "") in CLONES
     if not (fit or is_clone):  # these have only one mean, so there is nothing to choose
-        generation, winner, rows = _reevaluate(module, verbose)
-    summary, outcome = _evaluate_winner(module, winner, verbose)
+        generation, winner, rows = _reevaluate(module)
+    summary, outcome = _evaluate_winner(module, winner)
     all_agents_diverged = summary["failed"] == summary["agents"]
     all_means_diverged = bool(rows) and not math.isfinite(max(row["again"] for row in rows))
     if all_agents_diverged or all_means_diverged:
@@ -77,11 +77,10 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
             f"and checkpoint are kept in {str(folder)!r}: a smaller lr may help"
         )
     scores, origin = _scores_and_origin(module, fit, generation, rows, summary)
-    print_if(verbose, "playing at random and with constant actions on the real environment")
-    verdict = _verdict(module, outcome, verbose)
+    announce(module, "playing at random and with constant actions on the real environment")
+    verdict = _verdict(module, outcome)
     scores["verdict"] = verdict.as_dict()
-    path = folder / PROXY_FILE
-    write_proxy(path, winner, module.settings, module.stages.spaces, scores)
+    write_proxy(folder / PROXY_FILE, winner, module.settings, module.stages.spaces, scores)
     run_dir.atomic_write_text(folder / SCORES, json.dumps(scores, indent=1) + "\n")
     yield "proxy", f"{PROXY_FILE} ({origin})"
     yield "verdict", verdict_text(verdict.sentence, verdict.passed)
@@ -95,12 +94,12 @@ def finish_search(module: ProxyModule, folder: Path, verbose: bool = True) -> It
         board.add_scalars({GREEDY: summary["mean"]}, module.config.steps_in_use)
         board.writer.add_text("conclusion", verdict.sentence, int(module.env_steps[0]))
     if run.record:
-        print_if(verbose, "filming an agent that trains on the winner")
+        announce(module, "filming an agent that trains on the winner")
         video = folder / "videos" / "final.mp4"
-        yield "video", _film_winner(module, winner, video, verbose)
+        yield "video", _film_winner(module, winner, video)
         module.show_image("film", video.with_suffix(".gif"))
-    print_if(verbose, "drawing what the winner shows agents")
-    yield "picture", _draw_winner(module, path)
+    announce(module, "drawing what the winner shows agents")
+    yield "picture", _draw_winner(module, folder)
 
 
 def draw_curve(module: RunModule, folder: Path) -> Path:
@@ -110,11 +109,11 @@ def draw_curve(module: RunModule, folder: Path) -> Path:
     return figure
 
 
-def _draw_winner(module: ProxyModule, path: Path) -> Path:
-    """Draw the winner, the proxy in the file ``path``, and add the pictures to TensorBoard. Return the first path."""
+def _draw_winner(module: ProxyModule, folder: Path) -> Path:
+    """Draw the winner of the search in ``folder``, and add the pictures to TensorBoard. Return the first path."""
     kind_of_proxy = family(module.settings.run.implementation).package.rpartition(".")[2]  # "reward" or "synthetic"
     reports = importlib.import_module(f"control.reports.{kind_of_proxy}")
-    picture: Path = reports.picture(files.load(path), path.parent, module.settings)
+    picture: Path = reports.picture(files.load(folder / PROXY_FILE), folder, module.settings)
     for file in (picture, picture.with_stem("behaviour_reward")):  # the second exists for bandits
         module.show_image(f"winner/{file.stem}", file)
     return picture
@@ -137,19 +136,16 @@ def _scores_and_origin(
     }
     if not rows:  # a clone of a policy
         return scores, f"made from {module.config.start_from}"
-    if generation > module.epoch:  # the last generation moves the mean once more, which gives it the next number
-        return scores, "last mean"
-    return scores, f"mean of generation {generation}"
+    # The last generation moves the mean once more, which gives it the next number.
+    return scores, "last mean" if generation > module.epoch else f"mean of generation {generation}"
 
 
-def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tuple[dict[str, Any], Outcome]:
+def _evaluate_winner(module: ProxyModule, winner: Tensor) -> tuple[dict[str, Any], Outcome]:
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     seeds = module.seeds_of("report", module.config.report_agents)
-    estimate = time_in_words(module.seconds_of(len(seeds)))
-    if verbose:
-        print_wrapped(f"held-out evaluation of the winner with {len(seeds)} fresh agents (about {estimate})")
-    with progress("agents trained and tested", verbose) as watch:
+    announce(module, f"held-out evaluation of the winner with {len(seeds)} fresh agents")
+    with progress("agents trained and tested", module.verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
     if module.num_kinds > 1:
@@ -157,7 +153,7 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     return summary, outcome
 
 
-def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
+def _verdict(module: ProxyModule, outcome: Outcome) -> Verdict:
     """Return the verdict about the fresh agents on the winner (``outcome``): a comparison with random play, constant
     actions and a teacher and, if the winner is a reward, with agents that train with the task's reward. The steps of
     these in the real environment are not counted as steps of the search."""
@@ -170,22 +166,17 @@ def _verdict(module: ProxyModule, outcome: Outcome, verbose: bool) -> Verdict:
     if goal is None:
         goal = spaces_of(run.gamename, config.test_limit).max_return
     advice = family(run.implementation).advice(config)
-    progress = _fitness_progress(module, outcome, goal)
+    fitness = _fitness_progress(module, outcome, goal)
     comparison = ""
     has_budget_of_steps = config.inner_rule == "budget" and config.train_episodes is None
     if module.steps_kind == "training" and has_budget_of_steps:  # agents train on the task, with a learned reward
-        comparison = reward_comparison(outcome, _agents_with_task_reward(module, verbose), config)
+        seeds = module.seeds_of("report", config.report_agents)  # as in `_evaluate_winner`
+        announce(module, f"{len(seeds)} agents with the task's reward, to compare")
+        with progress("agents trained and tested", module.verbose) as watch:
+            task_outcome = module.workers.run(None, seeds, watch=watch, inner_steps=config.steps_in_use)
+        comparison = reward_comparison(outcome, task_outcome, config)
     returns = outcome.scores.numpy()
-    return baselines.judge(returns, goal=goal, progress=progress, advice=advice, comparison=comparison)
-
-
-def _agents_with_task_reward(module: ProxyModule, verbose: bool) -> Outcome:
-    """Train agents with the task's reward, and test them: as many as in `_evaluate_winner`, with the same seeds and
-    for as many steps."""
-    seeds = module.seeds_of("report", module.config.report_agents)
-    print_if(verbose, f"{len(seeds)} agents with the task's reward, to compare")
-    with progress("agents trained and tested", verbose) as watch:
-        return module.workers.run(None, seeds, watch=watch, inner_steps=module.config.steps_in_use)
+    return baselines.judge(returns, goal=goal, progress=fitness, advice=advice, comparison=comparison)
 
 
 def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None) -> tuple[Score, Score] | None:
@@ -198,7 +189,7 @@ def _fitness_progress(module: ProxyModule, outcome: Outcome, goal: float | None)
     is_comparable = first_config.scored_by == "agents" and first_config.test_limit == config.test_limit
     # With another objective, such as the mean of all tests, agents that reach the goal may still improve.
     is_best = config.objective == "final" and goal is not None and float(outcome.scores.nanmean()) >= goal
-    if is_best or not (began_at_random and is_comparable):
+    if is_best or not began_at_random or not is_comparable:
         return None
     # An agent of the search has fewer tests than an agent of the evaluation, which may train longer.
     num_tests = config.inner_steps // config.test_every if config.test_every else 1
@@ -220,10 +211,9 @@ def real_agents_text(module: ProxyModule) -> str:
     text = f"{run.agent} after {float(outcome.steps.double().mean()):,.0f} real steps: {plain}, random play {random}"
     if plain.exceeds(random):
         return text
-    text = f"{text}: agents learn nothing in inner_steps"
-    if module.steps_kind == "training":  # agents train on the real environment, with a learned reward
-        return f"{text}; try more --inner_steps"
-    return f"{text}, but may on a synthetic environment"
+    trains_on_task = module.steps_kind == "training"  # with a learned reward
+    advice = "; try more --inner_steps" if trains_on_task else ", but may on a synthetic environment"
+    return f"{text}: agents learn nothing in inner_steps{advice}"
 
 
 def write_proxy(
@@ -257,24 +247,24 @@ def _score_lines(module: ProxyModule, summary: dict[str, Any]) -> Iterator[tuple
         yield "speed", speed_text(summary)
 
 
-def _film_winner(module: ProxyModule, winner: Tensor, path: Path, verbose: bool) -> str:
+def _film_winner(module: ProxyModule, winner: Tensor, path: Path) -> str:
     """Train one more agent on the winner ``[D]`` and film it in the real environment. Return a line for the summary."""
     settings, game = module.settings, module.settings.run.gamename
     config = dataclasses.replace(module.config, inner_steps=module.config.steps_in_use)
     loop = InnerLoop(config, settings.run.agent, settings.agent, game, settings.run.num_threads)
     loop = loop.copy_for_kind(loop.kinds[0])  # only the first kind of agents
-    with progress("trained", verbose) as watch:
+    with progress("trained", module.verbose) as watch:
         trained = loop.train_to_end(loop.begin(winner[None], module.seeds_of("video", 1)), watch=watch)
     seeds = Streams.from_name(module.seeds, "video").episode_seeds(settings.run.record_episodes)[0].tolist()
     try:
-        with progress("filming", verbose) as watch:
+        with progress("filming", module.verbose) as watch:
             (returns,) = record([Actor(lambda: trained.policy)], game, path, seeds, with_gif=True, watch=watch)
     except UserError as error:
         return f"none: {error}"
     return f"videos/{path.name}, .gif (an agent trained on the proxy, in the real environment: {returns_text(returns)})"
 
 
-def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[dict[str, Any]]]:
+def _reevaluate(module: ProxyModule) -> tuple[int, Tensor, list[dict[str, Any]]]:
     """Choose the winner of a search: re-evaluate the means with the best fitness (`module.archive`) with new agents.
     The last mean is also a candidate, unless the search ended because it solved the task.
 
@@ -287,13 +277,10 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    estimate = time_in_words(module.seconds_of(len(entries) * count, module.config.retest_drawn))
-    if verbose:
-        text = f"second test of the {len(entries)} best networks, {count} new agents each"
-        print_wrapped(f"{text} (about {estimate})")
+    announce(module, f"second test of the {len(entries)} best networks, {count} new agents each")
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
-    with progress("agents trained and tested", verbose) as watch:
+    with progress("agents trained and tested", module.verbose) as watch:
         scores, agent_counts = test(module, means, watch)
     rows: list[dict[str, Any]] = []
     for (fitness, generation, _), score, num_agents in zip(entries, scores.tolist(), agent_counts, strict=True):
@@ -366,7 +353,7 @@ def _train_and_test(
     return outcome
 
 
-def print_if(verbose: bool, text: str) -> None:
-    """Print ``text``, the next step of the command, if ``verbose``."""
-    if verbose:
+def announce(module: RunModule, text: str) -> None:
+    """Print ``text``, the next step of the command, unless the module prints only warnings."""
+    if module.verbose:
         print(text, flush=True)

@@ -16,8 +16,7 @@ import yaml
 from control.cli.colour import paint, print_wrapped, verdict_text
 from control.cli.options import flags, missing_parameter_error, settings_of_fresh_agents, unknown_error
 from control.cli.progress import progress, watch_part
-from control.cli.run_settings import COMMANDS
-from control.cli.settings import REMOVED, Settings, as_dict, from_dict, ineffective, to_yaml
+from control.cli.settings import Settings, as_dict, from_dict, ineffective, to_yaml
 from control.cli.together import check_effects
 from control.cli.words import command_line
 from control.commands.push import check_hub, push
@@ -30,7 +29,6 @@ from control.loops import recordings
 from control.loops.build import check_spaces, spaces_of, with_missing_features
 from control.loops.loop import Loop
 from control.loops.process import configure_process
-from control.loops.rollout import Episodes
 from control.reports import obedience
 from control.reports.curves import solved_return
 from control.reports.runs import note_other_versions
@@ -48,7 +46,6 @@ from models.proxies.search import SearchConfig
 from models.registry import agent_class, config_classes, family, overridden_names, parse_agents
 from models.settings import SettingError, kinds, names_with, raise_all
 from models.spaces import Spaces
-from models.streams import Streams
 from models.trajectory import Trajectory
 from models.vocabulary import translate
 from understudy.files import PROXY_FILE, SUFFIX, pretrained
@@ -122,9 +119,9 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         modes = tuple(loop.evaluation_modes) if options.evaluation == "both" else (options.evaluation,)
         if run.record:
             check_recording(loop_settings.run)
-        exported: Path | None = None
         if options.export is not None:
-            exported = export_policy(loop.agents[0], played_settings, Path(options.export))
+            path = export_policy(loop.agents[0], played_settings, Path(options.export))
+            print(f'policy: understudy.Policy("{path}")' if path.suffix == SUFFIX else f"policy: {path}")
         place = game if game == trained_on else f"{game} (trained on {trained_on})"
         epoch = checkpoint.run_state["epoch"]
         print_wrapped(f"{implementation} on {place}, epoch {epoch}: {path_text(checkpoint.path)}")
@@ -146,9 +143,6 @@ def evaluate_checkpoint(settings: Settings, checkpoint: Checkpoint) -> None:
         if options.push_to_hub is not None:
             result = f"{episodes} episodes per seed\n\n{table}"
             _push_agent(options.push_to_hub, checkpoint, played_settings, loop, result)
-        if exported is not None:
-            policy_text = f'understudy.Policy("{exported}")' if exported.suffix == SUFFIX else str(exported)
-            print(f"policy: {policy_text}")
         if run.record or "record" not in settings.explicit_names:  # not with --no_record
             stem = checkpoint.path.stem  # of the file's name
             if game != trained_on:
@@ -169,7 +163,11 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
     if "implementation" in explicit_names and run.implementation != trained_run.implementation:
         problem = f"implementation is {run.implementation!r}, but the checkpoint is of {trained_run.implementation!r}"
         raise SettingError(f"{problem}; leave it out")
-    game = _game_to_play(settings, trained_run.gamename)
+    game_name = run.gamename if "gamename" in explicit_names else trained_run.gamename
+    base_game, parameters = split_name(game_name)
+    missing = settings.changed.keys() - base_game.parameter_values()  # all changes are of parameters here
+    raise_all([missing_parameter_error(name, base_game.name) for name in sorted(missing)])
+    game = with_parameters(base_game, parameters | settings.changed).name  # such as procmaze,grid_size=5
     if settings.subcommand.obedience:
         names = {"record", "command", "save_dataset", "export", "push_to_hub"} & explicit_names
         check_effects((name, " with --obedience, which only commands returns") for name in sorted(names))
@@ -185,16 +183,23 @@ def _settings_of_episodes(settings: Settings, checkpoint: Checkpoint) -> Setting
 
 
 def _print_returns(loop: Loop, modes: Sequence[str], episodes: int, solved: float | None) -> Table:
-    """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"), and print and return the table of
-    the returns. If ``solved``, the return that solves the environment, is a number, also print whether the mean return
-    reaches it."""
+    """Play ``episodes`` for each seed in each of the ``modes`` ("greedy", "sampled"). Print and return the table of the
+    returns, with a row for each seed and, if there are several, one for all. If ``solved``, the return that solves the
+    environment, is a number, also print whether the mean return reaches it."""
     cells = [["", "seed", "mean", "std", "IQM [95 % interval]", "length"]]
     verdicts: list[str] = []
     for mode in modes:
         results = loop.evaluate(episodes, sample=mode == "sampled")
-        cells += _table_rows(mode, loop.seeds, results)
+        returns, lengths = results.returns.double().numpy(), results.lengths.numpy()  # [M, E]
+        groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(loop.seeds)]
+        if len(loop.seeds) > 1:
+            groups.append(("all", returns.ravel(), lengths.ravel()))
+        for name, group, group_lengths in groups:
+            iqm_cell = with_interval(float(iqm(group)), interval(group, iqm))
+            mean_and_std = number_text(group.mean()), number_text(group.std())
+            cells.append([mode, name, *mean_and_std, iqm_cell, f"{group_lengths.mean():.0f}"])
         if solved is not None:
-            mean = float(results.returns.double().mean())
+            mean = float(returns.mean())
             verdicts.append(f"mean {mode} return {number_text(mean)}, {solved_verdict(mean, solved)}")
     table = Table(cells)
     header, *rows = table.lines()
@@ -217,52 +222,19 @@ def _push_agent(name: str, checkpoint: Checkpoint, trained_settings: Settings, l
     push(name, lambda folder: export_policy(agent, trained_settings, folder / AGENT), to_yaml(public), rows, result)
 
 
-def _game_to_play(settings: Settings, trained_on: str) -> str:
-    """Return the name of the environment to evaluate in, such as ``procmaze,grid_size=5``: the user's ``gamename`` or,
-    if the user set none, ``trained_on``, with the parameters that the user changed. Raises SettingError for a parameter
-    that the environment lacks."""
-    game_name = settings.run.gamename if "gamename" in settings.explicit_names else trained_on
-    game, game_parameters = split_name(game_name)
-    missing = settings.changed.keys() - game.parameter_values()  # with a checkpoint, all changes are of parameters
-    raise_all([missing_parameter_error(name, game.name) for name in sorted(missing)])
-    return with_parameters(game, game_parameters | settings.changed).name
-
-
 def _command_text(loop: Loop, settings: Settings) -> str:
-    """Return the command that the agent follows, such as ``command return 250, horizon 200; ``. Empty if agents of this
-    kind follow no command."""
-    agent: Any = loop.agents[0]
-    commands = agent.commands_now()  # name -> numbers of all seeds
+    """Return the user's command or, without one, the command that the agent chooses, such as ``command return 250,
+    horizon 200; ``. Empty if agents of this kind follow no command."""
+    commands = loop.agents[0].commands_now()  # name -> numbers of all seeds
     if not commands:
         return ""
-    if "return" in settings.command:
-        # The agent derives its other commands from the user's return. One of them may be a rank, which is not shown,
-        # because it stands for the return.
-        commands.pop("rank", None)
-        streams = Streams.from_name(loop.seeds, "command")
-        policy = agent.begin(1, streams, sample=False, evaluate=True, command=settings.command)
-        commands = {name: policy.current_command()[name] for name in commands}
-    means = {name: float(value.mean()) for name, value in commands.items()}
-    means |= settings.command  # the user's commands override the agent's
+    means = settings.command or {name: float(value.mean()) for name, value in commands.items()}
     text = ", ".join(f"{name} {value:.4g}" for name, value in means.items())
     if "return" in means and settings.agent.return_discount < 1:
         text += " (discounted)"
     if settings.agent.eval_command == "sampled":
         text += " (mean of a distribution)"
     return f"command {text}; "
-
-
-def _table_rows(mode: str, seeds: list[int], episodes: Episodes) -> Iterator[list[str]]:
-    """Yield rows of a table for ``episodes`` with "greedy" or "sampled" actions (``mode``): one for each of M seeds
-    and, if there are several, one for all. Cells are mode, seed, mean, standard deviation, IQM and mean length."""
-    returns, lengths = episodes.returns.double().numpy(), episodes.lengths.numpy()  # [M, E]
-    groups = [(str(seed), returns[member], lengths[member]) for member, seed in enumerate(seeds)]
-    if len(seeds) > 1:
-        groups.append(("all", returns.ravel(), lengths.ravel()))
-    for name, group_returns, group_lengths in groups:
-        mean, std = group_returns.mean(), group_returns.std()
-        iqm_cell = with_interval(float(iqm(group_returns)), interval(group_returns, iqm))
-        yield [mode, name, number_text(mean), number_text(std), iqm_cell, f"{group_lengths.mean():.0f}"]
 
 
 def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
@@ -288,8 +260,7 @@ def proxy_or_checkpoint(path: str) -> Proxy | Checkpoint:
 def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     """Train ``num_agents`` fresh agents on the proxy and, unless ``--no_real_baseline``, as many on the real
     environment. Print a table of their returns in the real environment. Return the verdict about the agents on the
-    proxy. Seeds of the agents come from ``--seed``. If there are several implementations, they train one after another,
-    and the results of each are the same as without the others."""
+    proxy. Seeds of the agents come from ``--seed``."""
     run, options = settings.run, settings.subcommand
     _check_source(settings, is_proxy=True)
     agents = agents_for_proxy(settings, proxy)
@@ -306,14 +277,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     is_reward_network = bool(kind.used_by)  # the name of a wrapper, "" for a learned environment
     learned_name, real_name = (kind.noun, "real reward") if is_reward_network else ("synthetic", "real")
     print_wrapped(f"{proxy.game} by a {kind.noun}: {path_text(proxy.path)}")
-    agents_text = f"{options.num_agents} fresh {names} agents"
-    if options.real_baseline:
-        agents_text += " on each"
-    agents_text += f", seed {run.seed}"
-    sampled: dict[str, None] = {}  # names of hyperparameters, without repetitions
-    for agent in agents.values():
-        if agent.vary_hp:
-            sampled |= dict.fromkeys(agent.vary)
+    places = " on each" if options.real_baseline else ""
+    agents_text = f"{options.num_agents} fresh {names} agents{places}, seed {run.seed}"
+    sampled = dict.fromkeys(name for agent in agents.values() if agent.vary_hp for name in agent.vary)
     if sampled:
         agents_text += f", sampled for each agent: {', '.join(sampled)}"
     print_wrapped(f"{agents_text}; {tests_per_agent} real test episodes per agent")
@@ -324,17 +290,16 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
     # The rule "tests" ends a training by tests on the real environment, which agents do not get here.
     rule = "budget" if config.inner_rule == "tests" else config.inner_rule
     outcome = train_and_print(learned_name, agents, on_proxy=True, steps=config.steps_in_use, rule=rule)
-    comparison = ""
+    footer = comparison = ""
     proxy_has_budget_of_steps = rule == "budget" and config.train_episodes is None
-    if not options.real_baseline:
-        footer = ""
-    elif options.real_steps is None and proxy_has_budget_of_steps:  # the same training on the real environment
+    if options.real_baseline and options.real_steps is None and proxy_has_budget_of_steps:
+        # The same training on the real environment.
         real_outcome = train_and_print(real_name, agents, on_proxy=False, steps=config.steps_in_use, rule=rule)
-        hint = "--real_steps N sets the steps on the real one"
-        footer = f"agents make as many steps and updates on both; {hint}"
         if is_reward_network:
-            footer, comparison = "", reward_comparison(outcome, real_outcome, _described(settings, config))
-    else:
+            comparison = reward_comparison(outcome, real_outcome, _described(settings, config))
+        else:
+            footer = "agents make as many steps and updates on both; --real_steps N sets the steps on the real one"
+    elif options.real_baseline:
         solved, max_steps = config.solved_reward, options.real_steps or REAL_STEPS
         real_rule = "budget" if solved is None else "solved"
         real_agents = {name: _settings_for_real_environment(agent) for name, agent in agents.items()}
@@ -342,9 +307,9 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
         until = "" if solved is None else f" until {config.early_out_num} episodes reach {solved:g} on average,"
         footer = f"on the real environment agents train{until} at most {max_steps:,} steps"
     limit = run.time_limit or config.test_limit
-    goal = spaces_of(proxy.game, limit).max_return
-    if config.solved_reward is not None and not run.time_limit:
-        goal = config.solved_reward
+    goal = _described(settings, config).solved_reward
+    if goal is None:
+        goal = spaces_of(proxy.game, limit).max_return
     baselines = Baselines.measure(proxy.game, run.seed, limit)
     verdict = baselines.judge(outcome.scores.numpy(), goal=goal, comparison=comparison)
     print()
@@ -356,13 +321,10 @@ def evaluate_proxy(settings: Settings, proxy: Proxy) -> Verdict:
 def _train_and_print(
     settings: Settings, proxy: Proxy, title: str, agents: dict[str, Any], on_proxy: bool, steps: int, rule: str
 ) -> Outcome:
-    """Train fresh agents for at most ``steps`` steps each, and test them in the real environment. Print a row of the
-    table with the ``title``, and return the results of all agents.
-
-    The N = ``num_agents`` agents train on the proxy if ``on_proxy``, else on the real environment. ``agents`` maps
-    implementations to configs. ``rule`` is a value of ``inner_rule``, such as "solved", which says when an agent ends
-    its training.
-    """
+    """Train fresh agents for at most ``steps`` steps each, on the proxy (``on_proxy``) or on the real environment, and
+    test them in the real environment. Print a row of the table with the ``title``, and return the results of all
+    agents. ``agents`` maps implementations, which train one after another, to configs. ``rule`` is a value of
+    ``inner_rule``, such as "solved", which says when an agent ends its training."""
     run, config = settings.run, proxy.config
     limits: dict[str, Any] = {
         "inner_steps": steps,
@@ -378,9 +340,9 @@ def _train_and_print(
             seeds = fresh_seeds(run.seed, "evaluation", count)
             proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
             processes = (run.num_workers, run.ray_address, run.num_threads)
-            implementation_watch = watch_part(watch, number / len(agents), 1 / len(agents))
+            watch_agents = watch_part(watch, number / len(agents), 1 / len(agents))
             with contextlib.closing(make_workers(config, name, agent_config, proxy.game, *processes)) as workers:
-                outcomes[name] = workers.run(proxies, seeds, watch=implementation_watch, **limits)
+                outcomes[name] = workers.run(proxies, seeds, watch=watch_agents, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     _print_row(title, describe(outcome, _described(settings, config)), outcomes)
     return outcome
@@ -392,20 +354,15 @@ def _described(settings: Settings, config: SearchConfig) -> SearchConfig:
     return dataclasses.replace(config, solved_reward=None) if settings.run.time_limit else config
 
 
-def _print_row(name: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
-    """Print the row ``name`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
+def _print_row(title: str, row: dict[str, Any], outcomes: Mapping[str, Outcome]) -> None:
+    """Print the row ``title`` of the table with `HEADER`. ``row`` are the statistics of all agents (`describe`), and
     ``outcomes`` maps implementations to their results. If there are several, a second line has the mean return of each
     implementation. If agents were tested in training, a line says how soon they solve the game."""
     solved = "" if row["solved"] is None else f"{100 * row['solved']:.0f} %"
-    cells = (name, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
+    cells = (title, number_text(row["mean"]), number_text(row["std"]), iqm_text(row), solved, f"{row['steps']:,.0f}")
     print(*Table([cells]).lines(WIDTHS), flush=True)
-    means = [
-        f"{implementation} {float(outcome.scores.nanmean()):.1f}"
-        for implementation, outcome in outcomes.items()
-        if outcome.scores.isfinite().any()
-    ]
-    if len(outcomes) > 1 and means:
-        print(f"  {', '.join(means)}")
+    if len(outcomes) > 1:  # a mean is nan if all agents have diverged
+        print("  " + ", ".join(f"{name} {float(outcome.scores.nanmean()):.1f}" for name, outcome in outcomes.items()))
     if row["failed"]:
         print_wrapped(f"  {row['failed']} of these agents diverged and count in nothing")
     if "stays" in row:
@@ -426,8 +383,7 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     """Return implementation -> config for the agents that train on a proxy. The user names the implementations by
     ``--agent``; by default they are the agents of the proxy's search. Configs have the hyperparameters of the search,
     and the user's changes of them (``settings.changed``). Raises SettingError if the agents cannot train on the proxy
-    or if a changed setting has no effect. Raises ProxyError if the real environment has other spaces than the proxy, or
-    if the settings in its file are damaged."""
+    or if a changed setting has no effect, and ProxyError if the environment has other spaces or the file is damaged."""
     spaces = _real_spaces(proxy)
     # 1. The names of the implementations, and errors for changed settings that do not exist.
     is_explicit = "agent" in settings.explicit_names
@@ -447,7 +403,8 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
     # 2. The config of each implementation, with the changes that apply to it.
     flags_of_fields = names_in(config_classes(implementations))  # config class -> field -> flag, such as PPO_lr
     agents: dict[str, Any] = {}
-    reasons: dict[str, list[str | None]] = {}  # changed flag -> for each implementation why it has no effect, or None
+    reasons: dict[str, str] = {}  # changed flag -> why it has no effect for an implementation
+    effective_flags: set[str] = set()  # changed flags with an effect for an implementation
     for name in implementations:
         changed_flags: dict[str, str] = {}  # field -> flag
         for field, family_flag in flags_of_fields[family(name).config].items():
@@ -461,10 +418,12 @@ def agents_for_proxy(settings: Settings, proxy: Proxy) -> dict[str, Any]:
         evaluated = dataclasses.replace(settings, run=run_alone, proxy=config, agent=agents[name])
         reasons_of_fields = ineffective(with_missing_features(evaluated, spaces))
         for field, flag in changed_flags.items():
-            reasons.setdefault(flag, []).append(reasons_of_fields.get(field))
+            if field in reasons_of_fields:
+                reasons[flag] = reasons_of_fields[field]
+            else:
+                effective_flags.add(flag)
     # 3. Errors for changed flags that have no effect for any implementation.
-    without_effect = {flag: texts[0] for flag, texts in sorted(reasons.items()) if all(texts)}
-    check_effects((flag, f": {reason}") for flag, reason in without_effect.items())
+    check_effects((flag, f": {reasons[flag]}") for flag in sorted(reasons.keys() - effective_flags))
     return agents
 
 
@@ -490,10 +449,9 @@ def agent_settings(proxy: Proxy, name: str, changed: dict[str, Any]) -> Any:
     Raises ProxyError for damaged settings in the file."""
     with _settings_of_file(proxy):
         values = _searched_settings(proxy, name)
-        config_class = type(from_dict(values).agent)  # raises an error for damaged settings
-        default_vary = config_class().vary
+        from_dict(values)  # raises an error for damaged settings
     if changed.get("vary_hp"):
-        changed = {"vary": default_vary} | changed
+        changed = {"vary": family(name).config().vary} | changed
     return from_dict(values | changed).agent
 
 
@@ -511,18 +469,14 @@ def _settings_of_file(proxy: Proxy) -> Iterator[None]:
 
 
 def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
-    """Return the settings of the proxy's search as setting -> value, with agents of implementation ``name`` instead of
-    its agents. If agents of the same family trained in the search, ``name`` gets their values, except for settings that
-    distinguish the implementations of the family. Otherwise it gets the values of `_values_for_other_family`. The
-    content of the file is not checked, so this may raise anything."""
+    """Return the settings of fresh agents of implementation ``name`` as setting -> value, with the settings that decide
+    which settings exist. If agents of the same family trained in the search, ``name`` gets their values, except for
+    settings that distinguish the implementations of the family. Otherwise it gets the values of
+    `_values_for_other_family`. The content of the file is not checked, so this may raise anything."""
+    values = vars(proxy.config) | {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
     raw_settings = proxy.description.get("settings", {})
     saved_settings, _ = translate(raw_settings, (), settings_of_fresh_agents())  # without aliases
-    # 1. Settings of the search. The first files also hold settings of all commands, and settings that no longer exist.
-    excluded = {*REMOVED, *settings_of_fresh_agents()}
-    for command in COMMANDS.values():
-        excluded |= kinds(command).keys()
-    values = {key: value for key, value in saved_settings.items() if key not in excluded}
-    # 2. Hyperparameters of the agents, under names such as ``lr`` or ``PPO_lr``: config class -> field -> saved name.
+    # The agents' hyperparameters have names such as ``lr`` or ``PPO_lr`` in the file: config class -> field -> name.
     searched_agents = parse_agents(raw_settings.get("agent", "DDQN"))
     saved_names = names_in(config_classes(searched_agents))
     config_class = family(name).config
@@ -533,9 +487,7 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
             if saved_name in saved_settings and field not in distinguishing:
                 values[field] = saved_settings[saved_name]
     elif len(saved_names) == 1:  # all agents of the search are of one other family
-        values |= _values_for_other_family(proxy, saved_settings, searched_agents[0], name)
-    # 3. The names that decide which settings exist.
-    values |= {"implementation": proxy.implementation, "gamename": proxy.game, "agent": name}
+        values |= _values_for_other_family(values, saved_settings, searched_agents[0])
     try:
         family(proxy.implementation).proxy_defaults(values, proxy.game)
     except SettingError:  # the preset does not allow these agents; ``values`` already have its values
@@ -544,24 +496,19 @@ def _searched_settings(proxy: Proxy, name: str) -> dict[str, Any]:
 
 
 def _values_for_other_family(
-    proxy: Proxy, saved_settings: Mapping[str, Any], searched_agent: str, name: str
+    choices: Mapping[str, Any], saved_settings: Mapping[str, Any], searched_agent: str
 ) -> dict[str, Any]:
-    """Return field -> value for agents of implementation ``name``, on a proxy whose search trained ``searched_agent``,
-    an implementation of another family.
-
-    A field gets the value of the proxy's preset in two cases: the preset has another value for ``name`` than for the
-    searched agent, or the searched agent lacks the field. Otherwise it gets the value in ``saved_settings``, without
-    choices that the family of ``name`` does not have. Fields that neither has are left out.
-    """
-    choices = {"agent": ",".join(dict.fromkeys((searched_agent, name)))}
-    for key in ("preset", "proxy", "first_states"):
-        if hasattr(proxy.config, key):
-            choices[key] = getattr(proxy.config, key)
+    """Return field -> value for agents of another family than the agent of the search. ``choices`` are the settings
+    that decide which settings exist, such as the implementation of the agents as ``agent``. A field gets the value of
+    the proxy's preset if the preset has another value for these agents than for ``searched_agent``, or if that lacks
+    the field. Otherwise it gets the value in ``saved_settings``. Fields that neither has are left out."""
+    name = choices["agent"]
+    both_agents = {**choices, "agent": f"{searched_agent},{name}"}
     try:
-        preset_values = family(proxy.implementation).proxy_defaults(choices, proxy.game)
+        preset_values = family(choices["implementation"]).proxy_defaults(both_agents, choices["gamename"])
     except SettingError:  # the preset does not permit both agents
         preset_values = {}
-    searched_fields = {field.name: field for field in dataclasses.fields(family(searched_agent).config)}
+    searched_fields = kinds(family(searched_agent).config)
     values: dict[str, Any] = {}
     for field in dataclasses.fields(family(name).config):
         key = field.name
@@ -570,15 +517,11 @@ def _values_for_other_family(
         is_new = is_in_preset and key not in searched_fields
         if is_new or value != _preset_value(preset_values, searched_agent, field):
             values[key] = value
+        elif key == "vary":  # without hyperparameters that the family of ``name`` lacks
+            varied = [item for item in saved_settings.get(key, ()) if item in field.metadata["choices"]]
+            values |= {key: varied} if varied else {}
         elif key in saved_settings:
-            saved = saved_settings[key]
-            foreign: set[Any] = set()  # choices that only the searched agent has
-            if field.metadata["choices"] and key in searched_fields:
-                foreign = {*searched_fields[key].metadata["choices"]} - {*field.metadata["choices"]}
-            if isinstance(saved, list):
-                saved = [item for item in saved if item not in foreign]
-            if saved != [] and (isinstance(saved, list) or saved not in foreign):
-                values[key] = saved
+            values[key] = saved_settings[key]
     return values
 
 

@@ -3,7 +3,6 @@ JavaScript module (policy.js), or an ONNX model, which needs the package onnx.""
 
 import base64
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,27 +24,22 @@ def write(path: str | Path, tensors: Tensors, header: Header) -> None:
     check(header, tensors)
     format_number = 2 if "command" in tensors else 1  # readers of format 1 know no commands
     content = FORMATS[Path(path).suffix]({"format": format_number, **header}, tensors)
-    temporary = Path(f"{path}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.link(temporary, path)  # fails if ``path`` exists
-    finally:
-        temporary.unlink(missing_ok=True)
+    with open(path, "xb") as file:  # fails if it exists
+        file.write(content)
 
 
 def _javascript(header: Header, tensors: Tensors) -> bytes:
-    """Return a JavaScript module: policy.js with header and weights inserted."""
+    """Return a JavaScript module: policy.js with header and weights in its placeholders."""
     weights = {name: base64.b64encode(values.tobytes()).decode() for name, values in tensors.items()}
     parts = {"header": header, "weights": weights, "command": _command(tensors), "limit": CLIP_LIMIT}
     text = Path(__file__).with_name("policy.js").read_text(encoding="utf-8")
     for name, value in parts.items():
-        text = text.replace(f"/* {name} */ null", json.dumps(value))  # policy.js has these placeholders
+        text = text.replace(f"/* {name} */ null", json.dumps(value))
     return text.encode()
 
 
 def _command(tensors: Tensors) -> list[list[float]]:
-    """Return the tensor ``command`` as a list of its rows (`COMMAND_ROWS`). A row has a number for each command of the
-    agent. The rows are empty if ``tensors`` do not have this tensor."""
+    """Return the tensor ``command`` as a list of its rows (`COMMAND_ROWS`), which are empty without this tensor."""
     return tensors.get("command", np.empty((len(COMMAND_ROWS), 0))).tolist()  # type: ignore[no-any-return]
 
 

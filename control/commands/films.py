@@ -1,5 +1,4 @@
-"""`--film`: film agents side by side in the same episodes. Agents are from checkpoints, or train on a proxy first. Two
-words select further agents: `untrained`, and `real` for an agent with as many steps on the real environment."""
+"""`--film`: film agents side by side in the same episodes. Agents are from checkpoints, or train on a proxy first."""
 
 import contextlib
 import dataclasses
@@ -32,10 +31,9 @@ Source = Proxy | Checkpoint
 
 
 class Entry(NamedTuple):
-    """A word after ``--film``, and the proxy or checkpoint of its agent. ``role`` is the word if it is `untrained` or
-    `real`, else ""."""
+    """The proxy or checkpoint of a filmed agent. ``role`` is the word `untrained` or, for an agent that trains on the
+    real environment, `real`. It is "" for an agent that trains on the proxy, or of the checkpoint."""
 
-    word: str
     source: Source
     role: str
 
@@ -45,20 +43,15 @@ def film_side_by_side(settings: Settings) -> int:
     run, film_out = settings.run, settings.subcommand.film_out
     configure_process(run)
     entries = _entries(settings.subcommand.film)
-    first = entries[0]
-    game = _game_of_source(first.source)
-    for entry in entries:
-        other_game = _game_of_source(entry.source)
-        if other_game != game:
-            mismatch = f"{first.word!r} is of {game}, {entry.word!r} of {other_game}"
-            raise SettingError(f"film: {mismatch}; allowed: one environment", "film")
+    game, *other_games = dict.fromkeys(_game_of_source(entry.source) for entry in entries)  # without repetitions
+    if other_games:
+        raise SettingError(f"film shows {', '.join([game, *other_games])}; allowed: one environment", "film")
     if "agent" in settings.explicit_names and not any(isinstance(entry.source, Proxy) for entry in entries):
         check_effects([("agent", " with --film of runs: only on a proxy an agent is trained")])
     limit = run.time_limit
-    if limit is None and isinstance(first.source, Proxy):
-        limit = first.source.config.test_limit
-    elif limit is None and isinstance(first.source, Checkpoint):
-        limit = first.source.settings.run.time_limit
+    if limit is None:
+        source = entries[0].source
+        limit = source.config.test_limit if isinstance(source, Proxy) else source.settings.run.time_limit
     check_film(game, limit, "film")
     path = _film_path(film_out, run.logdir, game)
     seeds = Streams.from_name([run.seed], "film").episode_seeds(run.record_episodes)[0].tolist()
@@ -75,9 +68,9 @@ def film_side_by_side(settings: Settings) -> int:
 
 
 def _entries(words: Sequence[str]) -> list[Entry]:
-    """Return an entry for each of the ``words`` of ``--film``: files, `untrained` and `real`. The words `untrained` and
-    `real` refer to the last file before them or, without one, to the first file. Raises SettingError if no word is a
-    file, or if `real` refers to a run."""
+    """Return an entry for each of the ``words`` of ``--film``. The words `untrained` and `real` refer to the last file
+    before them or, without one, to the first file. Raises SettingError if no word is a file, or if `real` refers to a
+    run."""
     files = [word for word in words if word not in FILM_WORDS or Path(word).exists()]  # a file may be called real
     if not files:
         line = f"film is {' '.join(words)!r}; allowed: a run, checkpoint or proxy, and beside it {UNTRAINED} or {REAL}"
@@ -88,14 +81,12 @@ def _entries(words: Sequence[str]) -> list[Entry]:
     latest_source = sources[files[0]]
     entries: list[Entry] = []
     for word in words:
-        if word in sources:
-            latest_source = sources[word]
-            entries.append(Entry(word, latest_source, role=""))
-            continue
-        if word == REAL and not isinstance(latest_source, Proxy):
+        latest_source = sources.get(word, latest_source)
+        role = "" if word in sources else word
+        if role == REAL and not isinstance(latest_source, Proxy):
             line = f"film: {word!r} goes with a proxy, and {str(latest_source.path)!r} is a run"
             raise SettingError(f"{line}; allowed: {UNTRAINED}, or another run", "film")
-        entries.append(Entry(word, latest_source, role=word))
+        entries.append(Entry(latest_source, role))
     return entries
 
 
@@ -115,8 +106,7 @@ def _film_path(film_out: str | None, logdir: str, game: str) -> Path:
 
 
 def _actor(settings: Settings, source: Source, role: str, stack: contextlib.ExitStack) -> Actor:
-    """Return the actor for a source and a role (`Entry`). It plays the agent of a checkpoint, or an agent that this
-    function trains on a proxy. ``stack`` closes the environments of checkpoints."""
+    """Return the actor for a source and a role (`Entry`). ``stack`` closes the environments of checkpoints."""
     run = settings.run
     if isinstance(source, Proxy):
         agents = agents_for_proxy(settings, source)
@@ -142,9 +132,8 @@ def _actor(settings: Settings, source: Source, role: str, stack: contextlib.Exit
 
 
 def _train_actor(run: RunConfig, name: str, agent: Any, role: str, proxy: Proxy) -> Actor:
-    """Train an agent of implementation ``name`` with config ``agent`` on the proxy, and return its actor. In the role
-    `real` it trains on the real environment, and in the role `untrained` not at all. It has the seed of the first agent
-    that ``--eval_agent`` trains."""
+    """Train an agent of implementation ``name`` with config ``agent`` on the proxy, and return its actor. The ``role``
+    is as in `Entry`. The agent has the seed of the first agent that ``--eval_agent`` trains."""
     steps = proxy.config.steps_in_use
     # The rule "tests" ends a training by tests on the real environment, which this agent does not get.
     rule = "budget" if proxy.config.inner_rule == "tests" else proxy.config.inner_rule

@@ -1,10 +1,7 @@
 """`--learn GAME`: learn a synthetic environment and a reward for a Gymnasium task, and judge them.
 
-The command has six stages. `probe` measures random play and the speed of the environment. `teacher` trains an agent, or
-judges the policy of ``--teacher``. `bandit` clones the teacher into a synthetic environment, a contextual bandit
-(every step is an episode). `reward` makes a reward from the teacher's returns. `exam` tests fresh agents that train on
-the bandit. `race` compares learning by the learned reward with learning by the task's reward. A stage writes its
-results to ``exam.json``, so ``--resume`` does not repeat it.
+The command has six stages, the functions in `STAGES`. A stage writes its results to ``exam.json``, so ``--resume`` does
+not repeat it.
 
 A proxy is a learned environment or reward on which agents train: the bandit or the reward. ``flat [D]`` are all D
 weights of a proxy in one vector. N is the number of agents, T the number of their tests.
@@ -17,19 +14,17 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from control.cli.colour import paint, print_named, print_wrapped, verdict_text, wrap_text
 from control.cli.ending import INTERRUPTED, ending, print_over_bar
-from control.cli.errors import one_line
-from control.cli.files import read_json, read_mapping
+from control.cli.files import read_json
 from control.cli.parse import settings_from, training_from
 from control.cli.progress import Watch, progress, time_in_words, watch_part
 from control.cli.run_settings import RACE_STEPS, TEACHER_STEPS, LearnConfig
@@ -38,8 +33,8 @@ from control.commands.choose_proxy import write_proxy
 from control.commands.evaluate import agent_settings
 from control.commands.run import Run
 from control.commands.summary import Command, command, path_text, show_next
-from control.commands.train import train
-from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
+from control.commands.train import check_unchanged, train
+from control.evolution.inner_loop import InnerLoop, fresh_seeds
 from control.evolution.objectives import first_solved_test
 from control.evolution.teachers import cloned_proxy, teacher
 from control.lightning.board import show_learned
@@ -59,7 +54,7 @@ from models.agents.ppo.config import LONG_ROLLOUTS
 from models.contract import Policy
 from models.proxies import files
 from models.registry import default_config, parse_agents
-from models.settings import SettingError, raise_all, rename_setting
+from models.settings import SettingError, rename_setting
 from models.spaces import Discrete, Spaces
 from models.streams import Streams, derive_seed
 
@@ -87,16 +82,12 @@ _BUFFER_NUMBERS = 5_000_000  # largest replay buffer of such an agent, in number
 _TRAINING_ADVICE, _TEACHER_ADVICE = "more --teacher_steps or ", "another --teacher, in a new run"
 # After a failure of agents that train on a good clone.
 _EXAM_ADVICE = "more --exam_steps, in a new run with this teacher (--teacher)"
-_TIMED_STEPS = 2048  # steps of agents on the task that measure the speed of the machine, after as many others
-# CPU seconds of fits and of an agent that trains on the bandit, on the machine of docs/benchmarks.md. A short training
-# in the stage `probe`, and then the stages themselves, show how fast this machine is.
-_FIT_SECONDS = {"bandit": 4.0, "reward": 6.0}
-_AGENT_SECONDS = {"DDQN": 0.7, "PPO": 0.3, "A2C": 0.2, "QLearning": 0.15, "TD3": 2.3, "SAC": 3.2}
-_CONTINUOUS_PPO_SECONDS = 5.0
-_FIT_STEPS = {"bandit": 41_000, "reward": 60_000}  # steps of the task for a fit, roughly
-_TEACHER_UPDATE = 6e-5  # CPU seconds of updates and evaluations, for each step of a teacher's training
-_REAL_AGENT = 1.3  # how many times as long as in the race a step of an agent of the exam takes on the task
-_TEACHER_FRACTIONS = 0.15, 1.0  # of its steps after which the training of a teacher ends
+# For rough estimates of the time left, in seconds of the machine of docs/benchmarks.md.
+_FIT_SECONDS = 5.0  # to fit the bandit or the reward, beside the steps of the task
+_FIT_STEPS = 50_000  # steps of the task for such a fit
+_TEACHER_UPDATE = 6e-5  # updates and evaluations, for each step of a teacher's training
+_TEACHER_FRACTION = 0.4  # of its steps after which the training of a teacher ends
+_DISCRETE_STEP, _CONTINUOUS_STEP = 8e-6, 7e-5  # a step of an agent on the bandit, by its kind of actions
 
 
 @dataclass
@@ -118,9 +109,8 @@ class Task:
     def changed_options(self) -> dict[str, Any]:
         """The options that differ from their defaults, except the game and ``only``. After a resume, they also contain
         the options of the first command, which the file of results has."""
-        defaults = vars(LearnConfig())
-        options = {name: value for name, value in vars(self.options).items() if name not in ("learn", "only")}
-        return {name: value for name, value in options.items() if value != defaults[name]}
+        defaults = dataclasses.replace(LearnConfig(), learn=self.options.learn, only=self.options.only)
+        return {name: value for name, value in vars(self.options).items() if value != getattr(defaults, name)}
 
     @property
     def is_slow(self) -> bool:
@@ -146,16 +136,9 @@ class Task:
         rounded = float(f"{affordable:.1e}")  # to two significant digits
         return min(steps, max(_MIN_STEPS, int(rounded)))
 
-    def save(self) -> None:
-        """Write the settings and the results to `RESULTS`."""
-        content = {"settings": dataclasses.asdict(self.options), **self.results}
-        run_dir.atomic_write_text(self.folder / RESULTS, json.dumps(content, indent=1) + "\n")
-
     def score(self, stage: str, name: str) -> Score:
         """Return the score ``name`` in the results of a stage."""
-        values = dict(self.results[stage][name])
-        values["bounds"] = None if values["bounds"] is None else tuple(values["bounds"])  # JSON has a list
-        return Score(**values)
+        return Score(**self.results[stage][name])
 
     def verdict(self, agents: Score, teacher_score: Score, advice: str = "") -> Verdict:
         """Return a comparison of agents or policies, which have the score ``agents``, with random play, the best
@@ -184,7 +167,9 @@ class Learned:
     @property
     def results(self) -> dict[str, Any]:
         """The results of all stages by name, the content of ``exam.json``."""
-        return _read_results(self.folder / RESULTS)[1]
+        stages = dict(read_json(self.folder / RESULTS))
+        del stages["settings"]
+        return stages
 
     @property
     def sentence(self) -> str:
@@ -237,42 +222,20 @@ def learn_in_folder(settings: Settings, verbose: bool = True) -> Learned:
     if settings.subcommand.teacher is not None:
         try:
             teacher(settings.subcommand.teacher, run.gamename, spaces)  # checks the policy
-        except SettingError as error:
-            # The message begins with the name of the setting of searches that selects a policy.
-            raise SettingError(str(error).replace("start_from", "teacher", 1), "teacher") from error
+        except SettingError as error:  # its message names the setting of searches that selects a policy
+            raise rename_setting(error, "start_from", "teacher") from error
     folder = previous or run_dir.create(run, subfolders=())
     with run_dir.locked(folder):
         results: dict[str, Any] = {}
         if (folder / RESULTS).exists():
-            saved, results = _read_results(folder / RESULTS)
-            settings = _with_saved_settings(settings, saved)
+            results = dict(read_json(folder / RESULTS))
+            saved = {name: value for name, value in results.pop("settings").items() if name not in ("learn", "only")}
+            check_unchanged(settings.explicit_names & saved.keys(), saved, vars(settings.subcommand))
+            settings = settings.replace(**saved)
         task = Task(settings, folder, spaces, results)
         if verbose:
             print_wrapped(f"learning an environment and a reward for {run.gamename}, seed {run.seed}: {folder}")
         return Learned(folder, _run_stages(task, verbose))
-
-
-def _read_results(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a pair: the settings in ``exam.json``, and the results of the stages by name. Raises SettingError."""
-    try:
-        stages = dict(read_json(path))
-    except (OSError, ValueError, TypeError) as error:
-        line = f"resume is on, but {str(path)!r} cannot be read ({one_line(error)})"
-        raise SettingError(f"{line}; allowed: the file as it was, or a new run without --resume", "resume") from error
-    return stages.pop("settings", {}), stages
-
-
-def _with_saved_settings(settings: Settings, saved: Mapping[str, Any]) -> Settings:
-    """Return the settings of the command, with the values in ``saved`` for settings that the user did not set. Raises
-    SettingError if the user set another value than the saved one, except for ``learn`` and ``only``."""
-    values = {name: value for name, value in saved.items() if name not in ("learn", "only")}
-    errors = []
-    for name in sorted(settings.explicit_names & values.keys()):
-        if (new := getattr(settings.subcommand, name)) != values[name]:
-            line = f"{name} is {new!r}, but the run to resume has {values[name]!r}"
-            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume", name))
-    raise_all(errors)
-    return settings.replace(**values)
 
 
 def _run_stages(task: Task, verbose: bool) -> bool:
@@ -290,13 +253,14 @@ def _run_stages(task: Task, verbose: bool) -> bool:
             continue
         if name not in task.results:
             started, cpu_started = time.perf_counter(), time.process_time()
-            seconds_left = _estimate(task, name, names) if "probe" in task.results else None
-            with progress(name, verbose, seconds_left) as watch:
-                task.results[name] = STAGES[name](task, watch)
-            spent = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu_started}
-            task.results[name] |= {key: round(value, 2) for key, value in spent.items()}
-            task.results[name]["text"] = stage_text(name, task.results[name])
-            task.save()
+            with progress(name, verbose) as watch:
+                result = STAGES[name](task, watch)
+            result["seconds"] = round(time.perf_counter() - started, 2)
+            result["cpu_seconds"] = round(time.process_time() - cpu_started, 2)
+            result["text"] = stage_text(name, result)
+            task.results[name] = result
+            content = {"settings": dataclasses.asdict(task.options), **task.results}
+            run_dir.atomic_write_text(task.folder / RESULTS, json.dumps(content, indent=1) + "\n")
         if verbose:
             text = f"{task.results[name]['text']}{_time_left(task, names)}"
             print_named(name, text, width=9)  # the longest name of a stage, "teacher", and two blanks
@@ -318,33 +282,18 @@ def _run_stages(task: Task, verbose: bool) -> bool:
     return not failures
 
 
-def _estimate(task: Task, name: str, names: Sequence[str]) -> Callable[[float, float], float]:
-    """Return a function that estimates the seconds left of the stages ``names`` while the stage ``name`` runs, from the
-    finished fraction of the stage and its seconds so far."""
-    expected = _seconds_of(task, [name])
-    next_stages = [stage for stage in names if stage not in (name, *task.results)]
-    seconds_of_next = _seconds_of(task, next_stages)
-
-    def seconds_left(fraction: float, seconds: float) -> float:
-        weight = min(1.0, fraction / 0.1)  # of the extrapolation, which is poor at first
-        extrapolated = seconds * (1 - fraction) / max(fraction, 1e-6)
-        return weight * extrapolated + (1 - weight) * max(0.0, expected - seconds) + seconds_of_next
-
-    return seconds_left
-
-
 def _measure_baselines(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `probe`: measure random play, the best constant action and the speed of the environment."""
     started = time.perf_counter()
     baselines = Baselines.measure(task.game, task.seed, task.time_limit, watch=watch)
     rate = baselines.real_steps / (time.perf_counter() - started)
-    scores = {"random": dataclasses.asdict(baselines.random), "constant": dataclasses.asdict(baselines.constant)}
-    result: dict[str, Any] = {**scores, "action": baselines.action}
-    result |= {"real_steps": baselines.real_steps, "steps_per_second": rate}
-    if rate >= _FAST_RATE and task.options.only in (None, "exam", "race"):
-        result["training"] = _time_training(task)
-        result["real_steps"] += 2 * result["training"]["steps"]
-    return result
+    return {
+        "random": dataclasses.asdict(baselines.random),
+        "constant": dataclasses.asdict(baselines.constant),
+        "action": baselines.action,
+        "real_steps": baselines.real_steps,
+        "steps_per_second": rate,
+    }
 
 
 def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
@@ -354,7 +303,7 @@ def _find_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     if task.options.teacher is None:
         training = _train_teacher(task, watch_part(watch, 0, _TRAINING_FRACTION))
     act = teacher(task.teacher, task.game, task.spaces)
-    score = Score.of(_policy_returns(task, FunctionPolicy(act), "judging the teacher"))
+    score = _judge_policy(task, FunctionPolicy(act), "judging the teacher")
     result = {**training, "policy": training.get("implementation", task.teacher), "score": dataclasses.asdict(score)}
     if not score.exceeds(task.score("probe", "random")):
         result |= {"failed": True, "verdict": task.verdict(score, teacher_score=score).as_dict()}
@@ -387,26 +336,14 @@ def _teacher_settings(task: Task) -> Settings:
     return training_from(implementation=implementation, gamename=task.game, seed=run.seed, **changes)
 
 
-def _count_evaluations(settings: Settings) -> int:
-    """Return the number of evaluations in a teacher's training, one at the end of each epoch."""
-    run = settings.run
-    assert run.total_steps is not None and run.steps_per_epoch is not None
-    return -(-run.total_steps // run.steps_per_epoch)  # rounded up
-
-
 def _train_teacher(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Train the teacher until its evaluations no longer improve. Keep the checkpoint with the best returns in new
     episodes as `TEACHER`. Continues an interrupted training."""
     settings, seed = _teacher_settings(task), task.settings.run.seed
-    previous = run_dir.newest(run_dir.parent(settings.run))
-    if previous is not None and (previous / "config.yaml").exists():
-        saved = read_mapping("config", str(previous / "config.yaml"), "lr: 1e-3")
-        # An earlier version of the program evaluated teachers of few steps more often.
-        settings = settings.replace(steps_per_epoch=int(saved["steps_per_epoch"]))
+    settings = settings.replace(resume=run_dir.newest(run_dir.parent(settings.run)) is not None)
     baseline = max(task.score("probe", name).mean for name in ("random", "constant"))
-    patience = math.ceil(_PATIENCE * _count_evaluations(settings))
-    callback = StopWhenFlat(patience, watch, task.spaces.max_return, baseline)
-    settings = settings.replace(resume=previous is not None)
+    num_evaluations = math.ceil(task.teacher_steps / settings.run.steps_per_epoch)  # one at the end of each epoch
+    callback = StopWhenFlat(math.ceil(_PATIENCE * num_evaluations), watch, task.spaces.max_return, baseline)
     folder, finished = train(settings, [callback], verbose=False, board_folder=task.folder / "teacher")
     ending.status = INTERRUPTED  # `train` has set the status of a finished command, but this command goes on
     if not finished:
@@ -437,28 +374,22 @@ def _make_bandit(task: Task, watch: Watch | None) -> dict[str, Any]:
     attempts: list[dict[str, Any]] = [{}, {"dagger_rounds": 6}, {"dagger_rounds": 6, "proxy_hidden_size": 128}]
     if task.spaces.one_hot:  # observations are numbered cells: the clone is fitted to every cell
         attempts = [{"first_states": "cells"}]
-    clones: list[tuple[Score, Settings, Tensor]] = []
+    clones: list[tuple[Score, Settings, Tensor, Policy]] = []
     real_steps: list[int] = []  # numbers of steps in the environment
     rounds: list[tuple[int, float]] = []  # steps so far and mean return of each clone
-
-    def judge(settings: Settings, flat: Tensor, name: str) -> Score:
-        """Return the score of the policy that takes the actions with the highest reward in the bandit with the weights
-        ``flat [D]``. ``name`` determines the episodes."""
-        stages: Any = stages_of(settings.proxy, task.game)
-        policy = stages.parameters.target(flat[None])  # of one member: flat[None] is [1, D]
-        return Score.of(_policy_returns(task, policy, name))
-
     for number, changes in enumerate(attempts):
         settings = settings_from(**values | changes)
-        flat = cloned_proxy(task.teacher, stages_of(settings.proxy, task.game), task.game, task.seed, real_steps.append)
-        score = judge(settings, flat, f"judging clone {number}")
-        clones.append((score, settings, flat))
+        stages: Any = stages_of(settings.proxy, task.game)
+        flat = cloned_proxy(task.teacher, stages, task.game, task.seed, real_steps.append)
+        policy = stages.parameters.target(flat[None])  # takes the actions with the highest reward; flat[None] is [1, D]
+        score = _judge_policy(task, policy, f"judging clone {number}")
+        clones.append((score, settings, flat, policy))
         rounds.append((sum(real_steps), score.mean))
         if task.fraction(score) >= GOOD_FRACTION:
             break
-    score, settings, flat = max(clones, key=lambda clone: clone[0].mean)
+    score, settings, flat, policy = max(clones, key=lambda clone: clone[0].mean)
     if len(clones) > 1:  # the highest of several scores is an overestimate
-        score = judge(settings, flat, "judging the best clone")
+        score = _judge_policy(task, policy, "judging the best clone")
     _write_proxy(task, BANDIT, settings, flat, {"clone": dataclasses.asdict(score)})
     fraction = task.fraction(score)
     steps = {"real_steps": sum(real_steps), "rounds": rounds}
@@ -482,27 +413,26 @@ def _test_fresh_agents(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `exam`: train fresh agents of each implementation in `learners` on the bandit, and test them on the
     task. For comparison, a few agents train on the task itself for as many steps, with the default settings for it. The
     stage fails if the verdict about the agents on the bandit is a failure."""
-    path, count = task.folder / BANDIT, task.options.exam_agents
-    proxy = files.load(path)
-    names = learners(task.spaces)
-    references = _learners_on_task(task)
-    times = _exam_times(task, _step_time(task))
-    fractions = [value / sum(times) for value in times]  # of the work, for the agents of an implementation
-    agents: dict[str, Score] = {}
-    for number, name in enumerate(names):
-        loop = _inner_loop(task, proxy, name, test_episodes=_EXAM_EPISODES)
-        seeds = fresh_seeds(task.seed, f"exam of {name}", count)
-        proxies = proxy.parameters.expand(count, -1)  # [count, D], equal rows
-        outcome = loop.run(proxies, seeds, watch=watch_part(watch, sum(fractions[:number]), fractions[number]))
-        agents[name] = Score.of(outcome.scores)
+    proxy = files.load(task.folder / BANDIT)
+    trainings = [(name, False) for name in learners(task.spaces)]  # implementation, and whether it trains on the task
+    trainings += [(name, True) for name in _learners_on_task(task)]
+    agents: dict[str, Score] = {}  # implementation -> score of the agents on the bandit
+    real: dict[str, Score] = {}  # implementation -> score of the agents on the task
+    real_steps = 0
+    for number, (name, on_task) in enumerate(trainings):
+        loop = _inner_loop(task, proxy, name, on_task, test_episodes=_EXAM_EPISODES)
+        watch_agents = watch_part(watch, number / len(trainings), 1 / len(trainings))
+        if on_task:
+            seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
+            outcome = loop.run(None, seeds, watch=watch_agents)
+            real[name] = Score.of(outcome.scores)
+            real_steps += int(outcome.steps.sum())
+        else:
+            seeds = fresh_seeds(task.seed, f"exam of {name}", task.options.exam_agents)
+            proxies = proxy.parameters.expand(len(seeds), -1)  # [N, D], equal rows
+            agents[name] = Score.of(loop.run(proxies, seeds, watch=watch_agents).scores)
         if watch is not None:
-            watch(sum(fractions[: number + 1]), ", ".join(f"{name} {score}" for name, score in agents.items()))
-    real, real_steps = dict[str, Score](), 0
-    for number, name in enumerate(references, len(names)):
-        watch_agents = watch_part(watch, sum(fractions[:number]), fractions[number])
-        outcome = _train_on_task(task, proxy, name, watch_agents)
-        real[name] = Score.of(outcome.scores)
-        real_steps += int(outcome.steps.sum())
+            watch((number + 1) / len(trainings), ", ".join(f"{name} {score}" for name, score in agents.items()))
     teacher_score = task.score("teacher", "score")
     is_good_clone = task.fraction(task.score("bandit", "score")) >= GOOD_FRACTION
     advice = _EXAM_ADVICE if is_good_clone else ""  # "" is the advice about the teacher
@@ -526,23 +456,11 @@ def _learners_on_task(task: Task) -> tuple[str, ...]:
     return learners(task.spaces) if isinstance(task.spaces.actions, Discrete) else ("PPO",)
 
 
-def _train_on_task(task: Task, proxy: files.Proxy, name: str, watch: Watch | None) -> Outcome:
-    """Train and test `_REAL_AGENTS` agents of implementation ``name`` on the task itself, for as many steps as other
-    agents train on the proxy. They have the default settings for the task, but a replay buffer of limited size."""
-    loop = _inner_loop(task, proxy, name, test_episodes=_EXAM_EPISODES)
-    agent_config = default_config(name, task.game)  # in place of the settings in the proxy's file
-    if hasattr(agent_config, "buffer_size"):  # an agent with a replay buffer
-        capacity = min(agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
-        agent_config = dataclasses.replace(agent_config, buffer_size=capacity)
-    loop.agent_config = agent_config
-    seeds = fresh_seeds(task.seed, f"exam of {name} on the task", _REAL_AGENTS)
-    return loop.run(None, seeds, watch=watch)  # None: on the task itself
-
-
 def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     """Run the stage `race`: train agents with the learned reward and with the task's reward, each with the settings for
     it. Compare the steps until half of the agents have come near the teacher (`GOOD_FRACTION` of the way from random
-    play to its mean return), and the mean returns in the last quarter of the tests."""
+    play to its mean return), and the mean returns in the last quarter of the tests. The learned reward is a gain if
+    its agents come there clearly sooner, and have no lower returns in the end."""
     proxy = files.load(task.folder / REWARD)
     steps, count = task.race_steps, task.options.race_agents
     random_play, goal = task.score("probe", "random").mean, task.score("teacher", "score").mean
@@ -557,9 +475,7 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
     weights = {"learned": proxy.parameters.expand(count, -1), "task": None}
     real_steps = 0
     for number, (reward_name, flat) in enumerate(weights.items()):
-        loop = _inner_loop(task, proxy, name, solved_reward=solved, **limits)
-        if flat is None:  # agents with the task's reward have the default settings for the task
-            loop.agent_config = default_config(name, task.game)
+        loop = _inner_loop(task, proxy, name, flat is None, solved_reward=solved, **limits)
         outcome = loop.run(flat, seeds, watch=watch_part(watch, number / 2, 0.5))  # each reward is half of the work
         curve = outcome.curve  # [N, T]
         real_steps += int(outcome.steps.sum())
@@ -569,10 +485,20 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         _, median_steps, *_ = quartiles(solved_at, curve, test_every)  # steps until half of the agents are that good
         num_late_tests = max(1, curve.shape[1] // 4)  # the last quarter
         late = float(curve[:, -num_late_tests:].mean())
-        arms[reward_name] = {"median": median_steps, "late": late, "discount": loop.agent_config.discount}
-        arms[reward_name]["curves"] = curve.tolist()
+        arms[reward_name] = {
+            "median": median_steps,
+            "late": late,
+            "discount": loop.agent_config.discount,
+            "curves": curve.tolist(),
+        }
         if watch is not None:
             watch((number + 1) / 2, f"{reward_name} reward {number_text(late)}")
+    # None: fewer than half of the agents are that good.
+    learned_steps, task_steps = (arms[name]["median"] or math.inf for name in ("learned", "task"))
+    # A small difference may be chance. The comparison of finite steps is false for two infinite numbers.
+    is_clearly_sooner = math.isfinite(learned_steps) and learned_steps <= SOONER * task_steps
+    # A reward that is quick at first may be worse in the end.
+    is_good_in_the_end = arms["learned"]["late"] >= min(solved, arms["task"]["late"])
     return {
         "agent": name,
         "agents": count,
@@ -580,21 +506,9 @@ def _compare_rewards(task: Task, watch: Watch | None) -> dict[str, Any]:
         "test_every": test_every,
         "solved": solved,
         "arms": arms,
-        "gain": _is_gain(arms["learned"], arms["task"], solved),
+        "gain": is_clearly_sooner and is_good_in_the_end,
         "real_steps": real_steps,
     }
-
-
-def _is_gain(learned: Mapping[str, Any], baseline: Mapping[str, Any], solved: float) -> bool:
-    """Return whether a learned reward is better than the task's reward (``baseline``). Both are results of
-    `_compare_rewards`. With the learned reward, half of the agents must reach the return ``solved`` clearly sooner,
-    because a small difference may be chance. Their late returns must be at least ``solved``, or as high as with the
-    task's reward, because a reward that is quick at first may be worse in the end."""
-    learned_steps = learned["median"] or math.inf  # None if fewer than half of the agents reach ``solved``
-    baseline_steps = baseline["median"] or math.inf
-    is_sooner = learned_steps < baseline_steps  # False if both are infinite
-    is_clearly_sooner = is_sooner and learned_steps <= SOONER * baseline_steps
-    return is_clearly_sooner and learned["late"] >= min(solved, baseline["late"])
 
 
 STAGES: dict[str, Callable[[Task, Watch | None], dict[str, Any]]] = {
@@ -625,22 +539,26 @@ def learners(spaces: Spaces) -> tuple[str, ...]:
     return "DDQN", "PPO", "QLearning" if spaces.one_hot else "A2C"
 
 
-def _inner_loop(task: Task, proxy: files.Proxy, name: str, **changes: Any) -> InnerLoop:
-    """Return the training loop of agents of implementation ``name``. The agents have the settings that are in the
-    proxy's file. ``changes`` replace settings of the proxy's search, such as the number of test episodes."""
+def _inner_loop(task: Task, proxy: files.Proxy, name: str, on_task: bool, **changes: Any) -> InnerLoop:
+    """Return the training loop of agents of implementation ``name``. Agents that train on the proxy have the settings
+    in its file. Agents that train on the task itself (``on_task``) have the default settings for it, with a replay
+    buffer of limited size. ``changes`` replace settings of the proxy's search, such as the number of test episodes."""
     config = dataclasses.replace(proxy.config, **changes)
-    agent_config = agent_settings(proxy, name, changed={})
+    agent_config = default_config(name, task.game) if on_task else agent_settings(proxy, name, changed={})
+    if on_task and hasattr(agent_config, "buffer_size"):  # an agent with a replay buffer
+        capacity = min(agent_config.buffer_size, _BUFFER_NUMBERS // math.prod(task.spaces.obs_shape))
+        agent_config = dataclasses.replace(agent_config, buffer_size=capacity)
     return InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
 
 
-def _policy_returns(task: Task, policy: Policy, name: str) -> np.ndarray:
-    """Play `_JUDGING_EPISODES` episodes of the task with a policy of one member, and return their returns ``[K]``.
-    ``name`` determines the episodes."""
+def _judge_policy(task: Task, policy: Policy, name: str) -> Score:
+    """Return the score of a policy of one member in `_JUDGING_EPISODES` episodes of the task, which ``name``
+    determines."""
     envs = 16  # environments in parallel
     seeds = Streams([derive_seed(task.seed, name)]).episode_seeds(_JUDGING_EPISODES)
     with contextlib.closing(make_environment(task.game, 1, envs, time_limit=task.time_limit)) as real:
         parts = [play_episodes(policy, real, chunk).returns[0] for chunk in seeds.split(envs, 1)]
-    return torch.cat(parts).numpy()
+    return Score.of(torch.cat(parts).numpy())
 
 
 def _write_proxy(task: Task, name: str, settings: Settings, flat: Tensor, scores: Mapping[str, Any]) -> None:
@@ -665,85 +583,27 @@ def _command_text(task: Task) -> str:
 
 
 def _time_left(task: Task, names: Iterable[str]) -> str:
-    """Return an estimate of the time of the stages ``names`` that have no results, such as ``; about 2 to 7 minutes
-    left``. It is empty if there are none, or if they take less than a second."""
-    remaining = [name for name in names if name not in task.results]
-    times = [_seconds_of(task, remaining, fraction) for fraction in _TEACHER_FRACTIONS]
-    shorter, longer = times if "teacher" in remaining else times[:1] * 2
-    if longer < 1:
-        return ""
-    units = ((3 * 3600, 3600, "hours"), (90, 60, "minutes"), (0, 1, "seconds"))  # both numbers have one unit
-    divisor, unit = next((divisor, unit) for least, divisor, unit in units if longer >= least)
-    first, last = max(1, round(shorter / divisor)), max(1, round(longer / divisor))
-    return f"; about {first if first == last else f'{first} to {last}'} {unit if last > 1 else unit[:-1]} left"
-
-
-def _seconds_of(task: Task, names: Iterable[str], teacher_fraction: float = 0.4) -> float:
-    """Return the estimated seconds of the stages ``names``. The training of a teacher is assumed to end after
-    ``teacher_fraction`` of its steps.
-
-    The estimate is the time on the reference machine (`_reference_times`), multiplied by how much longer this machine
-    took for the same work so far: for the timed training of the stage `probe` and for the finished stages.
-    """
-    probe, times = task.results["probe"], _reference_times(task)
-    block = probe.get("training", {"seconds": 1.0, "cpu_seconds": 1.0})  # slow tasks and older files have none
-    measured, reference = block["seconds"], block["cpu_seconds"]
-    for name, result in task.results.items():
-        if name not in times:
-            continue
-        measured += result["seconds"]
-        if name != "teacher":
-            reference += times[name]
-        else:  # chance decides when its training ends, so the estimate for all steps is no reference
-            reference += result["cpu_seconds" if "training" in probe else "seconds"]
-    times["teacher"] *= teacher_fraction
-    return sum(times[name] for name in names if name in times) * measured / reference
-
-
-def _reference_times(task: Task) -> dict[str, float]:
-    """Return the CPU seconds of each stage after `probe` on the machine of `_FIT_SECONDS`: stage -> seconds. The
-    training of a teacher has all its steps."""
-    race_steps = 2 * task.options.race_agents * task.race_steps  # with two rewards
-    step_time = _step_time(task)
-    trains = task.options.teacher is None
-    return {
-        "teacher": task.teacher_steps * (step_time + _TEACHER_UPDATE) if trains else _JUDGING_EPISODES * step_time,
-        "bandit": _FIT_SECONDS["bandit"] + _FIT_STEPS["bandit"] * step_time,
-        "exam": sum(_exam_times(task, step_time)),
-        "reward": _FIT_SECONDS["reward"] + _FIT_STEPS["reward"] * step_time,
-        "race": race_steps * step_time,
+    """Return a rough estimate of the time of the stages ``names`` that have no results, such as ``; about 7 minutes
+    left``. It is empty if they take less than a second."""
+    step = 1 / task.results["probe"]["steps_per_second"]
+    bandit_step = _DISCRETE_STEP if isinstance(task.spaces.actions, Discrete) else _CONTINUOUS_STEP
+    bandit_agents = task.options.exam_agents * len(learners(task.spaces))
+    exam_step = bandit_agents * bandit_step + _REAL_AGENTS * len(_learners_on_task(task)) * step  # of all agents
+    teacher_seconds = _JUDGING_EPISODES * step
+    if task.options.teacher is None:
+        teacher_seconds = _TEACHER_FRACTION * task.teacher_steps * (step + _TEACHER_UPDATE)
+    seconds_of_stages = {
+        "teacher": teacher_seconds,
+        "bandit": _FIT_SECONDS + _FIT_STEPS * step,
+        "exam": (task.options.exam_steps or _EXAM_STEPS) * exam_step,
+        "reward": _FIT_SECONDS + _FIT_STEPS * step,
+        "race": 2 * task.options.race_agents * task.race_steps * step,  # with two rewards
     }
-
-
-def _step_time(task: Task) -> float:
-    """Return the CPU seconds of a training step on the task, or of a step of the environment if it is slow."""
-    probe = task.results["probe"]
-    block = probe.get("training", {"cpu_seconds": 1.0, "steps": probe["steps_per_second"]})
-    return float(block["cpu_seconds"] / block["steps"])
-
-
-def _exam_times(task: Task, step_time: float) -> list[float]:
-    """Return the CPU seconds of the agents of each implementation in the exam, first on the bandit, then on the task.
-    ``step_time`` is the time of a training step on the task."""
-    seconds = dict(_AGENT_SECONDS)
-    if not isinstance(task.spaces.actions, Discrete):
-        seconds["PPO"] = _CONTINUOUS_PPO_SECONDS
-    steps = task.options.exam_steps or _EXAM_STEPS
-    times = [task.options.exam_agents * seconds[name] * steps / _EXAM_STEPS for name in learners(task.spaces)]
-    return times + [_REAL_AGENTS * steps * _REAL_AGENT * step_time] * len(_learners_on_task(task))
-
-
-def _time_training(task: Task) -> dict[str, float]:
-    """Train an agent for a short time on the task. Return the number of its steps, and their wall and CPU seconds."""
-    name = "QLearning" if task.spaces.one_hot else "PPO"
-    config = training_from(implementation="RN", gamename=task.game, agent=name, test_limit=task.time_limit).proxy
-    limits = {"inner_steps": _TIMED_STEPS, "inner_rule": "budget", "test_every": None}
-    config, agent_config = dataclasses.replace(config, **limits), default_config(name, task.game)
-    loop = InnerLoop(config, name, agent_config, task.game, task.settings.run.num_threads)
-    for _ in range(2):  # the first training loads machine code
-        training = loop.begin(None, fresh_seeds(task.seed, "speed", 1))
-        started, cpu_started = time.perf_counter(), time.process_time()
-        with contextlib.closing(training.environment):
-            steps = int(loop.train_to_end(training).steps.sum())
-        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    return {"steps": steps, "seconds": seconds, "cpu_seconds": cpu_seconds}
+    seconds = sum(seconds_of_stages[name] for name in names if name not in task.results)
+    if seconds < 1:
+        return ""
+    if seconds < 120:
+        return f"; about {seconds:.0f} seconds left"
+    if seconds < 7200:
+        return f"; about {seconds / 60:.0f} minutes left"
+    return f"; about {seconds / 3600:.0f} hours left"

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -104,8 +105,7 @@ class Film:
 
 
 class Run:
-    """A training run: its metrics, and the agent of its best checkpoint, or of the last checkpoint if the run has no
-    evaluation.
+    """A training run: its metrics, and the agent of its best checkpoint, or of its last one without an evaluation.
 
     :param path: Folder of the run, or a checkpoint.
     :param finished: False if Ctrl-C ended the training.
@@ -162,10 +162,7 @@ class Run:
         :raises SettingError: An argument is not possible with this run.
         """
         check_value("episodes", episodes, INTEGER, {"minimum": 1})
-        settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
-        configure_process(settings.run)
-        settings = settings_in_environment(settings, resolve(gamename).name) if gamename else settings
-        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
+        with self._loop(episodes, seed, gamename) as loop:
             if sample and "sampled" not in loop.evaluation_modes:
                 implementation = self.settings.run.implementation
                 raise SettingError(f"sample is True, but evaluations of {implementation} are greedy", "sample")
@@ -181,12 +178,9 @@ class Run:
         :return: The file, and the returns of its episodes.
         :raises UserError: The environment cannot be rendered.
         """
-        settings = settings_to_play(self.settings.replace(num_workers=1), 1)
-        configure_process(settings.run)
-        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
-            path = new_film(self._checkpoint.path, "film")
-            returns = film(loop, settings.run, path, f"video {seed}", sample, episodes)
-            return Film(path, tuple(returns))
+        path = new_film(self._checkpoint.path, "film")
+        with self._loop(1, seed) as loop:
+            return Film(path, tuple(film(loop, self.settings.run, path, f"video {seed}", sample, episodes)))
 
     def policy(self, sample: bool = False, seed: int = 25) -> Player:
         """Prepare the first seed's agent for one episode.
@@ -205,9 +199,7 @@ class Run:
         :return: The file.
         :raises SettingError: The file exists, or the policy is not a single network.
         """
-        settings = self.settings.replace(num_workers=1)
-        loop = trained_loop(self._checkpoint, settings, seed=0)  # no episode is played, so the seed has no effect
-        with contextlib.closing(loop):
+        with self._loop(episodes=1, seed=0) as loop:  # no episode is played
             return export_policy(loop.agents[0], self.settings, Path(path))
 
     def predict(self, obs: ArrayLike) -> Any:
@@ -219,14 +211,23 @@ class Run:
         """
         return self.policy().act(obs)
 
+    @contextlib.contextmanager
+    def _loop(self, episodes: int, seed: int, gamename: str | None = None) -> Iterator[Loop]:
+        """Context manager that yields the loop that plays ``episodes`` with the agent of every seed of the run."""
+        settings = settings_to_play(self.settings.replace(num_workers=1), episodes)
+        configure_process(settings.run)
+        if gamename:
+            settings = settings_in_environment(settings, resolve(gamename).name)
+        with contextlib.closing(trained_loop(self._checkpoint, settings, seed)) as loop:
+            yield loop
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
 
 def settings_to_play(settings: Settings, episodes: int) -> Settings:
-    """Return ``settings`` for an evaluation of ``episodes`` episodes in at most `ENVS` parallel environments. Agents
-    whose config has a setting ``eval_episodes`` keep its value."""
-    # A loop evaluates in ``eval_episodes`` parallel environments, and repeats this until it has enough episodes.
+    """Return ``settings`` for an evaluation of ``episodes`` episodes in at most `ENVS` parallel environments, the
+    setting ``eval_episodes`` of a loop. Agents whose config has this setting keep its value."""
     run = dataclasses.replace(settings.run, eval_episodes=min(ENVS, episodes))
     return dataclasses.replace(settings, run=run)
 
@@ -263,16 +264,13 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
     a single network."""
     run, actions = settings.run, agent.spaces.actions
     network = None if agent.spaces.is_image else agent.greedy_network(0, settings.command)
-    problem = ""
     if network is None:
-        problem = f"a single network does not describe the policy of {run.implementation} on {run.gamename}; "
-        problem += "allowed: observations that are vectors or cells, and with desire_rank no command.return"
-    elif path.suffix not in FORMATS:
-        problem = f"allowed: a file that ends with {', '.join(FORMATS)}"
-    elif path.exists():
-        problem = "the file exists; allowed: a new file"
-    if network is None or problem:
-        raise SettingError(f"export is {str(path)!r}; {problem}", "export")
+        problem = f"export: a single network does not describe the policy of {run.implementation} on {run.gamename}"
+        allowed = "observations that are vectors or cells, and with desire_rank no command.return"
+        raise SettingError(f"{problem}; allowed: {allowed}", "export")
+    if path.suffix not in FORMATS or path.exists():
+        allowed = f"a new file that ends with {', '.join(FORMATS)}"
+        raise SettingError(f"export is {str(path)!r}; allowed: {allowed}", "export")
     header: dict[str, Any] = {
         "game": run.gamename,
         "implementation": run.implementation,
@@ -295,6 +293,6 @@ def export_policy(agent: Agent, settings: Settings, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path, {name: tensor.cpu().numpy() for name, tensor in tensors.items()}, header)
     except (ValueError, ModuleNotFoundError, OSError) as error:
-        reason = one_line(error) or getattr(error, "strerror", None) or error
+        reason = one_line(error) or error
         raise SettingError(f"export is {str(path)!r}, which cannot be written: {reason}", "export") from error
     return path

@@ -99,8 +99,8 @@ def search_space(settings: Settings) -> Space:
     hyperparameter, value and allowed values."""
     user_path = settings.subcommand.search_space
     path = user_path or str(_published_file(settings))
-    choices = {"agent": settings.run.agent}
-    choices |= {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
+    choices = {name: str(getattr(settings.proxy, name)) for name in names_with(settings.proxy, "chooses")}
+    choices["agent"] = settings.run.agent
     valid_flags = flags(settings.run.implementation, settings.run.gamename, choices)
     if "hidden_sizes" in valid_flags:
         section = valid_flags["hidden_sizes"].section
@@ -110,16 +110,14 @@ def search_space(settings: Settings) -> Space:
     with errors_in(path):
         families = families_of(settings.run.implementation, settings.run.agent)
         entries, _ = translate(entries, families, valid_flags)
-        dimensions = {}
-        for name, entry in entries.items():
-            names = {name, "hidden_sizes"} if name in SHAPE else {name}  # ``hidden_sizes`` sets width and depth
-            is_set = not names.isdisjoint(settings.explicit_names)
-            if user_path or not is_set:
-                dimensions[name] = _dimension(name, entry, settings, valid_flags)
+        if not user_path:
+            set_names = {*settings.explicit_names, *(SHAPE if "hidden_sizes" in settings.explicit_names else ())}
+            entries = {name: entry for name, entry in entries.items() if name not in set_names}
+        dimensions = {name: _dimension(name, entry, settings, valid_flags) for name, entry in entries.items()}
         if not dimensions:
             reason = "" if user_path else "; flags or --config set all of it"
             raise SettingError(f"nothing is left to search{reason}")
-    return Space(dimensions, path, {name: entries[name] for name in dimensions})
+    return Space(dimensions, path, entries)
 
 
 def trial_settings(settings: Settings, values: Mapping[str, Any]) -> Settings:
@@ -191,10 +189,9 @@ def _kind_and_arguments(name: str, entry: Any, flag: Flag) -> tuple[str, list[An
     if isinstance(entry, list):
         entry = {"choice": entry}
     ranges: list[str] = []  # the kinds of ranges for the type of this setting
-    if flag.kind.item is float and not flag.kind.is_list:
-        ranges = [kind for kind, (_, types) in KINDS.items() if types]
-    elif flag.kind.item is int and not flag.kind.is_list:
-        ranges = [kind for kind, (_, types) in KINDS.items() if types == (int, int)]
+    if flag.kind.item in (int, float) and not flag.kind.is_list:
+        is_integer = flag.kind.item is int
+        ranges = [kind for kind, (_, types) in KINDS.items() if types and (types == (int, int) or not is_integer)]
     if not isinstance(entry, dict) or len(entry) != 1:
         allowed = " or ".join(["a list of choices", *ranges])
         raise SettingError(f"{name} is {entry!r}; allowed: {allowed}, with its numbers")

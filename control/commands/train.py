@@ -7,17 +7,19 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 from control.cli.colour import note, paint, print_wrapped, warning, wrap_text
-from control.cli.ending import INTERRUPTED, ending, print_on_stderr
+from control.cli.ending import ending, print_on_stderr
 from control.cli.progress import progress, time_in_words
 from control.cli.settings import RunConfig, Settings, as_dict, end_setting, to_yaml
-from control.commands.choose_proxy import draw_curve, finish_search, print_if, real_agents_text
+from control.commands.choose_proxy import announce, draw_curve, finish_search, real_agents_text
 from control.commands.summary import Command, command, path_text, show_next
 from control.films.recording import check_recording, film, filmed_seed_text, returns_text
 from control.lightning.agent import AgentModule
@@ -58,21 +60,18 @@ def train(
     configure_process(run)
     check_outputs(run)
     if run.resume:
-        previous_runs = run_dir.version_folders(run_dir.parent(run))
-        if not previous_runs:
+        previous = run_dir.newest(run_dir.parent(run))
+        if previous is None:
             warning(f"there is no run to resume in {run_dir.parent(run)}, so a new one begins")
         else:
-            folder = previous_runs[-1]  # the newest
-            checkpoint_path = folder / run_dir.LAST_CHECKPOINT
-            with run_dir.locked(folder):  # before reading, so that no other process writes to it
+            checkpoint_path = previous / run_dir.LAST_CHECKPOINT
+            with run_dir.locked(previous):  # before reading, so that no other process writes to it
                 if checkpoint_path.exists():
                     checkpoint = checkpoints.load(checkpoint_path, resume=True)
                     module = build_module(_resumed_settings(settings, checkpoint))
                     module.restore(checkpoint)
-                    return folder, _train_in(folder, module, callbacks, verbose, board_folder)
-            resumable = [path.name for path in previous_runs if (path / run_dir.LAST_CHECKPOINT).exists()]
-            hint = f"; {resumable[-1]}, which has one, is another run and stays as it is" if resumable else ""
-            warning(f"{folder.name} ended before its first checkpoint, so this starts anew{hint}")
+                    return previous, _train_in(previous, module, callbacks, verbose, board_folder)
+            warning(f"{previous.name} ended before its first checkpoint, so this starts anew")
         settings = settings.replace(resume=False)
     initial_checkpoint: Checkpoint | None = None
     if run.reload:
@@ -98,6 +97,7 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
     if not module.is_over():  # without further training, config.yaml keeps the settings of the training
         run_dir.atomic_write_text(folder / "config.yaml", to_yaml(module.settings))
         write_versions(folder, module.epoch + 1)  # of the software that trains from this epoch on
+    module.verbose = verbose
     if verbose:
         _print_heading(module, folder)
     started = time.monotonic()
@@ -115,9 +115,10 @@ def _train_in(folder: Path, module: RunModule, callbacks: Callbacks, verbose: bo
                 line = "cut short; the same command with --resume goes on from the last checkpoint"
             print_on_stderr(line)
             raise KeyboardInterrupt from None
-        finished = _conclude(module, folder, started, verbose) and not stop.stop_requested
-        if finished:
-            ending.status = exit_status(folder)  # everything is printed and written
+        finished = _conclude(module, folder, started) and not stop.stop_requested
+        if finished:  # everything is printed and written
+            passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
+            ending.status = 0 if passed else 1
     return finished
 
 
@@ -139,15 +140,9 @@ def _print_heading(module: RunModule, folder: Path) -> None:
 
 
 def train_and_report(settings: Settings) -> int:
-    """Train as the command does, and return the exit status."""
-    folder, finished = train(settings)
-    return exit_status(folder) if finished else INTERRUPTED
-
-
-def exit_status(folder: Path) -> int:
-    """Return the exit status of the finished run in ``folder``: 1 for a search whose verdict is a failure, else 0."""
-    passed = read_verdict(folder).get("passed", True)  # only a search has a verdict
-    return 0 if passed else 1
+    """Train as the command does, and return the exit status: 1 for a search whose verdict is a failure."""
+    train(settings)
+    return ending.status  # still that of an interruption if the run did not finish
 
 
 def fit(
@@ -230,12 +225,7 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     for config in previous.configs:
         changeable |= names_with(config, "changeable")
         changeable |= names_with(config, "outcome", False)  # settings that do not affect results
-    errors: list[SettingError] = []
-    for name in sorted((explicit_names & old_values.keys()) - changeable):
-        if old_values[name] != new_values[name]:
-            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
-            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume"))
-    raise_all(errors)
+    check_unchanged((explicit_names & old_values.keys()) - changeable, old_values, new_values)
     changes = {name: new_values[name] for name in changeable if name in explicit_names | by_flag}
     end_name = end_setting(previous.run.implementation)  # such as "epochs"
     if new_values["total_steps"] is not None and "total_steps" in explicit_names and end_name != "total_steps":
@@ -246,28 +236,34 @@ def _resumed_settings(settings: Settings, checkpoint: Checkpoint) -> Settings:
     return dataclasses.replace(previous.replace(**changes), imports=settings.imports)
 
 
-def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) -> bool:
+def check_unchanged(names: Iterable[str], old_values: Mapping[str, Any], new_values: Mapping[str, Any]) -> None:
+    """Raise SettingError for each of the settings ``names`` that has another value than in the run to resume."""
+    errors: list[SettingError] = []
+    for name in sorted(names):
+        if old_values[name] != new_values[name]:
+            line = f"{name} is {new_values[name]!r}, but the run to resume has {old_values[name]!r}"
+            errors.append(SettingError(f"{line}; leave it out, or start a new run without --resume", name))
+    raise_all(errors)
+
+
+def _conclude(module: RunModule, folder: Path, started: float) -> bool:
     """Draw and film the results of a run after its training, and print the summary: results, time since ``started``,
     paths, and commands to type next. Return False if Ctrl-C interrupted this, else True."""
     lines: list[tuple[str, object]] = [("run", path_text(folder))]  # pairs (name, value) of the summary
     finished, training_end = True, time.monotonic()
     try:
         if module.epoch > 0:
-            for line in _results(module, folder, verbose):
+            for line in _results(module, folder):
                 lines.append(line)  # one by one, so that an interruption loses no finished line
     except KeyboardInterrupt:
         finished = False
-    if not verbose:
+    if not module.verbose:
         return finished
     work_text = _work_text(module, training_end - started, time.monotonic() - training_end)
     print(paint(f"\n{wrap_text(work_text, sys.stdout)}", "bold", sys.stdout))
     if isinstance(module, AgentModule) and module.epoch:
         if math.isfinite(module.best):
-            metrics = run_dir.read_metrics(folder / "metrics.csv")
-            lines.append(("best", _best_score_text(module, folder, metrics)))
-            last_score = _last_score_text(module, metrics)
-            if last_score:
-                lines.append(("last", last_score))
+            lines += _score_lines(module, folder)
         if not module.gradient_steps:
             note("no gradient step was made, so the agent has its initial weights")
         if module.best == -math.inf and not module.settings.run.no_checkpoint:  # -inf before the first evaluation
@@ -275,91 +271,6 @@ def _conclude(module: RunModule, folder: Path, started: float, verbose: bool) ->
     checkpoint_path = checkpoints.find_checkpoint(folder / "checkpoints")
     if checkpoint_path:
         lines.append(("checkpoint", checkpoint_path))
-    show_next(lines, _next_commands(module, folder, checkpoint_path), folder)
-    if not module.is_over():
-        print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
-    elif not finished:
-        print("  the same command with --resume does what is left after training")
-    return finished
-
-
-def _best_score_text(module: AgentModule, folder: Path, metrics: Mapping[str, list[float]]) -> str:
-    """Return the best score and whether it solves the environment, such as ``mean greedy return 480.0 (tests after
-    epoch 20: 478.0 and 482.0), solved (475 or more)``. The two tests are only in the text if their mean is the score.
-    If the return that solves the environment is unknown, the text compares the score with the first score of the run.
-    If the score is not a greedy return, it ends with the best greedy return. ``metrics`` are the columns of
-    metrics.csv."""
-    loop, num_seeds = module.loop, len(module.seeds)
-    best_checkpoint, greedy_means = folder / "checkpoints" / "best.ckpt", _greedy_means(metrics)
-    is_greedy = loop.score_tag == GREEDY
-    text = f"{loop.score_name} {number_text(module.best)}"
-    if is_greedy and loop.varies and best_checkpoint.exists():  # the best score is the mean of two tests
-        epoch = checkpoints.load(best_checkpoint).run_state["epoch"]
-        if epoch in greedy_means:
-            first = greedy_means[epoch]
-            second = 2 * module.best - first
-            text += f" (tests after epoch {epoch}: {number_text(first)} and {number_text(second)})"
-    if "return" not in loop.score_name:  # it cannot be compared with the return that solves the environment
-        return text
-    solved = solved_return(module.settings.run.gamename)
-    if solved is not None:
-        text += f", {solved_verdict(module.best, solved)}"
-    scores = [value for value in metrics.get(loop.score_tag, []) if math.isfinite(value)]
-    if solved is None and len(scores) > num_seeds:
-        first_score = sum(scores[:num_seeds]) / num_seeds  # of the first evaluation
-        comparison = "better than" if module.best > first_score else "no better than"
-        if module.best == first_score:
-            comparison = "as good as"
-        text += f", {comparison} the first ({number_text(first_score)})"
-    if not is_greedy and greedy_means and num_seeds == 1:
-        text += f"; best greedy return {number_text(max(greedy_means.values()))}"
-    return text
-
-
-def _last_score_text(module: AgentModule, metrics: Mapping[str, list[float]]) -> str:
-    """Return the latest greedy return, such as ``171.8 after epoch 40``, if it is below the best score, else "". Also
-    "" if the score is not a greedy return. ``metrics`` are the columns of metrics.csv."""
-    greedy_means = _greedy_means(metrics)
-    if not greedy_means or module.loop.score_tag != GREEDY:
-        return ""
-    last_epoch = max(greedy_means)
-    last_mean = greedy_means[last_epoch]
-    return f"{number_text(last_mean)} after epoch {last_epoch}" if last_mean < module.best else ""
-
-
-def _greedy_means(metrics: Mapping[str, list[float]]) -> dict[int, float]:
-    """Return epoch -> mean greedy return over the seeds, from the columns of metrics.csv. Returns that are not finite
-    are left out."""
-    returns: dict[int, list[float]] = {}
-    for epoch, value in zip(metrics.get("epoch", ()), metrics.get(GREEDY, ()), strict=False):
-        if math.isfinite(value):
-            returns.setdefault(int(epoch), []).append(value)
-    return {epoch: sum(values) / len(values) for epoch, values in returns.items()}
-
-
-def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
-    """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
-    filmed in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
-    num_steps, kind = module.steps_a_seed(), module.steps_kind
-    if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
-        num_steps, kind = module.real_steps, "real"
-    steps = f"{num_steps:,} {kind} steps"
-    if len(module.seeds) > 1:
-        total = int(module.env_steps.sum())
-        steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
-        if len(set(module.env_steps.tolist())) > 1:
-            steps = f"a mean of {steps}"
-    plural = "" if module.epoch == 1 else "s"
-    text = f"{module.epoch} {module.unit}{plural}, {steps} in {time_in_words(seconds)}"
-    if seconds_after >= 1 and isinstance(module, ProxyModule):
-        text += f", evaluated in {time_in_words(seconds_after)}"
-    elif seconds_after >= 1 and module.settings.run.record:
-        text += f", filmed in {time_in_words(seconds_after)}"
-    return text
-
-
-def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None) -> list[Command]:
-    """Return commands to type after a run: to see its curves, to evaluate its agent or proxy, and to report it."""
     settings = module.settings
     commands: list[Command] = []
     if settings.run.logger == "tensorboard":
@@ -367,19 +278,62 @@ def _next_commands(module: RunModule, folder: Path, checkpoint_path: Path | None
     has_agent = checkpoint_path is not None and isinstance(module, AgentModule)
     if has_agent or (folder / PROXY_FILE).exists():
         commands += [command(settings, "--eval_agent", folder), command(settings, "--report", folder)]
-    return commands
+    show_next(lines, commands, folder)
+    if not module.is_over():
+        print(f"  the same command with --resume goes on from {module.unit} {module.epoch}")
+    elif not finished:
+        print("  the same command with --resume does what is left after training")
+    return finished
 
 
-def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[str, object]]:
+def _score_lines(module: AgentModule, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield pairs ``(name, value)`` for the summary: the best score, with whether it solves the environment and, if it
+    is not a greedy return, the best greedy return; and the last greedy return if it is below the best score."""
+    loop, num_seeds = module.loop, len(module.seeds)
+    columns = run_dir.read_metrics(folder / "metrics.csv")  # with a row for each seed in each epoch
+    greedy = np.array(columns.get(GREEDY, [])).reshape(-1, num_seeds).mean(1)  # per epoch, NaN without evaluation
+    evaluated_epochs = np.flatnonzero(np.isfinite(greedy))
+    text = f"{loop.score_name} {number_text(module.best)}"
+    solved = solved_return(module.settings.run.gamename)
+    if solved is not None and "return" in loop.score_name:
+        text += f", {solved_verdict(module.best, solved)}"
+    if loop.score_tag != GREEDY and len(evaluated_epochs):
+        text += f"; best greedy return {number_text(np.nanmax(greedy))}"
+    yield "best", text
+    if loop.score_tag == GREEDY and len(evaluated_epochs):
+        last = evaluated_epochs[-1]
+        if greedy[last] < module.best:
+            yield "last", f"{number_text(greedy[last])} after epoch {columns['epoch'][last * num_seeds]:.0f}"
+
+
+def _work_text(module: RunModule, seconds: float, seconds_after: float) -> str:
+    """Return the epochs, steps and time of a run as text, such as ``20 epochs, 10,000 environment steps in 2 min 6 s,
+    drawn in 9 s``. ``seconds`` is the time of the training, ``seconds_after`` the time of the work after it."""
+    num_steps, kind = module.steps_a_seed(), module.steps_kind
+    if num_steps == 0 and isinstance(module, ProxyModule):  # a search without agents, by the proxies' targets
+        num_steps, kind = module.real_steps, "real"
+    steps = f"{num_steps:,} {kind} steps"
+    if len(module.seeds) > 1:
+        total = int(module.env_steps.sum())
+        steps = f"{steps} of each of {len(module.seeds)} seeds ({total:,} in all)"
+    plural = "" if module.epoch == 1 else "s"
+    text = f"{module.epoch} {module.unit}{plural}, {steps} in {time_in_words(seconds)}"
+    if seconds_after < 1:
+        return text
+    work = "evaluated" if isinstance(module, ProxyModule) else "drawn"
+    return f"{text}, {work} in {time_in_words(seconds_after)}"
+
+
+def _results(module: RunModule, folder: Path) -> Iterator[tuple[str, object]]:
     """Draw the learning curve, film the best agent and, for a search, choose and evaluate the best proxy. Yield a pair
     ``(name, value)`` for each line of the summary."""
     if isinstance(module, ProxyModule):
-        yield from finish_search(module, folder, verbose)
+        yield from finish_search(module, folder)
         return
     assert isinstance(module, AgentModule)
     run = module.settings.run
     if (folder / "metrics.csv").exists():
-        print_if(verbose, "drawing the learning curve")
+        announce(module, "drawing the learning curve")
         yield "figure", draw_curve(module, folder)
     if module.is_over():
         # These files are about the last weights. Below, the weights of the best checkpoint replace them.
@@ -393,8 +347,8 @@ def _results(module: RunModule, folder: Path, verbose: bool) -> Iterator[tuple[s
     seed_text = filmed_seed_text(module.seeds)  # empty for a single agent
     filmed_agent = f"{seed_text} of the best agents" if seed_text else "the best agent"
     try:
-        print_if(verbose, f"filming {filmed_agent}")
-        with progress("filming", verbose) as watch:
+        announce(module, f"filming {filmed_agent}")
+        with progress("filming", module.verbose) as watch:
             returns = film(
                 module.loop, run, video, "final video", episodes=run.record_episodes, with_gif=True, watch=watch
             )

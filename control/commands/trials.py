@@ -1,5 +1,5 @@
-"""Trials of a hyperparameter search, which are training runs that report their evaluations. The results of the search:
-lines about trials, ``results.csv``, ``best.yaml``, files to resume it, and the summary. Does not use Ray.
+"""Trials of a hyperparameter search, which are training runs that report their evaluations, and the results of the
+search. Does not use Ray.
 
 Trials may themselves be searches for a proxy (proxy searches), as in Ferreira et al. 2022, arXiv 2202.02790. Their
 score of a trial is the mean number of generations that three proxy searches need to solve the task.
@@ -13,7 +13,7 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,7 @@ from control.lightning.proxy_module import ProxyModule
 from control.loops.process import configure_process
 from control.reports.figures import style_of
 from control.reports.search import FEWEST, TRIALS, plot_search, read_trials
-from control.reports.tables import Table
-from control.reports.tags import GREEDY, SAMPLED, TAGS
+from control.reports.tags import GREEDY, SAMPLED
 from control.storage import checkpoints
 from control.storage.checkpoints import Checkpoint
 from control.storage.run_dir import LAST_CHECKPOINT, atomic_write_text
@@ -54,9 +53,8 @@ Reporter = Callable[[dict[str, float]], None]  # receives the measurements of an
 @dataclass
 class Trial:
     """One trial, with its last and its best evaluation as name -> number. ``values`` are its hyperparameters at the
-    best evaluation. ``raw`` are the suggestions of the search algorithm that `Space.decode` converted to ``values``.
-    ``course`` has a row ``[length, score]`` for every evaluation, with the length of the trial until then
-    (`trial_length`)."""
+    best evaluation, which `Space.decode` converted from the suggestions ``raw`` of the search algorithm. ``course`` has
+    a row ``[length, score]`` for every evaluation, with the length of the trial until then (`trial_length`)."""
 
     number: int
     folder: Path
@@ -91,9 +89,11 @@ class Search:
         self.started = time.monotonic()
 
     def begin(self) -> None:
-        """Write the files from which a search can be resumed. If this search is resumed, read its trials instead."""
+        """Write the files from which a search can be resumed. If this search is resumed, read its trials instead.
+        Raises SettingError if their file is damaged."""
         if self.settings.subcommand.resume_search:
-            self._read_trials()
+            _, trials = read_trials(self.folder, "resume", self._dimensions, self._saved_trial)
+            self.trials = {trial.number: trial for trial in trials}
             return
         run = self.settings.run
         tuning = dataclasses.asdict(self.settings.subcommand)  # settings of the command, which `to_yaml` omits
@@ -103,27 +103,13 @@ class Search:
         atomic_write_text(self.folder / SPACE, yaml.safe_dump(dict(self.space.entries), sort_keys=False))
         self.write()
 
-    def _read_trials(self) -> None:
-        """Read the trials of the resumed search from ``trials.json``. Trials that had not ended get the status
-        "interrupted". Raises SettingError if the file is damaged."""
-
-        def saved_trial(record: Mapping[str, Any]) -> Trial:
-            """Return a trial from its entry in the file."""
-            number = int(record["number"])
-            raw = {name: record["raw"][name] for name in self.space.dimensions}
-            return Trial(
-                number,
-                self.folder / f"trial_{number}",
-                values=self.space.decode(raw),
-                raw=raw,
-                status=record["status"] if record["status"] in ENDED else "interrupted",
-                last=dict(record["last"]),
-                best=dict(record["best"]),
-                course=list(record["course"]),
-            )
-
-        _, trials = read_trials(self.folder, "resume", self._dimensions, saved_trial)
-        self.trials = {trial.number: trial for trial in trials}
+    def _saved_trial(self, record: Mapping[str, Any]) -> Trial:
+        """Return a trial from its entry in ``trials.json``. If it had not ended, its status is "interrupted"."""
+        number, raw = int(record["number"]), {name: record["raw"][name] for name in self.space.dimensions}
+        trial = Trial(number, self.folder / f"trial_{number}", self.space.decode(raw), raw)
+        trial.status = record["status"] if record["status"] in ENDED else "interrupted"
+        trial.last, trial.best, trial.course = dict(record["last"]), dict(record["best"]), list(record["course"])
+        return trial
 
     @property
     def _dimensions(self) -> dict[str, Any]:
@@ -139,14 +125,19 @@ class Search:
         return sorted(trials, key=lambda trial: (-trial.best.get(SEARCHES, 0), -trial.score, trial.number))
 
     @property
+    def scored(self) -> list[Trial]:
+        """Trials with a score, best first."""
+        return [trial for trial in self.ranked if trial.best]
+
+    @property
     def interrupted(self) -> list[Trial]:
         """Trials of a resumed search that had not ended."""
         return [trial for trial in self.trials.values() if trial.status == "interrupted"]
 
     @property
-    def scored(self) -> list[Trial]:
-        """Trials with a score, best first."""
-        return [trial for trial in self.ranked if trial.best]
+    def kept(self) -> list[Trial]:
+        """Trials of a resumed search that had ended and have a score, best first."""
+        return [trial for trial in self.scored if trial.status != "interrupted"]
 
     def start(self, number: int, raw: Mapping[str, Any]) -> Trial:
         """Record that a trial starts, or continues after a pause, and return it. ``raw`` are its hyperparameters as the
@@ -169,8 +160,7 @@ class Search:
             trial.best = trial.last
             trial.raw, trial.values = dict(raw), self.space.decode(raw)
             if self.scored[0] is trial:  # the best of all trials
-                message = f"best so far, score {trial.score:.1f} {_progress_text(trial.best)}"
-                self._print(f"trial {number}: {message}  ({self._text(trial)})")
+                self._print(f"trial {number}: best so far, {self._text(trial)}")
         self.write()
 
     def end(self, number: int, problem: str = "", status: str = "failed") -> None:
@@ -189,13 +179,11 @@ class Search:
 
     def _is_complete(self, trial: Trial) -> bool:
         """Return whether a trial has made its last evaluation or, if it consists of proxy searches, its last search."""
-        if self.settings.proxy is not None:
-            return trial.last.get(SEARCHES, 0) >= self.settings.run.num_seeds
-        epochs = trial_settings(self.settings, trial.values).epochs
-        if epochs is None:  # only steps end a trial, so its end cannot be known from its epochs
+        measure, length = trial_length(self.settings)
+        if measure == "env_steps":  # the number of steps of the last evaluation is unknown
             return True
-        next_evaluation = trial.last.get("epoch", 0) + self.settings.schedule.eval_every
-        return next_evaluation > epochs
+        between_evaluations = self.settings.schedule.eval_every if measure == "epoch" else 1
+        return trial.last.get(measure, 0) + between_evaluations > length
 
     def write(self) -> None:
         """Write ``trials.json``, ``results.csv`` and, once a trial has been evaluated, ``best.yaml``."""
@@ -208,12 +196,12 @@ class Search:
         writer = csv.DictWriter(text, [*names, "checkpoint"], lineterminator="\n")
         writer.writeheader()
         for trial in self.ranked:
-            row: dict[str, Any] = {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
+            row: dict[str, Any] = {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""}
+            row |= {name: trial.last.get(name, 0) for name in ("epoch", "env_steps")}
             if trial.best:
                 row |= {name: trial.best.get(name, math.nan) for name in score_names}
                 row["best_epoch"] = trial.best.get("epoch", math.nan)
-            row |= {name: _yaml_text(trial.values[name]) for name in self.space.dimensions}
-            writer.writerow(row | {"trial": trial.number, "status": trial.status, "checkpoint": trial.checkpoint or ""})
+            writer.writerow(row | {name: _yaml_text(trial.values[name]) for name in self.space.dimensions})
         atomic_write_text(self.folder / "results.csv", text.getvalue())
         if self.scored:
             winner = self.scored[0]
@@ -233,11 +221,15 @@ class Search:
             problem = "no trial was evaluated"
             if self.problems:
                 problem = f"all {len(self.problems)} trials failed; the first: {self.problems[0]}"
-            if list(self.folder.glob("trial_*/log.txt")):
-                problem += f"; see {self.folder}/trial_*/log.txt"
-            raise UserError(problem)
-        self._print_counts(interrupted)
-        self._print_best(best)
+            raise UserError(f"{problem}; see {self.folder}/trial_*/log.txt")
+        statuses = [trial.status for trial in self.trials.values()]
+        counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
+        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
+        minutes = (time.monotonic() - self.started) / 60
+        prefix = "interrupted: " if interrupted else ""
+        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
+        for trial in best:
+            print(f"  trial {trial.number}: {self._text(trial)}")
         run, search_config = self.settings.run, self.settings.subcommand
         lines: list[tuple[str, object]] = [("search", self.folder), ("table", self.folder / "results.csv")]
         if len(self.scored) >= FEWEST and not interrupted:
@@ -257,31 +249,12 @@ class Search:
             print(f"  --use_tune --resume {self.folder} goes on with the search")
         return 130 if interrupted else 0
 
-    def _print_counts(self, interrupted: bool) -> None:
-        """Print the number of trials, the time of the search and the number of trials with each status."""
-        statuses = [trial.status for trial in self.trials.values()]
-        counts = [f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)]  # without repetitions
-        trials = "1 trial" if len(statuses) == 1 else f"{len(statuses)} trials"
-        minutes = (time.monotonic() - self.started) / 60
-        prefix = "interrupted: " if interrupted else ""
-        print(f"\n{prefix}{trials} in {minutes:.1f} minutes ({', '.join(counts) or 'none begun'})")
-
-    def _print_best(self, best: Sequence[Trial]) -> None:
-        """Print a table of the scores of the ``best`` trials, with their hyperparameters."""
-        short_names = [TAGS[name].short if name in TAGS else name for name in self.evaluated]
-        rows = [["  best", METRIC, *short_names, "epoch" if self.settings.proxy is None else "generations"]]
-        for trial in best:
-            scores = [f"{trial.best[name]:.1f}" if name in trial.best else "-" for name in (METRIC, *self.evaluated)]
-            rows.append([f"  trial {trial.number}", *scores, f"{trial.best['epoch']:g}"])
-        header, *lines = Table(rows).lines()
-        print(header.rstrip())
-        for line, trial in zip(lines, best, strict=True):
-            print(f"{line}  {self._text(trial)}".rstrip())
-
     def _text(self, trial: Trial) -> str:
-        """Return the hyperparameters of a trial as text, without hyperparameters that do not vary."""
+        """Return the best score of a trial and its hyperparameters as text, without hyperparameters that do not
+        vary."""
         varied = [name for name, dimension in self.space.dimensions.items() if len(dimension.values) > 1]
-        return ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
+        values = ", ".join(f"{name} {_yaml_text(trial.values[name])}" for name in varied)
+        return f"score {trial.score:.1f} {_progress_text(trial.best)}  ({values})"
 
     def _print(self, line: str) -> None:
         """Print a line with the time since the start of the search."""
@@ -439,22 +412,15 @@ def _run_search(settings: Settings, objective: str, folder: Path) -> dict[str, f
             print(f"this search ends unsolved: {error}")
         solved_reward, steps = module.config.solved_reward, int(module.env_steps.sum())
         is_solved = solved_reward is not None and module.mean_return >= solved_reward
-        score = _search_score(module, objective)
+        if objective == "score":
+            score = held_out_score(module)
+        else:
+            assert solved_reward is not None  # as `with_trial_defaults` ensures
+            counts_steps = objective == "steps"
+            spent: Any = steps if counts_steps else module.epoch
+            budget: Any = module.settings.total_steps if counts_steps else module.config.generations
+            score = -cost_until_solved(spent, budget, module.mean_return, solved_reward)
         return {METRIC: score, REACHED: float(is_solved), "epoch": module.epoch, "env_steps": steps}
-
-
-def _search_score(module: ProxyModule, objective: str) -> float:
-    """Return the score of a search for the ``objective`` of ``--tune_objective``: the mean return of fresh agents for
-    "score", minus the cost in steps or generations for "steps" or "generations". A larger score is better."""
-    if objective == "score":
-        return held_out_score(module)
-    if objective == "steps":
-        spent, budget = int(module.env_steps.sum()), module.settings.total_steps
-    else:
-        spent, budget = module.epoch, module.config.generations
-    solved_reward = module.config.solved_reward
-    assert budget is not None and solved_reward is not None  # ensured by `with_trial_defaults`
-    return -cost_until_solved(spent, budget, module.mean_return, solved_reward)
 
 
 def cost_until_solved(spent: int, budget: int, mean_return: float, solved_reward: float) -> float:

@@ -1,5 +1,6 @@
 """`--use_tune`: hyperparameter search with Ray Tune (docs/tuning.md). Trials are training runs."""
 
+import collections
 import contextlib
 import importlib
 import itertools
@@ -16,8 +17,8 @@ from typing import Any
 
 from control.cli.settings import Settings
 from control.commands import trials
-from control.commands.search_space import Dimension, Space, search_space, trial_settings
-from control.commands.trials import DEPENDENT, METRIC, Search, Trial, TrialFailed, trial_length
+from control.commands.search_space import Space, search_space, trial_settings
+from control.commands.trials import DEPENDENT, METRIC, Search, TrialFailed, trial_length
 from control.evolution.cluster import connected
 from control.films.recording import check_recording
 from control.loops.build import checked_in_spaces, spaces_of
@@ -53,7 +54,13 @@ def tune(settings: Settings) -> int:
             search = Search(settings, space, folder)
             search.begin()
             num_kept = len(search.trials) - len(search.interrupted)  # trials of the resumed search
-            _print_heading(search, num_kept, max_concurrent)
+            measure, length = trial_length(settings)
+            unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
+            place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
+            kept = f"; {num_kept} are kept" if search.trials else ""
+            print(f"searching {', '.join(space.dimensions)} ({space.source})", flush=True)
+            trials_text = f"{search_config.num_samples} trials of {length:,} {unit}"
+            print(f"{trials_text} with {search_config.tune_algorithm}, {place}{kept}: {folder}", flush=True)
             if num_kept < search_config.num_samples:
                 _run_trials(search)
     except KeyboardInterrupt:
@@ -62,21 +69,6 @@ def tune(settings: Settings) -> int:
         interrupted = True
     shutil.rmtree(search.folder / "ray", ignore_errors=True)
     return search.finish(interrupted)
-
-
-def _print_heading(search: Search, num_kept: int, max_concurrent: int) -> None:
-    """Print the hyperparameters of a search, and the number, length and algorithm of its trials. ``num_kept`` of them
-    are from the search that is resumed. ``max_concurrent`` trials run at the same time."""
-    run, search_config, space = search.settings.run, search.settings.subcommand, search.space
-    place = f"on {run.ray_address}" if run.ray_address else f"{max_concurrent} at a time"
-    measure, length = trial_length(search.settings)
-    unit = {"env_steps": "steps", "epoch": "epochs"}.get(measure, measure)
-    algorithm = f"{search_config.tune_algorithm}, {place}"
-    trials_text = f"{search_config.num_samples} trials of {length:,} {unit} with {algorithm}"
-    if search.trials:
-        trials_text = f"{trials_text}; {num_kept} are kept"
-    print(f"searching {', '.join(space.dimensions)} ({space.source})", flush=True)
-    print(f"{trials_text}: {search.folder}", flush=True)
 
 
 def _problems(settings: Settings, space: Space) -> Iterator[SettingError]:
@@ -110,12 +102,10 @@ def _run_trials(search: Search) -> None:
     interrupted = [trial.number for trial in search.interrupted]
     # `_searcher` suggests the interrupted trials first, so they get their numbers; new trials get the next numbers.
     numbers = itertools.chain(interrupted, itertools.count(max(search.trials, default=0) + 1))
-    number_of_id: dict[str, int] = {}
+    number_of_id: dict[str, int] = collections.defaultdict(lambda: next(numbers))
 
     def name(trial: Any) -> str:
         """Return the name of a trial. It is a function, because Ray deep-copies other objects for every trial."""
-        if trial.trial_id not in number_of_id:
-            number_of_id[trial.trial_id] = next(numbers)
         return f"trial_{number_of_id[trial.trial_id]}"
 
     # PBT copies the checkpoint of a trial's last perturbation, so a trial keeps a checkpoint of each evaluation since
@@ -203,27 +193,21 @@ def _run_ray_trial(config: dict[str, Any], settings: Settings, space: Space, fol
     trials.run_trial(settings, trial_folder, last_checkpoint if last_checkpoint.exists() else None, report)
 
 
-def _domain(dimension: Dimension) -> Any:
-    """Return Ray's distribution of a hyperparameter."""
-    from ray import tune as ray_tune
-
-    if dimension.kind == "choice":
-        return ray_tune.choice(dimension.labels)
-    low, high = dimension.values
-    if dimension.kind.endswith("randint"):
-        high += 1  # Ray excludes the upper end of integer ranges
-    kind = "loguniform" if dimension.kind == "log1m" else dimension.kind  # other kinds have Ray's names
-    return getattr(ray_tune, kind)(low, high)
-
-
 def _domains(space: Space) -> dict[str, Any]:
     """Return name -> Ray's distribution for each hyperparameter."""
-    return {name: _domain(dimension) for name, dimension in space.dimensions.items()}
+    from ray import tune as ray_tune
 
-
-def _finished_trials(search: Search) -> list[Trial]:
-    """Return the trials of a resumed search that had ended and have a score, the best first."""
-    return [trial for trial in search.scored if trial not in search.interrupted]
+    domains: dict[str, Any] = {}
+    for name, dimension in space.dimensions.items():
+        if dimension.kind == "choice":
+            domains[name] = ray_tune.choice(dimension.labels)
+            continue
+        low, high = dimension.values
+        if dimension.kind.endswith("randint"):
+            high += 1  # Ray excludes the upper end of integer ranges
+        kind = "loguniform" if dimension.kind == "log1m" else dimension.kind  # other kinds have Ray's names
+        domains[name] = getattr(ray_tune, kind)(low, high)
+    return domains
 
 
 def _searcher(search: Search) -> Any:
@@ -233,9 +217,8 @@ def _searcher(search: Search) -> Any:
     from ray.tune.search import BasicVariantGenerator
 
     space, run, search_config = search.space, search.settings.run, search.settings.subcommand
-    finished = _finished_trials(search)
     suggestions = [dict(trial.raw) for trial in search.interrupted]
-    seed = run.seed + len(finished)  # a resumed search does not repeat its first suggestions
+    seed = run.seed + len(search.kept)  # a resumed search does not repeat its first suggestions
     searcher: Any
     if "optuna" in search_config.tune_algorithm:
         import optuna
@@ -244,7 +227,7 @@ def _searcher(search: Search) -> Any:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         domains = OptunaSearch.convert_search_space(_domains(space))
         searcher = OptunaSearch(domains, METRIC, "max", points_to_evaluate=suggestions, seed=seed)
-        for trial in finished:
+        for trial in search.kept:
             searcher.add_evaluated_point(dict(trial.raw), trial.score)
     elif search_config.tune_algorithm == "bohb":
         from ray.tune.search.bohb import TuneBOHB
@@ -278,17 +261,19 @@ def _scheduler(search: Search) -> Any:
             *metric, max_t=length + 1, grace_period=max(length // 8, first_evaluation), reduction_factor=reduction
         )
         controller: Any = None  # ASHA does not use it
-        for trial in _finished_trials(search):
+        for trial in search.kept:
             kept_trial: Any = SimpleNamespace(trial_id=f"kept {trial.number}")  # ASHA uses only the id of a trial
             scheduler.on_trial_add(controller, kept_trial)
             for length_so_far, score in trial.course:
                 scheduler.on_trial_result(controller, kept_trial, {measure: length_so_far, METRIC: score})
         return scheduler
     # Population-based training.
-    mutations: dict[str, Any] = {}
+    mutations = _domains(space)
     for name, dimension in space.dimensions.items():
-        if name in names_with(settings.agent, "perturbed"):
-            mutations[name] = dimension.labels if dimension.kind == "choice" else _domain(dimension)
+        if name not in names_with(settings.agent, "perturbed"):
+            del mutations[name]
+        elif dimension.kind == "choice":
+            mutations[name] = dimension.labels
     return schedulers.PopulationBasedTraining(
         *metric,
         perturbation_interval=_perturbation_interval(settings),

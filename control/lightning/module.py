@@ -66,6 +66,7 @@ class RunModule(pl.LightningModule, ABC):
         self.gradient_steps = 0
         self.best = -math.inf
         self.restored: Checkpoint | None = None  # the checkpoint from which the run resumes
+        self.verbose = True  # whether a command prints each step, and not only warnings
         self.log_all = True  # whether Lightning logs every measurement, which takes half a millisecond each
         self.epoch_optimizer = EpochOptimizer()
         self.boards: list[Board] = []  # of the members, if the run has TensorBoard (`open_boards`)
