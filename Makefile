@@ -33,7 +33,7 @@ export OMP_NUM_THREADS ?= 1
 # Where a shell sets it, every start compiles the sources anew: seconds each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup trainer train demo test slow soak fuzz portability lint format types bench docs linkcheck tensorboard clean again
+.PHONY: help setup trainer train demo test slow soak fuzz lint format types bench docs linkcheck tensorboard clean again
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -72,14 +72,11 @@ test: setup  ## the quick test suite
 slow: setup  ## the tests too long for the quick suite
 	@$(RUN) -m pytest -m slow $(ARGS)
 
-soak: setup  ## random kills and resumes, for hours
+soak: setup  ## runs killed at random moments and resumed, for an hour
 	@$(RUN) -m pytest -m soak -s $(ARGS)
 
-fuzz: setup  ## thousands of damaged flags, files and environments, for an hour
+fuzz: setup  ## thousands of wrong command lines and settings files, for minutes
 	@$(RUN) -m pytest -m fuzz -s $(ARGS)
-
-portability: setup  ## the quick suite under other processors' code, locales, paths and orders, for an hour
-	@$(RUN) tests/portability.py $(ARGS)
 
 lint: setup  ## style
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/shellcheck -x bash_train.sh experiments/*.sh experiments/*/*.sh .ci/run

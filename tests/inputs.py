@@ -1,32 +1,26 @@
-"""Hypothesis strategies of valid, invalid and damaged inputs: command lines, settings files, checkpoints, and
-synthetic environments."""
+"""Hypothesis strategies of valid, invalid and damaged command lines and settings files, and hostile files."""
 
 import functools
 import io
 import json
 import math
 import os
-import pickle
 import random
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from hypothesis import assume
 from hypothesis import strategies as st
-from safetensors import torch as safetensors_torch
-from torch import Tensor
 
 from control.cli.options import Flag, flags, flags_of_all
 from control.cli.parse import parse
 from control.cli.settings import as_dict
 from envs.names import GAMES
-from helpers import SMALL_POLICY_RUN, SMALL_RUN, SMALL_SEARCH, SMALL_STEP_RUN, on_policy
-from models.registry import family, implementations
-from models.settings import SMALLEST, Kind, bounds, kinds
+from models.registry import implementations
+from models.settings import SMALLEST, Kind, bounds
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 choose = st.sampled_from
@@ -41,8 +35,6 @@ ANYTHING = st.recursive(
     lambda part: st.lists(part, max_size=3) | st.dictionaries(choose(ODD), part, max_size=2),
 )
 """Any value that a file can hold."""
-PAYLOAD = 'open("EXECUTED", "w").close()\n'
-"""A module that leaves a file if it is imported."""
 
 
 class Content(bytes):
@@ -98,9 +90,6 @@ def damaged(draw: Draw, data: bytes) -> bytes:
 
 # -- command lines -----------------------------------------------------------------------------------------------------
 
-# With the settings of helpers.py, a run takes a second.
-MODEL_RUN = {"gamename": "procmaze", "total_steps": 40, "steps_per_epoch": 20, "eval_steps": 10, "eval_episodes": 4,
-             "training_start_time": 10, "batch_size": 4, "hidden_sizes": "8,8,8", "buffer_size": 50}  # fmt: skip
 PATH_FLAGS = ("logdir", "reload", "eval_agent", "search_space", "plot", "plot_out", "film", "film_out", "report",
               "report_out", "config")  # fmt: skip
 _NO_FLAGS = [*ODD, "--seed", "--help", "-seed", "--config", "--lr=", "--no_", "--no_seed", "--command.", "--version=3",
@@ -111,41 +100,6 @@ ODD_GAMES = choose(_GAMES).flatmap(misspelt) | choose([
     "procmaze,grid_size=-1", "procmaze,grid_size=x", "procmaze,grid_size=5,grid_size=6", "cartpole,x=1", "cartpole,",
     ",cartpole", ":", "nomodule:CartPole-v1", "os:CartPole-v1", "CartPole-v99999", "ALE/Pong-v5", "a" * 300, *ODD,
 ])  # fmt: skip
-
-
-def small(implementation: str) -> dict[str, Any]:
-    """Settings that make a run of an implementation short; none for an unknown implementation."""
-    if implementation not in implementations():
-        return {}
-    implementation_family = family(implementation)
-    if implementation_family.learns_from == "evolution":
-        tests = {"test_every": 20} if implementation == "RN" else {}
-        return SMALL_SEARCH | {"generations": 1, "population": 2, "deploy_steps": 60} | tests
-    if implementation_family.learns_from == "steps":
-        if "total_steps" in (setting_kinds := kinds(implementation_family.config)):
-            return MODEL_RUN
-        lacks = {"batch_size", "hidden_sizes", "buffer_size", "init_episodes"} - {*setting_kinds}
-        values = {name: value for name, value in SMALL_STEP_RUN.items() if name not in lacks}
-        return values | {"epochs": 1, "eval_every": 1}
-    return SMALL_POLICY_RUN | {"max_episodes": 6} if on_policy(implementation) else SMALL_RUN | {"epochs": 1}
-
-
-def words_of(values: Mapping[str, Any]) -> list[str]:
-    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
-
-
-def shortened(argv: list[str], implementation: str = "UDRL") -> list[str]:
-    """``argv`` with flags that make the run short, except flags it has already. ``implementation`` is the run's unless
-    a flag names another."""
-    pairs = [word[2:].partition("=") for word in argv if word.startswith("--")]
-    names = {name.removeprefix("no_") for name, _, _ in pairs}
-    if names & {"eval_agent", "plot", "film", "report", "help", "version", "preset", "use_tune"}:
-        return argv
-    next_words = zip(argv, [*argv[1:], ""], strict=True)
-    choices = [value for name, _, value in pairs if name == "implementation" and value]
-    choices += [value for word, value in next_words if word == "--implementation"]
-    extra = small([*choices, implementation][0])
-    return argv + words_of({name: value for name, value in extra.items() if name not in names | {"implementation"}})
 
 
 def paths(shelf: Path) -> st.SearchStrategy[str]:
@@ -233,9 +187,22 @@ _YAML_LINES = [
 ]  # fmt: skip
 
 
+@st.composite
+def edited(draw: Draw, content: dict[str, Any]) -> dict[str, Any]:
+    """Settings of which one is removed, renamed or replaced."""
+    name = draw(choose([*content]))
+    value, others = content[name], {key: part for key, part in content.items() if key != name}
+    way = draw(choose(["wrong", "wrong", "removed", "renamed"]))
+    if way == "wrong":
+        others[name] = draw(ANYTHING | misspelt(value) if isinstance(value, str) else ANYTHING)
+    if way == "renamed":
+        others[draw(misspelt(name))] = value
+    return others
+
+
 @functools.cache
 def _sound_settings(implementation: str) -> dict[str, Any]:
-    return as_dict(parse(words_of({"implementation": implementation} | small(implementation))))
+    return as_dict(parse(["--implementation", implementation]))
 
 
 @st.composite
@@ -247,10 +214,7 @@ def settings_files(draw: Draw) -> tuple[str, bytes, list[str], list[str]]:
     names = [*content]
     for _ in range(draw(choose([0, 1, 1, 2]))):
         content = draw(edited(content))
-    try:
-        text = json.dumps(content) if name.endswith("json") else yaml.safe_dump(content, sort_keys=False)
-    except (TypeError, yaml.YAMLError):  # tensors, which no file of settings can hold
-        assume(False)
+    text = json.dumps(content) if name.endswith("json") else yaml.safe_dump(content, sort_keys=False)
     if not name.endswith("json"):
         text += draw(choose([""] * 9 + _YAML_LINES)) + "\n"
     data = text.encode("utf-8", "surrogatepass")
@@ -258,53 +222,7 @@ def settings_files(draw: Draw) -> tuple[str, bytes, list[str], list[str]]:
     return name, Content(data), ["--config", name], [name, *names, "config", "module"]
 
 
-# -- contents of files -------------------------------------------------------------------------------------------------
-
-
-def leaves(value: Any, path: tuple = ()) -> Iterator[tuple]:
-    """Paths to all parts of nested dictionaries and lists."""
-    if path:
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    for key, item in items:
-        yield from leaves(item, (*path, key))
-
-
-def item_at(contents: Any, path: tuple) -> Any:
-    return functools.reduce(lambda part, key: part[key], path, contents)
-
-
-def changed_at(contents: Any, path: tuple, value: Any) -> Any:
-    """A copy of ``contents`` with ``value`` at ``path``; the rest is shared."""
-    if not path:
-        return value
-    inner = changed_at(contents[path[0]], path[1:], value)
-    if isinstance(contents, dict):
-        return type(contents)(contents | {path[0]: inner})
-    return type(contents)([*contents[: path[0]], inner, *contents[path[0] + 1 :]])
-
-
-def wrong(value: Any) -> st.SearchStrategy[Any]:
-    """Invalid replacements of ``value``."""
-    others = ANYTHING | choose([torch.zeros(3), 10**400])
-    if not isinstance(value, Tensor):
-        return others | misspelt(value) if isinstance(value, str) else others
-    spoilt = value.clone().fill_(math.nan) if value.is_floating_point() else value - 1
-    return others | choose([spoilt, value[None], value.flatten()[:-1], value.double(), value.numpy().tolist()])
-
-
-@st.composite
-def edited(draw: Draw, contents: Any) -> Any:
-    """Nested contents with one part removed, renamed or replaced."""
-    assume(contents)
-    path = draw(choose([*leaves(contents)]))
-    holder, way = item_at(contents, path[:-1]), draw(choose(["wrong", "wrong", "removed", "renamed"]))
-    if way == "wrong" or not isinstance(holder, dict):
-        return changed_at(contents, path, draw(wrong(item_at(contents, path))))
-    others = {key: part for key, part in holder.items() if key != path[-1]}
-    if way == "renamed":
-        others[draw(misspelt(str(path[-1])))] = holder[path[-1]]
-    return changed_at(contents, path[:-1], others)
+# -- hostile files -----------------------------------------------------------------------------------------------------
 
 
 def archive(contents: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -338,38 +256,3 @@ def nested(levels: int, kind: Callable[[list[Any]], Any] = list) -> Any:
     for _ in range(levels):
         part = kind([part, part])
     return part
-
-
-@st.composite
-def checkpoints(draw: Draw, data: bytes) -> tuple[bytes, bool]:
-    """A changed checkpoint, and whether its bytes are damaged. With new checksums it is another checkpoint."""
-    if draw(st.booleans()):
-        return draw(damaged(data)), True
-    contents = torch.load(io.BytesIO(data), weights_only=True)
-    if draw(st.integers(0, 4)):
-        return Content(saved(draw(edited(contents)))), False
-    with_code = changed_at(contents, draw(choose([*leaves(contents)])), Harm("EXECUTED"))
-    return Content(draw(choose([saved(with_code), pickle.dumps(with_code)]))), False
-
-
-def header_and_tensors(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The metadata and the tensors of a safetensors file."""
-    size = int.from_bytes(data[:8], "little")
-    return json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["understudy"]), safetensors_torch.load(data)
-
-
-@st.composite
-def proxies(draw: Draw, data: bytes) -> tuple[bytes, bool]:
-    """A changed proxy file, and whether it is damaged. Without a digest it is another file."""
-    if draw(st.integers(0, 2)) == 0:
-        return draw(damaged(data)), True
-    header, tensors = header_and_tensors(data)
-    if not (sealed := draw(choose([False, False, True]))):
-        del header["digest"]
-    contents = draw(edited({"header": header, "tensors": tensors}))
-    try:
-        text = json.dumps(contents.get("header", {}))
-        new = safetensors_torch.save(contents.get("tensors", {}), {"understudy": text})
-    except Exception:  # contents that no file can hold
-        assume(False)
-    return Content(new), sealed

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.common import Result, interleave, median_ratio, ratio_interval, verdict
+from benchmarks.common import ratio_interval, verdict
 from benchmarks.plain import ddqn as plain_ddqn
 from benchmarks.plain import policy_gradients as plain_pg
 from conftest import ROOT
@@ -67,16 +67,6 @@ def test_faster_is_claimed_only_if_every_round_was() -> None:
     assert ratio_interval([2.0, 6.0, 4.0], [1.0, 2.0, 4.0]) == (2.0, 1.0, 3.0)
     verdicts = [verdict(*span) for span in ((1.01, 2.0), (0.5, 0.99), (0.9, 1.1), (1.0, 3.0))]
     assert verdicts == ["faster", "slower", "no clear difference", "no clear difference"]
-
-
-def test_contenders_take_turns_and_targets_have_verdicts() -> None:
-    """The first round is a warm-up."""
-    calls: list[str] = []
-    contenders = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
-    assert interleave(contenders, 2) == {"a": [3, 6], "b": [4, 5]} and "".join(calls) == "baabba"
-    assert median_ratio([2.0, 20.0, 90.0], [1.0, 10.0, 30.0]) == 2.0
-    verdicts = [Result(5.0, "times", "x", target).verdict for target in ((">=", 5), ("<", 5), None)]
-    assert verdicts == ["met: >= 5", "not met: < 5", ""]
 
 
 @torch.no_grad()

@@ -12,14 +12,11 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text
 
 import trainer
-from control.loops import rollout
 from envs.base import EnvironmentFault, Step
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.names import Game
 from fake_runs import Shown, refused
-from models.contract import RandomPolicy
 from models.settings import SettingError
-from models.streams import Streams
 
 VECTOR, IMAGE = Box(-1, 1, (2,)), Box(0, 255, (32, 32, 3), np.uint8)
 PARTS = Dict(a=Discrete(3), b=Box(0, 9, (2,), np.int32))
@@ -193,24 +190,6 @@ def test_equivalent_types_are_accepted(name: str, monkeypatch: pytest.MonkeyPatc
         step = one_step(start_environment("honest"))
         assert step.obs.tolist() == [[[0.5, 1.0] if name == "obs" else [0.0, 0.0]]]
         assert (step.reward.item(), step.terminated.item(), step.truncated.item()) == (1.0, True, False)
-
-
-def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
-    monkeypatch.setattr(rollout, "LONG", 5)
-    rollout._note_length.cache_clear()
-    environment, calls = start_environment("never ends"), []
-
-    def step(*args: Any) -> Step:
-        calls.append(args)
-        if len(calls) == 9:
-            raise EnvironmentFault("enough")
-        return GymnasiumEnvironment.step(environment, *args)
-
-    environment.step = step
-    with pytest.raises(EnvironmentFault, match="enough"):
-        rollout.rollout(RandomPolicy(environment.spaces, 1, Streams([0])), environment, torch.tensor([[7]]))
-    message = "note: an episode has no time limit and has taken 5 steps; --time_limit N cuts it\n"
-    assert capsys.readouterr().out == message
 
 
 @pytest.mark.parametrize("extra_flags", [[], ["--num_workers", "2"]], ids=["here", "worker"])

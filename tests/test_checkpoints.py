@@ -5,7 +5,6 @@ import functools
 import operator
 import os
 import pickle
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,22 +49,6 @@ def test_contents_of_last_and_best_checkpoint(finished: Path) -> None:
     assert last.run_state["loop"]["agent"] is not None and best.run_state["loop"]["agent"] is None
     (finished / "checkpoints" / ".last.ckpt.4711.tmp").write_bytes(b"half")  # left by a killed run
     assert checkpoints.load(finished).path.name == "best.ckpt"
-
-
-def test_note_names_the_chosen_version(finished: Path, tmp_path: Path, capsys: Shown) -> None:
-    for number in range(3):
-        shutil.copytree(finished / "checkpoints", tmp_path / "seed_25" / f"version_{number}" / "checkpoints")
-    newest, *others = (tmp_path / "seed_25" / f"version_{number}" for number in (2, 1, 0))
-    note = f"note: the newest version of a run counts: {newest} (not version_1, version_0); for another"
-    flag = ["--num_eval_episodes", "1", "--eval_agent"]
-    for folder, is_printed in (tmp_path / "seed_25", True), (tmp_path / "seed_25" / "version_0", False):
-        assert trainer.main([*flag, str(folder)]) == 0
-        line = f"{note}, name its folder: --eval_agent {tmp_path / 'seed_25' / 'version_1'}"
-        assert (capsys.readouterr().out.splitlines()[0] == line) == is_printed
-    with pytest.raises(CheckpointError, match="is no run, but has 3 below it; allowed: one of .*/version_0, .*/ver"):
-        checkpoints.load(tmp_path)
-    trained(tmp_path / "reloaded", "--reload", str(tmp_path / "seed_25"), epochs=1)
-    assert f"{note}, name its folder: --reload " in capsys.readouterr().out
 
 
 def test_foreign_or_truncated_file_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Names of environments, the Gymnasium adapter and its wrappers. test_workers.py tests parallel workers."""
 
-import os
-import subprocess
 import sys
 
 import gymnasium as gym
@@ -10,7 +8,6 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from conftest import ROOT
 from envs import wrappers
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
@@ -181,13 +178,6 @@ def test_images_become_stacks_of_gray_frames(layout):
     assert (obs[7, :16] == 200).all() and (obs[7, 16:] == 40).all()
 
 
-def test_gray_is_luma():
-    red = np.zeros((32, 32, 3), np.uint8)
-    red[..., 0] = 200
-    environment = scripted(obs_space=Box(0, 255, (32, 32, 3), np.uint8), observations=[red] * 4)
-    assert (environment.reset(seeds_of(1, 1)) == 60).all()
-
-
 def test_step_before_reset_is_a_fault():
     with pytest.raises(EnvironmentFault, match="before its first reset"):
         scripted(1, 3).step(no_ops(1, 3))
@@ -223,26 +213,6 @@ def test_names_resolve_to_gymnasium_ids(name, gym_id, note, capsys):
     assert capsys.readouterr().err == (f"note: gamename {name} is now {gym_id}\n" if note else "")
 
 
-@pytest.mark.parametrize(("wrong", "suggestion"), [
-    ("lunarlandr", "lunarlander"), ("Blackjak-v1", "Blackjack-v1"),
-    ("gymnasium.envs.toy_text:Blackjak-v1", "gymnasium.envs.toy_text:Blackjack-v1"),
-])  # fmt: skip
-def test_misspelled_name_gets_a_suggestion(wrong, suggestion):
-    import_module("gamename", wrong)
-    with pytest.raises(SettingError) as caught:
-        resolve(wrong)
-    message = str(caught.value)
-    assert message == f"gamename is {wrong!r}; did you mean '{suggestion}'? All: --help"
-
-
-def test_unknown_name_lists_all():
-    with pytest.raises(
-        SettingError,
-        match=r"'qqqq'; allowed: lunarlander, .*panflute, any Gymnasium id, or your own as module:Name-v0$",
-    ):
-        resolve("qqqq")
-
-
 def test_is_continuous_agrees_with_the_spaces():
     playable_names = [name for name, game in GAMES.items() if game.dynamics]
     for name in (*playable_names, STEPPED_PENDULUM, "CartPole-v1"):
@@ -269,13 +239,6 @@ def test_missing_module_or_package_is_an_error(monkeypatch):
         make_environment("lunarlander", 1, 1)
 
 
-def test_module_in_the_working_folder(tmp_path):
-    (tmp_path / "corridor.py").write_text("import gymnasium\ngymnasium.register('Corridor-v0', lambda: None)\n")
-    words = [sys.executable, str(ROOT / "trainer.py"), "--gamename", "corridor:Coridor-v0"]
-    done = subprocess.run(words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ""}, capture_output=True, text=True)
-    assert "did you mean 'corridor:Corridor-v0'?" in done.stderr, done.stderr
-
-
 def test_takecover_episodes_depend_on_the_seed(tmp_path, monkeypatch):
     pytest.importorskip("vizdoom", reason="needs the extra doom")
     monkeypatch.chdir(tmp_path)  # the engine writes its settings here
@@ -287,8 +250,3 @@ def test_takecover_episodes_depend_on_the_seed(tmp_path, monkeypatch):
     assert same(first, repeated) and not same(first, other)
     assert first[0].float().std() > 5
     assert all(reward.item() == 4.0 for reward in first[2::3])
-
-
-@pytest.mark.parametrize("action", [1, 2, 5, 6, -1, np.int64(3), np.int64(7), np.array(4), 2.0, True, "3", None])
-def test_fast_discrete_contains_what_discrete_contains(action) -> None:
-    assert wrappers.FastDiscrete(4, start=2).contains(action) == Discrete(4, start=2).contains(action)

@@ -4,13 +4,11 @@ import hashlib
 import json
 import math
 import re
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -22,44 +20,26 @@ from fake_runs import Shown, is_png, load_script, refused
 from models.agents.model_generalisation.config import PRESETS
 from models.settings import SettingError
 
-SYNTHETIC = "synthetic_environments"
-rewards, of_rewards = load_script("reward_networks/compare"), load_script("reward_networks/figure")
-visits = load_script("reward_networks/visits")
-exam, physics, tuning, proxies, transfer, curves, arms, behaviour, noise, choices, times, step_sizes = (
-    load_script(f"{SYNTHETIC}/{name}") for name in (
-        "exam", "physics", "tuning", "figure", "transfer", "learning_curves", "arms", "behaviour", "robustness",
-        "choices", "step_times", "step_sizes",
+rewards, exam, physics = (
+    load_script(name) for name in (
+        "reward_networks/compare", "synthetic_environments/exam", "synthetic_environments/physics",
     )
 )  # fmt: skip
 gradients, cells = load_script("policy_gradients/figure"), load_script("model_generalisation/figure")
 parity = load_script("model_generalisation/parity")
 TEXT, RESULTS, IMAGES = ROOT / "pyproject.toml", ROOT / "docs/results", ROOT / "docs/images"
-OTHER, LEARNED = RESULTS / "reliability.json", "a=cliff-additive-potential"
+OTHER = RESULTS / "reliability.json"
 NOT_OURS = f"json is '{OTHER}', which holds no numbers of this script; allowed: a new file, or one of this script"
 
 
 @pytest.mark.parametrize(("script", "flags", "message"), [
-    *((rewards, f"cliff {flags}", message) for flags, message in (
-        (f"--json {TEXT} --only", f"json is '{TEXT}', which is no JSON"),
-        ("--reward a=cartpole-additive-potential", "which is of cartpole-200; allowed: a reward of cliff"),
-        ("--steps 5 --every 9", "every is 9; allowed: at most steps, which is 5"),
-        ("--trained_steps 9", "--trained_steps has no effect: the optimal values of cliff are known"),
-        ("--agent DDQN,PPO", "agent is 'DDQN,PPO', of several families; allowed: agents of one family"),
-        (f"--reward {LEARNED} --reward {LEARNED}", "reward is 'a=...', and another row has this name"),
-        (f"--reward {LEARNED} --use proxy_hidden_size=2", "would have 101 weights; allowed: settings that leave"),
-    )),
-    (of_rewards, "map cartpole-additive-potential --out x.png", "allowed: reward of an environment with a map"),
+    (rewards, f"cliff --json {TEXT} --only", f"json is '{TEXT}', which is no JSON"),
+    (rewards, "cliff --trained_steps 9", "--trained_steps has no effect: the optimal values of cliff are known"),
     (physics, f"--json {OTHER}", NOT_OURS),
-    (exam, "cartpole-bandit --exams supervised", "proxies is 'cartpole-bandit', which has no pairs"),
-    (exam, "cartpole-bandit pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
     (physics, "--spread 0.5", "spread is 0.5; allowed: number, at least 1.0, at most 10.0"),
-    (physics, "--proxies a=acrobot-bandit", "'a=acrobot-bandit'; allowed: synthetic environments of cartpole"),
-    (transfer, "--on bandit --real_id CartPol-v1", "which Gymnasium cannot make: Environment `CartPol`"),
-    (visits, "measure --json x --reward cartpole-exclusive", "reward of cartpole-200; allowed: reward of cliff"),
-    (of_rewards, "curves a.json b.json --out x.png", "source is 'a.json b.json'; allowed for curves: one file"),
+    (exam, "cartpole-bandit pendulum-bandit", "'pendulum-bandit', whose actions are continuous; allowed with DDQN"),
     (parity, "--fixture A --agents GaussianLatent", "agents is GaussianLatent; none of them is in fixture A"),
     (cells, ". --plot_format jpg", "plot_format is 'jpg'; allowed: png, pdf, svg"),
-    (proxies, "--out x.png", "hold nothing to draw"),
 ])  # fmt: skip
 def test_flag_error_message(
     script: ModuleType, flags: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
@@ -202,44 +182,3 @@ def test_curves_are_smoothed_thinned_and_aligned(logdir: Path) -> None:
     assert (shared_curves.values[1] - shared_curves.values[0]).tolist() == [1] * 7
     with pytest.raises(SettingError, match="window is 21, but .* have 20 evaluations in common"):
         cells.curves(runs, "eval/return_greedy", 21, 1)
-
-
-def write_twice(logdir: Path) -> None:
-    folder = write_maze(logdir, "ER").parents[2]
-    shutil.copytree(folder, folder.with_name("again"))
-
-
-@pytest.mark.parametrize(("script", "write", "message"), [
-    (gradients, lambda logdir: write_gradients(logdir, "UDRL"), "holds no run of VPG, EPG, BPG, CPG, AAC"),
-    (gradients, lambda logdir: (write_gradients(logdir, "CPG"), write_gradients(logdir, "VPG", game="cartpole")),
-     "gamename of these runs is beresheet and cartpole; allowed: one"),
-    (cells, write_twice, "logdir holds seed 0 of ER twice"),
-    (cells, lambda logdir: (write_maze(logdir), write_maze(logdir, "SimpleModel", "--no_episodic_env")),
-     "episodic_env of these runs is true and false; allowed: one a panel"),
-])  # fmt: skip
-def test_unsuitable_run_is_an_error(
-    script: ModuleType, write: Callable[[Path], object], message: str, logdir: Path, tmp_path: Path, capsys: Shown
-) -> None:
-    write(logdir)
-    refused(script.main, [str(logdir), "--out", str(tmp_path / "x.png")], message, capsys)
-    assert not (tmp_path / "x.png").exists()
-
-
-def made_up_curve(mean: float, error: float) -> Any:
-    return parity.Curve(np.array([2000.0, 3500.0]), np.array([mean, mean + 0.1]), np.array([error, np.nan]))
-
-
-def test_parity_table_compares_points_by_their_errors() -> None:
-    rows = parity.compare(
-        "B", "CategoricalLatent", parity.original("B", "CategoricalLatent"), made_up_curve(0.317, 0.02)
-    )
-    assert [(row["step"], row["within"]) for row in rows] == [(2000, True), (3500, False)]
-    assert rows[0]["difference"] == pytest.approx(0.037 / (0.037**2 + 0.02**2) ** 0.5), "both have errors"
-    assert rows[1]["ours_se"] is None and rows[1]["difference"] == pytest.approx((0.417 - 0.361) / 0.017)
-    rows += parity.compare("B", "ER", parity.original("B", "ER"), made_up_curve(0.2, 0.02))
-    lines = [line.split() for line in parity.table(rows).splitlines()]
-    assert lines[0] == "B: PanFlute, 3 pipes step original ours difference / SE within 2".split()
-    assert lines[1] == "CategoricalLatent 2,000 0.280 (0.037) 0.317 (0.020) +0.9 yes".split()
-    assert lines[2][-2:] == ["+3.3", "NO"] and lines[2][-4:-2] == ["(one", "seed)"]
-    assert lines[3][:5] == ["ER", "2,000", "0.212", "(~0.037)", "0.200"]
-    assert lines[-1] == "3 of 4 points within 2 standard errors".split()

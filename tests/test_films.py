@@ -1,6 +1,5 @@
 """Films: speed, size, captions, several agents side by side."""
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainer
-from control.films import encoding, pictures
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused
@@ -67,16 +65,6 @@ def frames(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
     return meta, [np.frombuffer(data, np.uint8).reshape(height, width, 3) for data in reader]
 
 
-def test_caption_fits_below_the_picture() -> None:
-    frame = np.full((100, 400, 3), 200, np.uint8)
-    one_row = pictures.captioned(frame, [["a"]], 16)
-    two_rows = pictures.captioned(frame, [["W" * 300], ["step 1", "return 2.0"]], 16)
-    assert np.array_equal(one_row[:100], frame)
-    assert one_row.shape[0] < two_rows.shape[0] and one_row.shape[1] == two_rows.shape[1] == 400
-    caption = two_rows[100:].max(2)
-    assert (caption > 200).any() and (caption[:, 395:] < 60).all()  # bright letters, and none at the edge
-
-
 def test_film_has_every_step_at_the_speed_of_the_environment(stripes: str, tmp_path: Path) -> None:
     progress, actors = list[float](), [Actor(lambda: playing(stripes))]
     returns = record(actors, stripes, tmp_path / "film.mp4", [4, 2], with_gif=True, watch=progress.append)
@@ -91,11 +79,6 @@ def test_film_has_every_step_at_the_speed_of_the_environment(stripes: str, tmp_p
         assert gif.n_frames > 1 and gif.info["loop"] == 0
 
 
-def test_endless_episode_is_cut(stripes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("control.films.recording._MAX_STEPS", 6)
-    assert record([Actor(lambda: playing(stripes))], stripes, tmp_path / "film.mp4", [500]) == [[6.0]]
-
-
 def test_error_while_filming_leaves_no_file(stripes: str, tmp_path: Path) -> None:
     def broken() -> Policy:
         policy: Any = playing(stripes)
@@ -108,16 +91,6 @@ def test_error_while_filming_leaves_no_file(stripes: str, tmp_path: Path) -> Non
     (tmp_path / "folder.mp4").mkdir()
     with pytest.raises(OSError):
         record([Actor(lambda: playing(stripes))], stripes, tmp_path / "folder.mp4", [1])
-
-
-@pytest.mark.parametrize(("render_fps", "speed"), [(15, 15.0), (None, 30.0), (0.1, 1.0), (10**9, 240.0)])
-def test_frame_rate_of_the_environment(
-    render_fps: Any, speed: float, stripes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(Stripes.metadata, "render_fps", render_fps)
-    environment: Any = make_environment(stripes, 1, 1, render=True)
-    repeated: Any = make_environment("mountaincar,action_repeat=3", 1, 1, render=True)  # at 30 frames per second
-    assert (environment.frames_per_second, repeated.frames_per_second) == (speed, 10.0)
 
 
 def test_shorter_episode_waits_for_the_longer_one(
@@ -137,19 +110,6 @@ def test_shorter_episode_waits_for_the_longer_one(
     _, images = frames(tmp_path / "film.mp4")
     assert images[0].shape[1] == 2 * 400 + pictures.GAP and not (tmp_path / "film.gif").exists()
     assert len(images) == 1 + 8 + round(1.8 * 7)
-
-
-def test_large_gif_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chance, path = np.random.default_rng(0), tmp_path / "noise.mp4"
-    with encoding.mp4(path, 20) as add:
-        for _ in range(30):
-            add(chance.integers(0, 255, (60, 120, 3), np.uint8))
-    full_size = encoding.gif(path).stat().st_size
-    monkeypatch.setattr(encoding, "GIF_BYTES", full_size // 3)
-    with Image.open(encoding.gif(path)) as gif:
-        assert path.with_suffix(".gif").stat().st_size < full_size / 2
-        gif.seek(gif.n_frames - 1)
-        gif.load()
 
 
 def test_evaluation_is_filmed_by_default(
@@ -198,18 +158,3 @@ def test_trained_on_a_proxy_beside_trained_on_the_real_environment(
         assert f"\nPPO, {title}: one episode, return 5\n" in output
     films = ["cartpole_0.mp4", "cartpole_1.gif", "cartpole_1.mp4"]
     assert sorted(path.name for path in (logdir / "films").iterdir()) == films
-
-
-def test_film_is_a_video_player_in_notebooks(tmp_path: Path, brief: None) -> None:
-    small = {"max_episodes": 4, "eval_episodes": 2, "hidden_sizes": (8,), "logdir": tmp_path}
-    run = trainer.train(verbose=False, gamename="cartpole", implementation="CPG", **small)
-    first_film, second_film = (run.film(episodes=2, seed=3) for _ in range(2))
-    assert [film.path.name for film in (first_film, second_film)] == ["film_0.mp4", "film_1.mp4"]
-    assert first_film.path.parent == run.folder / "videos"
-    assert len(first_film.returns) == 2 and first_film.returns == second_film.returns
-    images = frames(first_film.path)[1]
-    assert len(images) >= sum(first_film.returns)  # CartPole pays 1 for each step
-    assert (images[0] != images[-1]).any()
-    player = first_film._repr_html_()
-    assert player.startswith("<video controls")
-    assert base64.b64decode(player.split("base64,")[1].split('"')[0]) == first_film.path.read_bytes()

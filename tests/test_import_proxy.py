@@ -204,29 +204,6 @@ def test_hostile_file_is_refused_without_running_it(tmp_path: Path, capsys: Show
     assert not (tmp_path / "harmed").exists() and not (tmp_path / "exp").exists()
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"activation_fn": nested(60)}, "again and again"),
-    ({"activation_fn": ["relu"]}, "its environment, activation or agent is no name"),
-])  # fmt: skip
-def test_shared_or_invalid_parts_are_refused(
-    legacy: bool, changes: dict[str, Any], message: str, tmp_path: Path, capsys: Shown
-) -> None:
-    path = saved(tmp_path / "theirs.pt", {}, legacy, **changes)
-    refused(trainer.main, ["--import_proxy", str(path)], message, capsys)
-
-
-@pytest.mark.parametrize("change", ["length", "end"])
-def test_damaged_legacy_file_is_refused(change: str, tmp_path: Path, capsys: Shown) -> None:
-    path = saved(tmp_path / "theirs.pt", networks(0, reward=(4, 1)), legacy=True, kind=1)
-    content = path.read_bytes()
-    if change == "length":
-        content = content.replace(b"K\x14", b"J\xff\xff\xff\x7f", 1)  # 20 numbers
-    path.write_bytes(content if change == "length" else content[:-4])
-    message = "longer than the file" if change == "length" else "shorter or longer than it says"
-    refused(trainer.main, ["--import_proxy", str(path)], message, capsys)
-
-
 WRONG = [
     ({"activation_fn": "swish"}, {}, "its setting proxy_activation_fn is 'swish'"),
     ({}, {"env.state_net.1.weight": torch.tensor([0.5])}, "has slope 0.5, not 0.25"),

@@ -1,8 +1,6 @@
 """The inner loop: every agent trains as if alone, no matter if others stop or fail."""
 
 import dataclasses
-import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -11,11 +9,8 @@ from torch import Tensor
 
 from control.evolution.inner_loop import InnerLoop, Outcome, fresh_seeds
 from control.loops.rollout import Episodes
-from control.loops.steps import StepLoop
 from models.agents.ddqn.config import Config as AgentConfig
-from models.agents.ppo.config import Config as PPOConfig
 from models.agents.tabular.config import Config as TableConfig
-from models.agents.td3.config import Config as TD3Config
 from models.proxies.reward.config import Config as Reward
 from models.proxies.synthetic.config import Config
 from models.streams import Streams
@@ -117,16 +112,6 @@ def test_alone_equals_company_on_the_real_environment(rule: str) -> None:
     assert_same_alone(loop, None, seeds, company, [0], [5, 2], inner_rule=rule)
 
 
-def test_alone_equals_company_without_a_tensor_program() -> None:
-    loop, seeds = loop_of("probe-5", **PLATEAU), list(range(6))
-    proxies = proxies_of(loop, 6)
-    assert_same_alone(loop, proxies, seeds, loop.run(proxies, seeds), [0], [4, 2])
-    loop = loop_of("probe-4", **PLATEAU | {"inner_steps": 60, "early_out_virtual_diff": 0.01, "early_out_num": 5})
-    company = loop.run(None, seeds)
-    assert company.steps.unique().numel() > 2 and company.steps.min() < 30
-    assert_same_alone(loop, None, seeds, company, [0], [4, 2])
-
-
 # game, agents, settings of the agents, settings of the search
 ON_REWARDS: dict[str, tuple[str, str, Any, dict[str, Any]]] = {
     "tables": ("emptyroom33", "QLearning", TABLES, {"mode": 2, "test_every": 40}),
@@ -153,36 +138,6 @@ def test_alone_equals_company_on_learned_rewards(case: str) -> None:
             assert torch.equal(getattr(alone, name), getattr(company, name)[rows]), name
     if tests and game == "cartpole-200":  # other starts at every test
         assert not torch.equal(company.curve[:, 0], company.curve[:, 1])
-
-
-@pytest.mark.xdist_group("compiled")
-@pytest.mark.parametrize(("game", "kind", "agent", "compiled"), [
-    ("emptyroom33", "QLearning", TABLES, True),
-    ("emptyroom33", "SARSA", dataclasses.replace(TABLES, eps_decay=0.9, eps_min=0.1, random_ties=True), False),
-    ("cartpole-200", "PPO", PPOConfig(hidden_sizes=(8,), rollout_steps=20), False),
-    ("pendulum", "TD3", TD3Config(hidden_sizes=(8,), batch_size=5, fill=10), False),
-])  # fmt: skip
-def test_agents_are_freed_after_the_run(game: str, kind: str, agent: Any, compiled: bool) -> None:
-    """By their last reference: a cycle would keep all agents of a generation in memory until the next collection."""
-    if compiled:
-        pytest.importorskip("numba", reason="needs Numba")
-    agent_refs: list[weakref.ref[Any]] = []
-
-    class Noted(InnerLoop):
-        def begin(self, *parts: Any) -> StepLoop:
-            loop = super().begin(*parts)
-            agent_refs.append(weakref.ref(loop.agent))
-            return loop
-
-    config = Reward(mode=2, proxy_hidden_size=7, inner_steps=60, test_episodes=2, test_limit=20, test_every=30,
-                    compiled=compiled)  # fmt: skip
-    loop = Noted(config, kind, agent, game)
-    gc.disable()
-    try:
-        loop.run(loop.stages.initial(Streams(range(3))), [4, 5, 6])
-        assert len(agent_refs) == 1 and agent_refs[0]() is None
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])

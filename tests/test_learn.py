@@ -1,7 +1,6 @@
 """`--learn`: a learned environment and a learned reward for a task, judged; and rewards made from a policy."""
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from envs.make import make_environment, stages_of
 from helpers import load_events
 from models.proxies import files
 from models.proxies.synthetic.networks import unscale_states
-from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams
 
@@ -217,15 +215,6 @@ def test_a_potential_of_cells_is_exact() -> None:
     assert stages.explained_variance > 0.98
 
 
-def test_errors_come_before_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert trainer.main(["--learn", "CartPole-v11"]) == 2  # messages name the flag that the user typed
-    assert trainer.main(["--learn", "gymnasium.envs.mujoco:Reacher-v5,frame_skip=x"]) == 2
-    assert capsys.readouterr().err.count("error: learn is '") == 2
-    with pytest.raises(SettingError, match="teacher is 'nowhere'"):
-        trainer.learn("cartpole", logdir=str(tmp_path / "runs"), teacher="nowhere")
-    assert not (tmp_path / "runs").exists()
-
-
 def shuffled(obs: np.ndarray) -> np.ndarray:
     """Return unrelated actions for neighbouring cells."""
     return obs.argmax(1) * 7 % 5 % 4
@@ -259,48 +248,6 @@ def test_a_rare_action_is_right_in_a_fifth_of_a_clone() -> None:
     assert actions.sum() == 100 and len(table[0].unique(dim=0)) <= 450
 
 
-class Weights(gym.Env):
-    """Two numbers in the thousands, whose sum is the best action of a range of 100; the others cost their distance."""
-
-    def __init__(self) -> None:
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.action_space = gym.spaces.Box(np.array([0.0], np.float32), np.array([100.0], np.float32))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
-        super().reset(seed=seed)
-        self.numbers = np.array([5000.0, 0.02]) + self.np_random.uniform(-1, 1, 2) * np.array([1000.0, 0.01])
-        return self.numbers.astype(np.float32), {}
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
-        cost = abs(float(action[0]) - float(best_weight(self.numbers[None])[0, 0]))
-        return self.reset()[0], -cost, False, False, {}
-
-
-gym.register("Weights-v0", "test_learn:Weights", max_episode_steps=5)
-
-
-def best_weight(obs: np.ndarray) -> np.ndarray:
-    return (50 + 20 * (obs[:, :1] - 5000) / 1000 + 20 * (obs[:, 1:] - 0.02) / 0.01).clip(0, 100)
-
-
-@pytest.mark.usefixtures("short_stages")
-def test_observations_and_actions_of_any_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents see scaled observations, and the file keeps the environment's units."""
-    monkeypatch.setattr(learn, "learners", lambda spaces: ("TD3", "PPO"))
-    words = ["--only", "exam", "--exam_steps", "1500"]
-    status, folder = learned(tmp_path, "test_learn:Weights-v0", "best_weight", *words)
-    assert status == 0
-    results = json.loads((folder / learn.RESULTS).read_text())
-    random_play = results["probe"]["random"]["mean"]
-    for score in results["exam"]["agents"].values():
-        assert score["mean"] > 0.3 * random_play  # less than a third of its cost
-    bandit = files.load(folder / learn.BANDIT)
-    stages: Any = stages_of(bandit.config, "test_learn:Weights-v0")
-    assert bandit.config.scale_obs
-    states = stages.parameters.fixed(bandit.parameters[None])["states.table"]
-    assert 4000 < states[0, :, 0].mean() < 6000
-
-
 def test_a_scaled_stage_pays_the_same() -> None:
     """Scaled observations are the bandit's states by the target's centre and spread, and so are a policy's inputs."""
     words = "--implementation SE --gamename cartpole --proxy bandit --preset clone --start_from test_teachers:balance"
@@ -323,24 +270,6 @@ def test_a_scaled_stage_pays_the_same() -> None:
     policy = SimpleNamespace(members=2, act=lambda inputs: inputs)
     torch.testing.assert_close(environments[0].dynamics.adapted(policy).act(obs), scaled_obs, atol=1e-4, rtol=1e-3)
     assert environments[1].dynamics.adapted(policy) is policy
-
-
-def test_ctrl_c_after_the_training_of_a_teacher(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The status is that of an interruption, and the command continues with the teacher."""
-
-    def interrupt(*arguments: Any) -> dict[str, Any]:
-        raise KeyboardInterrupt
-
-    words = ["--learn", "cartpole", "--teacher_steps", "1000", "--implementation", "A2C", "--logdir", str(tmp_path)]
-    with monkeypatch.context() as patched:
-        patched.setitem(learn.STAGES, "bandit", interrupt)
-        assert trainer.main(words) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "interrupted"
-    assert trainer.main([*words, "--resume", "--only", "teacher"]) in (0, 1)
-    printed = capsys.readouterr().out
-    assert "teacher.ckpt" in printed and "--eval_agent" not in printed and len([*tmp_path.rglob("teacher.ckpt")]) == 1
 
 
 def train_until_flat(returns: list[float], training_returns: list[float] | None = None) -> list[float]:
@@ -370,24 +299,3 @@ def test_a_teacher_trains_until_its_returns_are_flat() -> None:
     noisy_returns = [50.0] * 10 + [101.0] * 20  # below the baseline in ten epochs
     assert len(train_until_flat([400.0] * 30, noisy_returns)) == 17
     assert train_until_flat([499.0, 400.0, 500.0] + [400.0] * 20) == [1 / 50, 2 / 50, 3 / 5, 4 / 5, 1.0]
-
-
-@pytest.mark.usefixtures("one_learner")
-def test_budgets_in_a_slow_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trainings on the task take half an hour each, and no agents of the exam train on it."""
-    monkeypatch.setattr(learn, "_FAST_RATE", math.inf)
-    status, folder = learned(tmp_path, "test_learn:Corridor-v0", "right", "--only", "exam")
-    results = json.loads((folder / learn.RESULTS).read_text())
-    assert status == 0 and results["exam"]["real"] == {} and "on the task itself" not in results["exam"]["text"]
-    settings = trainer.config.parse(["--learn", "test_learn:Corridor-v0"])
-    results["probe"]["steps_per_second"] = 123.4
-    task = learn.Task(settings, folder, make_environment("test_learn:Corridor-v0", 1, 1).spaces, results)
-    assert (task.teacher_steps, task.race_steps) == (220_000, 22_000)
-    results["probe"]["steps_per_second"] = 2.0
-    assert (task.teacher_steps, task.race_steps) == (10_000, 10_000)
-    just_probed = replace(task, results={"probe": results["probe"]})
-    assert learn._time_left(just_probed, ["race"]) == "; about 14 hours left"  # 2 x 5 agents, 10,000 steps each
-    results["probe"]["steps_per_second"] = 600.0
-    assert (task.teacher_steps, task.race_steps) == (1_000_000, 110_000)
-    chosen = trainer.config.parse(["--learn", "test_learn:Corridor-v0", "--teacher_steps", "5000"])
-    assert replace(task, settings=chosen).teacher_steps == 5000

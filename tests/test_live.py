@@ -1,7 +1,6 @@
 """The page that trains agents in a browser (docs/live.md): its script runs here in Node, without a browser."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -150,61 +149,3 @@ def test_utilities_of_the_search_are_those_of_the_project(script: Path) -> None:
     fitness = [500.0, 9.5, 500.0, 30.0, 9.5, 9.5, 120.25, 8.0]
     utilities = run(script, "(u, fitness) => u.utilitiesOf(fitness)", fitness)
     np.testing.assert_allclose(utilities, shared_utilities(torch.tensor(fitness)).tolist(), atol=1e-6)
-
-
-# Drives a search of `count` reports with results of a function of a job. Returns [phases, reports, solved].
-SEARCH = """(u, seed, count, resultOf) => {
-  const search = u.evolve(seed);
-  const [phases, reports] = [[], []];
-  let step = search.next();
-  while (!step.done && reports.length < count) {
-    const { phase, jobs, vector, ...report } = step.value;
-    phases.push([phase, jobs.length]);
-    if (vector) reports.push({ ...report, vector: [...vector] });
-    step = search.next(jobs.map(resultOf));
-  }
-  return [phases, reports, Boolean(step.done)];
-}"""
-
-
-def test_a_search_climbs(script: Path) -> None:
-    climb = f"(u) => ({SEARCH})(u, 3, 6, ([vector]) => -vector.reduce((sum, value) => sum + (value - 0.1) ** 2, 0))"
-    phases, reports, solved = run(script, climb)
-    assert phases[31] == ["Trying random network 32 of 32", 16] and not solved
-    assert phases[32] == ["Generation 1: testing 32 variants", 32]
-    assert [report["generation"] for report in reports] == [5, 10, 15, 20, 25, 30]
-    scores = [report["score"] for report in reports]
-    assert scores == sorted(scores) and scores[-1] > 0.8 * scores[0]
-    assert scores[-1] == pytest.approx(-np.square(np.array(reports[-1]["vector"]) - 0.1).sum())
-    assert len(reports[-1]["vector"]) == 549
-
-
-def test_a_search_ends_after_two_good_tests(script: Path) -> None:
-    """Tests are the jobs with 1,000 updates; here the second one of generation 5 fails."""
-    tests = f"""(u) => {{
-      let tests = 0;
-      return ({SEARCH})(u, 0, 9, (job) => (job[2] === 1000 ? (tests++ < 16 || tests > 48 ? 480 : 400) : 300));
-    }}"""
-    phases, reports, solved = run(script, tests)
-    assert solved and [report["score"] for report in reports] == [480, 480]
-    first, second = "Testing the present network with 16 new agents", "Repeating the test with 32 new agents"
-    assert [phase for phase in phases if phase[0] in (first, second)] == 2 * [[first, 16], [first, 0], [second, 32]]
-
-
-@pytest.mark.slow
-def test_a_search_solves_cartpole(script: Path) -> None:
-    _, reports, solved = run(script, f"(u) => ({SEARCH})(u, 1, 20, (job) => u.trainedReturn(...job))", timeout=3600)
-    assert solved and reports[-1]["score"] >= 475
-
-
-def test_the_controls_of_the_page_exist_and_are_accessible() -> None:
-    controls = (ROOT / "docs/live/controls.html").read_text()
-    page = (ROOT / "docs/live/page.js").read_text()
-    used = set(re.findall(r'(?:element|say|drawChart)\("([\w-]+)"', page)) | {"learned", "real"}
-    names = re.findall(r'id="live-([\w-]+)"', controls)
-    assert used <= set(names) and len(names) == len(set(names))
-    # Each canvas has a text alternative, each control a label, and what changes is announced.
-    for canvas in re.findall(r"<canvas[^>]*>", controls):
-        assert re.search(r'aria-label(ledby)?="', canvas), canvas
-    assert len(re.findall(r"<label>", controls)) == len(re.findall(r"<(select|input|progress)\b", controls))
-    assert controls.count('role="status"') == 2

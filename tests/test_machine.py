@@ -18,18 +18,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "understudy"
 
 
-def test_old_states_go_and_never_the_one_in_use(cache: Path) -> None:
-    folder = machine.cache_folder.__wrapped__()
-    os.utime(folder, (0, 0))
-    for age in range(1, 12):
-        (cache / f"state_{age}").mkdir()
-        os.utime(cache / f"state_{age}", (100 - age, 100 - age))
-    (cache / "gone").symlink_to(cache / "nowhere")
-    assert machine.cache_folder.__wrapped__() == folder and folder.is_dir()
-    folders = {path.name for path in cache.iterdir() if path.is_dir()}
-    assert folders == {folder.name, *(f"state_{age}" for age in range(1, 7))}
-
-
 def test_processes_that_save_side_by_side_keep_both(tmp_path: Path) -> None:
     """Each compiles the same function for another type, and a third process calls both."""
     (tmp_path / "doubled.py").write_text(

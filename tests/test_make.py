@@ -2,8 +2,6 @@
 
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -21,7 +19,7 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted(ROOT.glob(".github/workflows/*.yml"))
-CI, RELEASE = WORKFLOWS
+CI = WORKFLOWS[0]
 
 
 def read(path: Path) -> Any:
@@ -45,29 +43,6 @@ def test_named_targets_exist() -> None:
     assert {name for names in make_calls for name in names} <= TARGETS
 
 
-def test_larger_environment_serves_smaller_target(tmp_path: Path) -> None:
-    """`make -n` in a copy with an interpreter in .venv."""
-
-    def installs(target: str) -> list[str]:
-        command = ["make", "-n", "UV=", f"PYTHON={sys.executable}", target]
-        return re.findall(r"install .*-e '\.\[(.+)\]'", completed(command, tmp_path))
-
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    assert installs("train") == installs("demo") == ["train"]
-    stamp = tmp_path / ".venv" / ".ready-{}.{}-".format(*sys.version_info)
-    stamp.with_name(f"{stamp.name}train,dev,tune,mujoco,data").touch()
-    assert [*installs("train"), *installs("demo"), *installs("test")] == []
-    assert installs("docs") == ["train,docs"]
-    stamp.with_name(f"{stamp.name}train,docs").touch()
-    assert [*installs("docs"), *installs("demo")] == []
-    for path in stamp.parent.glob(".ready*"):
-        os.utime(path, (0, 0))
-    assert len(installs("demo")) == 1, "pyproject.toml is newer"
-
-
 def test_supported_python_versions() -> None:
     low, high = re.findall(r"\(3, (\d+)\)", re.findall(r"^SUPPORTED := (.+)$", MAKEFILE, re.MULTILINE)[0])
     assert PROJECT["requires-python"] == f">=3.{low},<3.{high}"
@@ -84,16 +59,6 @@ def test_versions_agree() -> None:
         r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
     )
     assert understudy.__version__ == PROJECT["version"] == citation["version"] == released[0]
-
-
-def test_installed_wheel_is_tried() -> None:
-    """The script of the release, with the package of the checkout in a process without torch."""
-    command = [sys.executable, str(ROOT / ".github/try_wheel.py")]
-    paths = os.environ | {"PYTHONPATH": str(ROOT)}
-    printed = completed([*command, understudy.__version__], ROOT, env=paths)
-    assert f"{len(understudy.IDS)} environments" in printed
-    other = subprocess.run([*command, "9.9.9"], env=paths, capture_output=True, text=True)
-    assert other.returncode == 1 and "the tag says 9.9.9" in other.stderr
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ FLAGS = """
 --command 3 -> --command is unknown; allowed: command.return, command.horizon, command.advantage, command.rank
 --implementation DDQN --preset skeleton -> --preset is a setting of ... not of DDQN
 --preset skeleton -> preset is 'skeleton'; allowed for UDRL: published, ranks, obedient
---implementation RCP-A --preset ranks -> preset is 'ranks'; allowed for RCP-A: published, averaged
 train -> 'train' is not a flag; flags start with --
 --epochs 3 -seed=3 -> epochs is '3 -seed=3'; allowed: one value
 --batch_size abc -> batch_size is 'abc'; allowed: integer, at least 1, at most 1000000
@@ -36,13 +35,9 @@ train -> 'train' is not a flag; flags start with --
 --lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
 --gamename FrozenLake-v1,render_mode=human
     -> gamename is 'FrozenLake-v1,render_mode=human': training draws nothing; allowed: --record, for a film
---command.return 1e308
-    -> command.return is 1e+308; allowed: number, at least -1000000000, at most 1000000000; or null
---epochs 1e-3 -> epochs is '1e-3'; allowed: integer, at least 1; or null
 --exp_name .. -> exp_name is '..'; allowed: the name of a folder
 --exp_name a\udcff -> exp_name is 'a\\udcff'; allowed: text in UTF-8 without NUL
 --implementation A3C -> implementation is 'A3C'; did you mean 'A2C'? All: --help
---algo actor-critic -> implementation is 'actor-critic'; did you mean 'A2C'? All: --help
 --algo muzero -> implementation is 'muzero'; allowed: ...
 --implementation DDQN --gamename cartpole --feature_dim 9 -> --feature_dim has no effect: head is 'plain'
 --implementation UDRL --gamename cartpole --hidden_sizes 16 --activation tanh
@@ -64,7 +59,6 @@ train -> 'train' is not a flag; flags start with --
 --config nowhere.yaml -> config is 'nowhere.yaml': no such file or folder
 --config a.yaml --config b.yaml -> --config is given twice; allowed: one file
 --resume --use_tune -> --resume has no effect with --use_tune
---num_samples 3 -> --num_samples has no effect without --use_tune
 --eval_agent @ --last_few 1 -> --last_few has no effect with --eval_agent: the checkpoint holds it
 --desire_cum_rew -> desire_rtg and desire_cum_rew exclude each other: switch one of them off
 --desire_rank -> desire_rank and desire_rtg exclude each other: switch desire_rtg off (--preset ranks does)
@@ -79,9 +73,7 @@ train -> 'train' is not a flag; flags start with --
 --gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
---gamename procmaze,grid_size=5,grid_size=6 -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
 --gamename acrobot,grid_size=4 -> gamename is 'acrobot,grid_size=4'; allowed: acrobot, which has no parameters
---gamename procmaze --grid_sise 5 -> --grid_sise is unknown; did you mean '--grid_size'?
 --gamename buttongrid,grid_size=3 --num_buttons 10 -> num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename procmaze,grid_size=5 --num_pipes 3
     -> --num_pipes has no effect with gamename procmaze; it is a parameter of panflute
@@ -100,14 +92,11 @@ train -> 'train' is not a flag; flags start with --
     -> --rn_init has no effect: start_from says where the search starts
 --implementation RN --gamename cartpole-200 --rn_evolve_scale --rn_output_scale 9 --start_from cartpole-mdp
     -> --rn_output_scale has no effect: rn_evolve_scale goes on from the factor of start_from
---implementation RN --gamename cliff --agent QLearning --mode 2.0 -> mode is '2.0'; did you mean 2? Allowed: 0, 1, ...
 --implementation SimpleModel --bernoulli_logits --binary_obs no
     -> --bernoulli_logits has no effect: binary_obs is off, so no bits are imagined
 --implementation CategoricalLatent --min_std 1 -> --min_std has no effect: latent_type is 'categorical'
 --implementation GaussianLatent --binary_obs --learn_obs_variance
     -> learn_obs_variance is true, but binary_obs is too, and bits have no variance; allowed: one of them
---gamename pendulum,action_repeat=0
-    -> gamename is 'pendulum,action_repeat=0': action_repeat is 0; allowed: integer, at least 1, at most 1000
 --learn -> --learn needs a value...
 --learn CartPole-v1 --only exams -> only is 'exams'; did you mean 'exam'? Allowed: ...
 --learn CartPole-v1 --lr 0.1 --implementation PPO -> --lr has no effect with --learn...
@@ -278,12 +267,9 @@ FILES = [
     ("a: &a [x, x]\n" + "\n".join(f"{x}: &{x} [*{y}, *{y}]" for y, x in itertools.pairwise("abcdefghijklm")), "",
      "@: *a is an alias; write the value itself"),
     ("gamma: " + 3000 * "[" + 3000 * "]", "", "@: nested too deep"),
-    ('{"gamma": ' + 3000 * "[" + 3000 * "]" + "}", "", "@: nested too deep"),
     ("#" * 100_001, "", "config is '@': too large; allowed: at most 100 kB"),
-    ("- lr", "", "config is '@': allowed: a mapping, one 'name: value' a line"),
     ("a: b: c", "", "config is '@': not valid YAML, line 1: mapping values are not allowed here"),
     ("? [a]\n: b", "", "config is '@': not valid YAML, line 1: found unhashable key"),
-    ("\0", "", "config is '@': not valid YAML: unreadable"),
     ('{"gamma": 0.9,\n "lr": 0.9,\n}', "", "config is '@': not valid JSON, line 3: ... "),
     ('{"gamma": 0.9, "gamma": 0.8}', "", "@: gamma is given twice"),
     ('{"epochs": null}', "", "@: epochs and total_steps are null; allowed: an end of the training, one of them"),
@@ -293,7 +279,6 @@ FILES = [
      "preset is 'procmaze_low', but @ holds the values of 'shipped'; leave out --preset or --config"),
     ("implementation: ER\npreset: procmaze_low", "--gamename panflute", MAZE),
     ("implementation: ER\ngamename: panflute\npreset: procmaze_low", "", "@: " + MAZE),
-    ("gamename: procmaze\ngrid_size: 1", "", "@: grid_size is 1; allowed: integer, at least 2, at most 100"),
     ("gamename: procmaze\ngrid_size: 1", "--gamename panflute", "@: grid_size has no effect with gamename panflute; "
      "it is a parameter of procmaze, opengrid, buttongrid"),
 ]  # fmt: skip
@@ -306,12 +291,10 @@ PYTHON: list[tuple[dict[str, Any], str]] = [
     ({"tau": 0.1}, "tau is a setting of DDQN, DuelingDDQN, ... SE, not of UDRL"),
     ({"reload": "nowhere.ckpt"}, "reload is 'nowhere.ckpt': no such file or folder"),
     ({"seed": 10**5000}, "seed is a number of thousands of digits; allowed: integer, at least 0, at most 46116..."),
-    ({"lr": 10**400}, "lr is 1000000000...; allowed: number, greater than 0, at most 1000000000"),
     ({"lr": True}, "lr is True; allowed: number, greater than 0"),
     ({"hidden_sizes": [64, 2.5]}, "hidden_sizes is [64, 2.5]; allowed: list of integers, each at least 1, ..."),
     ({"rb_size": 0}, "rb_size is 0; allowed: integer, at least 1"),
     ({"epochs": 1e3}, "epochs is 1000.0; did you mean 1000? Allowed: integer, at least 1; or null"),
-    ({"hidden_sizes": (8,) * 17}, "hidden_sizes is ..., 16 of them at most"),
 ]
 
 

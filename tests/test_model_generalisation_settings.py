@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from control.cli.parse import parse
 from control.cli.settings import Settings, as_dict
-from fake_runs import Shown, load_script, refused
+from fake_runs import Shown, load_script
 from models.agents.model_generalisation.config import FAMILY, PRESETS
 from models.registry import default_config
 
@@ -135,22 +135,3 @@ def test_keys_of_published_files_have_their_meanings(
     is_complete = "environment" in content and "env_config" not in content
     settings = as_dict(converted(content if is_complete else published("categorical_latent_model") | content))
     assert {key: settings[key] for key in values} == values
-
-
-WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("ER", {"softmax_tmp": 1}, "softmax_tmp is unknown; did you mean 'softmax_temp'?"),
-    ("simple_model", {"alpha_adam": 3}, "Q_alpha and alpha_adam are one setting; give lr"),
-    ("ER", {"env_config": {"grid_sise": 4}}, "grid_sise is unknown; did you mean 'grid_size'?"),
-    ("ER", {"agent_type": "DQN"}, "agent_type is 'DQN'; allowed: ER, perfect_model, simple_model, latent_model"),
-    ("ER", {"env_config": 4}, "env_config is '4'; allowed: a mapping"),
-    ("ER", {"gamma": {"value": 1}}, "gamma is a mapping; settings are flat"),
-    ("ER", {"save_frequency": 0}, "save_frequency is unknown"),
-]
-
-
-@pytest.mark.parametrize(("name", "change", "line"), WRONG)
-def test_invalid_published_files_are_one_line_errors(
-    tmp_path: Path, capsys: Shown, name: str, change: dict[str, Any], line: str
-) -> None:
-    (tmp_path / "ER.json").write_text(json.dumps(published(name) | change))
-    refused(convert, [str(tmp_path / "ER.json")], f"error: {tmp_path / 'ER.json'}: {line}", capsys)

@@ -3,13 +3,11 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import trainer
-from control.cli.run_settings import EvaluateConfig
 from control.reports import obedience
 from fake_runs import Shown, refused
 from helpers import trained
@@ -88,20 +86,3 @@ def test_evaluation_of_a_run_measures_obedience(logdir: Path, capsys: Shown) -> 
     (folder / "metrics.csv").unlink()
     line = "no metrics.csv that says which returns its training has seen"
     refused(trainer.main, words, line, capsys, run_started=True)
-
-
-def test_ranks_are_asked_for_returns(finished: Any, capsys: Shown) -> None:
-    """The sweep commands returns, which the agent replaces by their ranks."""
-    folder, _ = finished(preset="ranks")
-    assert trainer.main(["--eval_agent", str(folder), "--obedience", "--num_eval_episodes", "2"]) == 0
-    assert "15 commands, 2 episodes of each per seed" in capsys.readouterr().out
-    for words, line in (([], "command rank 0.9; "), (["--command.return", "30"], "command return 30 (discounted); ")):
-        assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "1", "--no_record", *words]) == 0
-        assert line in capsys.readouterr().out
-
-
-def test_agents_without_return_command_are_refused(finished: Any, capsys: Shown) -> None:
-    for implementation in ("RCP-A", "VPG"):
-        words = ["--eval_agent", str(finished(implementation=implementation)[0]), "--obedience"]
-        refused(trainer.main, words, f"--obedience has no effect with {implementation}", capsys)
-    assert obedience.EPISODES < EvaluateConfig.num_eval_episodes

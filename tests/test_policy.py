@@ -15,13 +15,11 @@ from safetensors import numpy as safetensors_numpy
 
 import trainer
 import understudy
-from conftest import Finished
 from control.cli.parse import parse
 from control.cli.settings import RunConfig, Settings
 from control.commands import exports
 from control.commands.run import export_policy
 from control.loops.build import spaces_of
-from fake_runs import Shown, refused
 from helpers import ALL, CELLS, build, completed, default_game, flags, output_of, run_folder, tiny
 from models.agents.command_conditioned.agent import Agent as CommandConditioned
 from models.settings import SettingError
@@ -249,26 +247,6 @@ def test_pushed_agent_is_loaded_with_its_card(hub: FakeHub, tmp_path: Path, caps
     assert parse(["--config", str(pushed / "config.yaml")]).run.implementation == "CPG"
     policy, player = understudy.Policy("hf://me/agent"), trainer.load(run)
     assert policy(np.ones(4)) == player.predict(np.ones(4)) == understudy.Policy(f"hf://me/agent/{AGENT}")(np.ones(4))
-
-
-@pytest.mark.parametrize(("name", "token", "problem"), [
-    ("me", "x", "push_to_hub is 'me', no name on the hub; allowed: user/name, of letters"),
-    ("me/a/b", "x", "no name on the hub"),
-    ("me/b", "", "push_to_hub is 'me/b', but nobody is logged in: type hf auth login"),
-    ("other/name", "x", "push_to_hub is 'other/name', which failed: 403 Forbidden"),
-    ("me/b", None, "'huggingface_hub' is not installed; in the project's folder: pip install -e '.[hub"),
-])  # fmt: skip
-def test_push_that_fails_is_an_error(
-    name: str, token: str | None, problem: str, hub: FakeHub, finished: Finished, capsys: Shown
-) -> None:
-    hub.token = token or ""
-    if token is None:
-        sys.modules["huggingface_hub"] = None  # type: ignore[assignment]  # the fixture restores it
-        with pytest.raises(understudy.PolicyError, match=r"cannot be loaded \(pip install huggingface_hub\)"):
-            understudy.Policy("hf://me/agent")
-    run, _ = finished(implementation="CPG")
-    words = ["--eval_agent", str(run), "--no_record", "--num_eval_episodes", "1", "--push_to_hub", name]
-    refused(trainer.main, words, problem, capsys, run_started=True)
 
 
 def test_pushed_proxy_is_loaded_with_its_card(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

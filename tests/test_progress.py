@@ -11,7 +11,7 @@ from torch import Tensor
 
 from control.cli import progress as module
 from control.cli.colour import paint, warning
-from control.cli.progress import RowTable, Watch, progress, watch_part
+from control.cli.progress import Watch, progress, watch_part
 from control.commands.choose_proxy import _mean_returns
 from control.evolution.inner_loop import InnerLoop, Outcome
 from models.agents.ddqn.config import Config as AgentConfig
@@ -38,17 +38,6 @@ def test_progress_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], m
     with progress("agents", enabled=False) as watch:
         assert watch is None and watch_part(watch, 0.0, 1.0) is None
     assert not capsys.readouterr().out
-
-
-def test_progress_bar_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys, "stderr", terminal)
-    with progress("agents") as watch:
-        assert watch
-        watch(0.5)
-    assert "agents:   0 %" in terminal.getvalue() and not capsys.readouterr().out
-    assert terminal.getvalue().endswith("\r")  # the bar is erased
 
 
 @pytest.mark.parametrize(("environment", "terminal", "coloured"), [
@@ -114,14 +103,6 @@ def test_re_evaluation_has_one_progress() -> None:
     assert shares == pytest.approx([1 / 3, 2 / 3, 1]) and len(shares) == 3  # the second mean has 8 agents
 
 
-def test_longer_tests_may_bring_the_winner() -> None:
-    """CartPole has a limit of 500 steps."""
-    table = torch.full((2, 32), 480.0)
-    table[1, :8], table[1, 8:] = 100.0, 1000.0
-    scores, tested = returns_again(table, [], test_limit=1000)
-    assert tested == [32, 32] and scores.tolist() == [480, 775]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_losing_means_get_fewer_agents(seed: int) -> None:
     means, count = 5, 20
@@ -134,16 +115,3 @@ def test_losing_means_get_fewer_agents(seed: int) -> None:
     assert seed % 3 or max(tested[1:]) < count
     for mean, agents in enumerate(tested):
         assert scores[mean] == table[mean, :agents].mean()
-
-
-def test_header_is_repeated_only_for_a_new_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    table = RowTable()
-    rows = [{"epoch": "1/9", "return": "5.0"}, {"epoch": "2/9", "return": "6.0", "greedy": "7.0"}, {"epoch": "3/9"}]
-    assert [table.text(row).split("\n") for row in rows] == [
-        ["   epoch   return", "     1/9      5.0"],
-        ["   epoch   return   greedy", "     2/9      6.0      7.0"],
-        ["     3/9                  "],
-    ]
-    wide = {"epoch": "4/9", "return": "123456789.0", "greedy": "8.0"}
-    assert table.text(wide).split("\n") == ["   epoch      return   greedy", "     4/9 123456789.0      8.0"]

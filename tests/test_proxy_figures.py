@@ -2,9 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +10,6 @@ from control.cli import parse as config
 from control.cli.settings import Settings
 from control.evolution.inner_loop import InnerLoop
 from control.loops.rollout import play_episodes
-from control.reports import synthetic
 from control.reports.synthetic import action_rewards, behaviour, in_bins
 from envs.make import make_environment
 from models.proxies.files import Proxy
@@ -60,20 +57,6 @@ def test_a_bandit_shows_the_states_that_agents_are_paid_for() -> None:
     assert torch.stack([(rewards[:, 0] - pay).abs() for pay in pays]).amin(0).max() < 1e-5
 
 
-def test_cells_have_one_histogram(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of cells 2, 0 and 2 of the four cells of a room."""
-    proxy, settings, _ = random_proxy("--gamename emptyroom22")
-    rows = np.concatenate([np.eye(4)[[2, 0, 2]], [[1.0], [-1.0], [0.5]]], 1)
-    monkeypatch.setattr(synthetic, "behaviour", lambda *_: dict.fromkeys(("synthetic", "real"), rows))
-    shown: list[list[dict[str, Any]]] = []
-    monkeypatch.setattr(synthetic, "draw_histograms", lambda path, panels, style: shown.append(panels))
-    synthetic.picture(proxy, tmp_path, settings)
-    (panels,) = shown
-    assert [panel["name"] for panel in panels] == ["state", "reward"]
-    shares = panels[0]["real"]
-    assert shares[0] == 0 and sorted(shares)[-2:] == [0.3333, 0.6667] and shares.index(0.3333) < shares.index(0.6667)
-
-
 def test_what_a_bandit_pays_for() -> None:
     """By a target, minus the distance from it: of each action as much as by hand, and in bins their means."""
     words = "--proxy bandit --preset two_stage --agent TD3 --gamename pendulum --table_size 30 --proxy_hidden_size 4"
@@ -89,20 +72,6 @@ def test_what_a_bandit_pays_for() -> None:
     assert (
         edges[0] == 0 and edges[-1] == 10 and means[0, 0] == 1.5 and means[0, -1] == 5 and means[0, 1:-1].isnan().all()
     )
-
-
-def test_what_a_bandit_of_cells_pays_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row for each action, a column for each cell."""
-    proxy, settings, _ = random_proxy("--proxy bandit --agent DDQN --gamename emptyroom22 --proxy_hidden_size 4")
-    rows = np.eye(5)[:4]  # the last column is the reward
-    samples = dict.fromkeys(("synthetic", "real", "synthetic on real"), rows)
-    monkeypatch.setattr(synthetic, "behaviour", lambda *_: samples)
-    monkeypatch.setattr(synthetic, "draw_histograms", lambda *_: None)
-    tables: list[torch.Tensor] = []
-    monkeypatch.setattr("matplotlib.axes.Axes.imshow", lambda axis, table, **_: tables.append(table))
-    monkeypatch.setattr("matplotlib.figure.Figure.colorbar", lambda *_, **__: None)
-    synthetic.picture(proxy, tmp_path, settings)
-    assert (tmp_path / "behaviour_reward.png").exists() and tables[0].shape == (4, 4)
 
 
 @pytest.mark.parametrize("kind", ["mdp", "bandit"])

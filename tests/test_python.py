@@ -343,6 +343,7 @@ def heat(obs: np.ndarray) -> np.ndarray:
     return 1 + np.sign(np.round(target - 4 * obs[:, 2])).astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_stages")
 def test_notebook_about_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     """A function replaces the teacher, one kind of agents learns, and the outputs in the file name no path outside."""

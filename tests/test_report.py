@@ -14,7 +14,7 @@ import trainer
 from control.films.encoding import mp4
 from control.reports.tables import number_text, percent_text, with_margin
 from control.storage import checkpoints
-from control.storage.versions import FILE, read_versions, versions, write_versions
+from control.storage.versions import read_versions, versions, write_versions
 from fake_runs import Shown, write_run
 from helpers import trained
 
@@ -101,18 +101,9 @@ def check_page(page: Page) -> None:
     assert len(source.encode()) < 5_000_000
     assert not re.search(r"""(src|href|action|data|poster)\s*=\s*["']?\s*(https?:|//|file:|/)""", source)
     assert not re.search(r"@import|url\(\s*['\"]?(https?:|//|data:font)|<script|<iframe|<link", source)
-    for tag, attrs in page.tags:
-        for name in ("src", "href", "xlink:href"):
-            if name in attrs:
-                assert attrs[name].startswith(("data:", "#")), (tag, attrs[name][:60])
     ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    targets = [attrs[name][1:] for _, attrs in page.tags for name in ("href", "xlink:href") if name in attrs]
-    targets += re.findall(r"url\(#([^)]+)\)", source)
-    assert {item for item in targets if not item.startswith("ata:")} <= set(ids)
     assert page.all("html")[0]["lang"] == "en" and page.all("title") and len(page.all("h1")) == 1
-    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
     assert all(attrs.get("alt") for attrs in page.all("img"))
     assert all(attrs.get("aria-label") for attrs in page.all("video") + page.all("svg"))
     assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
@@ -212,6 +203,7 @@ def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Pa
     assert "seed 25 10 10,000 7.0 (250.0)" in text
 
 
+<<<<<<< HEAD
 def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Path) -> None:
     """Runs without config.yaml or returns, with foreign settings, and with damaged versions."""
     folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
@@ -225,6 +217,8 @@ def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Pa
     assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
 
 
+=======
+>>>>>>> w_tests
 def test_numbers_of_tables_have_three_digits_below_1() -> None:
     texts = [number_text(value) for value in (None, -0.0, -1936.04, 475.0, 0.01234, -0.5)]
     assert texts == ["-", "0.0", "-1,936.0", "475.0", "0.0123", "-0.500"]

@@ -1,8 +1,8 @@
 """A resumed run equals an uninterrupted one."""
 
+import os
 import random
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from control.storage.run_dir import locked, read_metrics
 from fake_runs import Shown, refused
 from helpers import different, epochs_of, flags, forged, lasting, learned, run_folder, same_runs, stopped, trained
 from running import Running
+
+SOAK_KILLS = int(os.environ.get("SOAK_KILLS", 25))  # of each run
 
 UDRL: dict[str, Any] = {"implementation": "UDRL"}
 CASES: dict[str, dict[str, Any]] = {
@@ -178,16 +180,37 @@ def test_resumed_run_equals_uninterrupted(case: str, tmp_path: Path) -> None:
     same_runs(run_folder(full), run_folder(cut))
 
 
+SEARCH: dict[str, Any] = {"implementation": "SE", "generations": 6, "inner_steps": 400}
+
+
 @pytest.mark.parametrize("case", ["UDRL", pytest.param("SE", marks=pytest.mark.slow)])
 def test_killed_run_equals_uninterrupted(case: str, logdir: Path, tmp_path: Path, finished: Finished) -> None:
     """A search is killed twice."""
-    search = {"implementation": "SE", "generations": 6, "inner_steps": 400}
-    changes = search if case == "SE" else lasting(UDRL, 12)
+    changes = SEARCH if case == "SE" else lasting(UDRL, 12)
     for rows in (1, 3) if case == "SE" else (5,):
-        run = Running(flags(logdir, "--resume", **changes), tmp_path / f"killed_{rows}", fork=True)
+        run = Running(flags(logdir, "--resume", **changes), tmp_path / f"killed_{rows}")
         while epochs_of(logdir) < rows or (case == "SE" and not any(logdir.rglob("last.ckpt"))):
-            assert run.status() is None
+            assert not run.has_ended()
             time.sleep(0.005)
         time.sleep(0.013)
-        assert run.kill("", random.Random(0)) == -signal.SIGKILL
+        assert run.kill()
     same_runs(finished(**changes)[0], trained(logdir, "--resume", **changes))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("changes", [*CASES.values(), SEARCH], ids=[*CASES, "SE"])
+def test_run_killed_at_random_moments_equals_uninterrupted(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Each run is killed up to three times."""
+    changes, draws, kills = changes if changes is SEARCH else lasting(changes, 40), random.Random(0), 0
+    began = time.monotonic()
+    full_run = trained(tmp_path / "full", **changes)
+    seconds = time.monotonic() - began
+    while kills < SOAK_KILLS:
+        logdir = tmp_path / f"cut_{kills}"
+        argv = flags(logdir, "--resume", **changes)
+        for _ in range(draws.choice((1, 1, 2, 3))):
+            run = Running(argv, tmp_path / "cut")
+            time.sleep(draws.uniform(0, seconds))
+            kills += run.kill()
+        Running(argv, tmp_path / "cut").to_the_end()
+        same_runs(full_run, run_folder(logdir))

@@ -22,10 +22,7 @@ from envs.gridmaps import CellTable
 from envs.make import make_dynamics, make_environment
 from envs.potentials import HAND
 from envs.reward import Stages, collect_transitions
-from models.proxies import files
-from models.proxies.reward.config import Config
 from models.proxies.reward.networks import Networks
-from models.spaces import Continuous, Discrete, Spaces
 from models.streams import Streams
 from proxies import written as write_synthetic
 from rewards import CLIFF, SCALED, SMALL, Learners, phi_of, random_networks, telling, written
@@ -309,6 +306,8 @@ def test_wrong_files_and_environments_are_one_line_errors(path: Path, telling: s
         RewardWrapper(gym.make("CartPole-v1"), other, 0.9)
     with pytest.raises(TypeError, match="allowed: one environment, or RewardVectorWrapper$"):
         RewardWrapper(gym.make_vec("CartPole-v1", num_envs=2), other, 0.9)  # type: ignore[arg-type]
+    with pytest.raises(ProxyError, match="those of cliff; here .* 4 numbers$"):
+        RewardWrapper(gym.make("CartPole-v1"), path, 0.9)
     for make in (gym.make, gym.make_vec):
         with pytest.raises(ProxyError, match="is a learned reward; allowed: understudy.RewardWrapper for it$"):
             make("understudy/Synthetic-v0", proxy=path)
@@ -323,48 +322,6 @@ def test_wrong_files_and_environments_are_one_line_errors(path: Path, telling: s
     env.reset(seed=0)
     with pytest.raises(ProxyError, match=r"^the learned reward needs info\['cost'\], which this environment does not"):
         env.step(0)
-
-
-class EnvironmentWithSpaces(gym.Env):
-    """An environment with these spaces and any id."""
-
-    def __init__(self, space: gym.Space, actions: int, name: str = "") -> None:
-        self.observation_space, self.spec = space, gym.spec(name) if name else None
-        bounds = np.full(abs(actions), 3.0, np.float32)
-        self.action_space = gym.spaces.Discrete(actions) if actions > 0 else Box(-bounds, bounds)
-
-    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        return self.observation_space.sample(), {}
-
-
-Box, Cells = gym.spaces.Box, gym.spaces.Discrete
-NUMBERS = {size: Box(-9, 9, (size,), np.float32) for size in (4, 17, 48)}
-SQUARE = Box(-9, 9, (2, 2), np.float32)
-
-
-@pytest.mark.parametrize(("game", "env", "message"), [
-    ("halfcheetah", (NUMBERS[17], -6, "Walker2d-v5"), "which is HalfCheetah-v5; this environment is Walker2d-v5$"),
-    ("halfcheetah", (NUMBERS[4], -6), "it is for observations of 17 numbers, those of halfcheetah; here .* 4 numbers$"),
-    ("halfcheetah", (NUMBERS[17], -2), ""),  # actions are no input
-    ("halfcheetah", (NUMBERS[17], 3), ""),
-    ("halfcheetah", (NUMBERS[17], -6, "HalfCheetah-v4"), ""),  # bounds are ignored
-    ("cliff", (Cells(48), 4, "CliffWalking-v1"), ""),
-    ("test:Square-v0", (SQUARE, 2), ""),
-])  # fmt: skip
-def test_environment_must_match_the_reward(game: str, env: tuple, message: str, path: Path) -> None:
-    sizes = {"halfcheetah": 17, "cliff": 48}
-    actions = Continuous((-1.0,) * 6, (1.0,) * 6) if game == "halfcheetah" else Discrete(4 if game == "cliff" else 2)
-    config, spaces = Config(mode=101), Spaces((sizes.get(game, 4),), actions, info=("x_position",))
-    files.save(path, torch.ones(1), config=config, spaces=spaces, game=game, description={})
-    makes = (lambda: RewardWrapper(EnvironmentWithSpaces(*env), path),
-             lambda: RewardVectorWrapper(SyncVectorEnv([lambda: EnvironmentWithSpaces(*env)] * 2), path))  # fmt: skip
-    for make in makes:
-        if not message:
-            assert make().reset()[1] == {}
-            continue
-        with pytest.raises(ProxyError, match=message) as caught:
-            make()
-        assert "\n" not in str(caught.value)
 
 
 def test_wrapper_passes_check_env_and_pickles() -> None:

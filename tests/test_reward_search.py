@@ -12,7 +12,6 @@ import trainer
 from control.evolution.strategies import OpenAIES
 from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
-from fake_runs import refused
 from helpers import SEARCHED, flags, same_runs
 from models.proxies import files
 from models.proxies.files import first_parameters
@@ -76,20 +75,6 @@ def test_search_of_two_phases_resumes_exactly(tmp_path: Path, monkeypatch: pytes
     assert "The learned reward " in output
     rows = [line for line in output.splitlines() if line.startswith(("reward network ", "real reward "))]
     assert len(rows) == 2 and all(row.endswith(" 40") for row in rows)  # the same number of steps
-
-
-@pytest.mark.parametrize("solved", [None, -1e6])
-def test_constant_fitness_stops_an_unsolved_search(tmp_path: Path, solved: float | None, capsys) -> None:
-    """In mode 0 all proxies are equal."""
-    changes = {"mode": 0, "generations": 21, "inner_steps": 2, "test_every": 2, "deploy_steps": 2, "second_phase": 30,
-           "second_steps": 2, "eval_every": 50, "objective": "final", "choose_by": "return"}  # fmt: skip
-    changes |= {} if solved is None else {"solved_reward": solved}
-    argv = search(tmp_path, **changes)
-    if solved is None:
-        line = "for 20 generations all proxies have had the same fitness"
-        refused(trainer.main, argv, line, capsys, run_started=True)
-    else:
-        assert trainer.main(argv) in SEARCHED
 
 
 def test_constant_fitness_restarts_with_more_noise(tmp_path: Path, capsys) -> None:

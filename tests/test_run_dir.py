@@ -25,6 +25,7 @@ from control.storage.run_dir import (
     safe_name,
     version_folders,
 )
+from helpers import trained
 from models.settings import SettingError
 
 
@@ -99,6 +100,25 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert path.read_text() == "old"
+
+
+def test_files_are_on_the_disk_before_they_replace_others(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power cut, a checkpoint is neither empty, nor does it count rows of metrics.csv that are lost."""
+    synced: list[str] = []
+    replace = os.replace
+
+    def replacing_synced(source: Path, target: Path) -> None:
+        assert synced[-1] == str(source)
+        assert target.name != "last.ckpt" or str(target.parents[1] / "metrics.csv") in synced
+        replaced.append(target.name)
+        synced.clear()
+        replace(source, target)
+
+    replaced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    monkeypatch.setattr(os, "replace", replacing_synced)
+    trained(logdir, implementation="CPG")
+    assert {"config.yaml", "best.ckpt", "last.ckpt"} <= {*replaced}
 
 
 def row(epoch: int, seed: int = 25, **tags: float) -> dict[str, float]:

@@ -4,11 +4,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs.registration import EnvSpec
 
 import trainer
 from conftest import Finished
@@ -17,7 +15,6 @@ from control.storage import checkpoints
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
 from helpers import flags, trained
-from test_envs import Scripted
 
 
 def test_running_mean_equals_a_deque(logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +73,6 @@ def test_finished_run_keeps_its_settings(logdir: Path, tmp_path: Path, capsys: S
     refused(trainer.main, longer, "max_episodes is 6, but the run to resume has 3", capsys, run_started=True)
 
 
-def test_deterministic_policy_prints_a_warning(logdir: Path, capsys: Shown) -> None:
-    trained(logdir, implementation="CPG", lr=1e3, max_episodes=60)
-    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
-    assert len(warnings) == 1 and "sure of every action" in warnings[0] and "smaller lr" in warnings[0]
-
-
 def test_infinite_weights_end_the_run(logdir: Path, capsys: Shown) -> None:
     argv = flags(logdir, implementation="CPG", lr=1e9, hidden_sizes=[8] * 9)
     error = refused(trainer.main, argv, "weights are no longer finite", capsys, run_started=True)
@@ -95,20 +86,6 @@ def test_longer_resumed_run_continues_epsilon(logdir: Path) -> None:
     assert len(epsilon) == 6 and epsilon[0] > epsilon[1] > 0.01 and epsilon[2:] == pytest.approx([0.01] * 4)
 
 
-def test_evaluation_of_several_seeds_is_filmed(logdir: Path, capsys: Shown, brief: None) -> None:
-    film = ("--record", "--record_episodes", "1")
-    folder = trained(logdir, *film, "--vary_hp", implementation="DDQN", num_seeds=3, hidden_sizes="6", epochs=2)
-    assert (folder / "videos" / "final.mp4").stat().st_size > 1000
-    output = capsys.readouterr().out
-    assert "\nfilming seed 25 of the best agents\n" in output and ".gif (seed 25 of the best agents, greedy: " in output
-    assert trainer.main(["--eval_agent", str(folder), "--num_eval_episodes", "5", *film]) == 0
-    output = capsys.readouterr().out
-    assert [line.split()[:2] for line in output.splitlines() if line.startswith(("greedy", "sampled"))] == [
-        ["greedy", "25"], ["greedy", "26"], ["greedy", "27"], ["greedy", "all"],
-    ]  # fmt: skip
-    assert "command" not in output and len(list((folder / "videos").glob("eval_*.mp4"))) == 1
-
-
 @pytest.mark.parametrize("agent", ["PPO --num_envs 2 --rollout_steps 8", "DDQN --init_episodes 0 --fill 16"])
 def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, capsys: Shown) -> None:
     """Both agents need 16 steps for the first update."""
@@ -118,13 +95,3 @@ def test_run_too_short_to_learn_prints_a_warning(agent: str, tmp_path: Path, cap
         start_text, _, rest_text = capsys.readouterr().out.partition(" 1/")
         warning = "nothing will be learned: the run has 8 steps a seed, and the first update comes with step 16"
         assert (warning in start_text) == (epochs == 1) == ("no gradient step was made" in rest_text)
-
-
-def test_images_are_refused(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = {"obs_space": gym.spaces.Box(0, 255, (40, 40, 3), np.uint8), "action_space": gym.spaces.Discrete(2)}
-    ppo = ["--agent", "PPO"]
-    monkeypatch.setitem(gym.registry, "Images-v0", EnvSpec("Images-v0", Scripted, kwargs=images))
-    for name, taker, options in (("DDQN", "DDQN", []), ("SE", "a proxy", ppo), ("RN", "a proxy", ppo)):
-        argv = ["--implementation", name, *options, "--gamename", "Images-v0", "--logdir", str(logdir)]
-        line = f"gamename is 'Images-v0', which shows images; {taker} takes vectors of observations"
-        refused(trainer.main, argv, line, capsys)

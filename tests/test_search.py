@@ -154,17 +154,6 @@ def test_search_stops_at_the_target_return(tmp_path: Path, capsys) -> None:
     assert epochs("--resume", generations=50, target_return=1) == (first[0], [1, 2, 3])
 
 
-def test_no_quit_when_solved_searches_on(tmp_path: Path) -> None:
-    on, changes = "--no_quit_when_solved", {"eval_every": 1, "target_return": 1}
-    searched(tmp_path, eval_every=1, generations=1)
-    folder = searched(tmp_path, "--resume", on, generations=3, **changes)
-    assert read_metrics(folder / "metrics.csv")["epoch"] == [1, 2, 3]
-    assert searched(tmp_path, "--resume", generations=9, **changes) == folder
-    assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 3
-    searched(tmp_path, "--resume", on, eval_every=1, generations=4)
-    assert len(read_metrics(folder / "metrics.csv")["epoch"]) == 4
-
-
 def test_infinite_mean_is_an_error(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("control.evolution.strategies.SNES._step", lambda self, *_: self.mean + torch.inf)
     refused(trainer.main, search(tmp_path, proxy="bandit"), "the mean is no longer finite", capsys, run_started=True)

@@ -1,8 +1,5 @@
 """Bandits cloned from a policy: hand-written rules and trained agents."""
 
-import json
-import sys
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,10 @@ from conftest import Finished
 from control.cli import parse
 from control.evolution import teachers
 from control.evolution.teachers import cloned_proxy, teacher, visited_states
-from control.storage.run_dir import read_metrics
 from envs.make import make_environment, stages_of
 from helpers import flags, run_folder, trained
 from models.proxies import files
 from models.settings import SettingError
-from models.streams import derive_seed
 
 CARTPOLE = make_environment("cartpole", 1, 1).spaces
 PENDULUM = make_environment("pendulum", 1, 1).spaces
@@ -139,29 +134,6 @@ def test_agent_of_stable_baselines3_is_a_policy(name: str, tmp_path: Path) -> No
         teacher(source, "acrobot", make_environment("acrobot", 1, 1).spaces)
 
 
-def test_agent_of_stable_baselines3_plays_cells(tmp_path: Path) -> None:
-    library = pytest.importorskip("stable_baselines3")
-    model = library.PPO("MlpPolicy", "FrozenLake-v1", n_steps=8, batch_size=8, seed=1)
-    model.save(tmp_path / "agent.zip")
-    policy = teacher(str(tmp_path / "agent.zip"), "FrozenLake-v1", make_environment("FrozenLake-v1", 1, 1).spaces)
-    assert policy(torch.eye(16)).tolist() == [int(model.predict(cell, deterministic=True)[0]) for cell in range(16)]
-
-
-def test_missing_stable_baselines3_and_damaged_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = tmp_path / "agent.zip"
-    with zipfile.ZipFile(source, "w") as archive:
-        archive.writestr("_stable_baselines3_version", "2.9.2")
-        archive.writestr("data", "{}")
-    for module, words in (
-        (None, "which needs the module stable_baselines3; .*pip install stable"),
-        (np, "cannot be loaded"),
-    ):
-        monkeypatch.setitem(sys.modules, "stable_baselines3", module)
-        with pytest.raises(SettingError, match=words) as error:
-            teacher(str(source), "cartpole", CARTPOLE)
-        assert "\n" not in str(error.value)
-
-
 def test_visited_states_come_from_the_policy_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     act = teacher("test_teachers:balance", "cartpole", CARTPOLE)
     states = visited_states(act, 600, None, "cartpole", 0)
@@ -229,35 +201,3 @@ def test_search_from_a_policy_has_the_agents_of_a_clone() -> None:
     tuned, random_start = settings("cartpole", "two_stage", *start), settings("cartpole", "two_stage")
     assert tuned.agent == random_start.agent and tuned.proxy.deploy_steps == random_start.proxy.deploy_steps
     assert settings("lunarlander", "two_stage", *start, "--lr", "0.5", "--deploy_steps", "7").agent.lr == 0.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", ["start", "widest"])
-def test_unbounded_states_come_from_the_target(tmp_path: Path, scale: str) -> None:
-    """A new table for each scored mean, scaled by the first or the widest one; a resumed search gives the same."""
-    words = "--proxy bandit --preset two_stage --agent DDQN --no_compiled --table_size 40 --keep_best 1 --noise_std 1"
-    words += f" --table_episodes 7 --target_scale {scale}"
-    changes: dict[str, Any] = {"eval_every": 1, "generations": 2, "deploy_steps": 40}
-    folder = searched(tmp_path / "whole", *words.split(), **changes)
-    proxy = files.load(folder / "proxy.safetensors")
-    target, named_weights = (
-        proxy.networks.target(proxy.parameters[None]),
-        proxy.networks.named_tensors(proxy.parameters),
-    )
-    best_generation = json.loads((folder / "scores.json").read_text())["generation"]
-    players = {best_generation: lambda obs: target.act(obs[None])[0], 0: lambda obs: torch.zeros(len(obs)).long()}
-    best_states, first = (
-        visited_states(act, 2048, 7, "cartpole", derive_seed(1, f"states of generation {n}"))
-        for n, act in players.items()
-    )
-    assert torch.equal(named_weights["states.table"], best_states[:40])
-    torch.testing.assert_close(named_weights["target.center"], first.mean(0))
-    spread = first.std(0) if scale == "start" else first.std(0).maximum(best_states.std(0))
-    torch.testing.assert_close(named_weights["target.spread"], spread)
-    assert torch.equal(spread, first.std(0)) == (scale == "start")
-    steps, filling = read_metrics(folder / "metrics.csv")["search/real_steps"], 342 * 12  # twice 2,048 by 12 at a time
-    assert all(0 < real - (fills + 1) * filling <= fills * 6 * 2 * 30 for fills, real in enumerate(steps, 1))
-    assert proxy.description["scores"]["search_real_steps"] > steps[-1] + filling
-    part = searched(tmp_path / "parts", *words.split(), **changes | {"generations": 1})
-    searched(tmp_path / "parts", *words.split(), "--resume", **changes)
-    assert torch.equal(files.load(part / "proxy.safetensors").parameters, proxy.parameters)

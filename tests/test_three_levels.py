@@ -23,10 +23,9 @@ from control.commands.trials import (
     with_trial_defaults,
 )
 from control.reports.figures import FigureStyle
-from control.reports.search import TRIALS, importances, plot_search
+from control.reports.search import importances, plot_search
 from control.storage.run_dir import read_metrics
 from fake_runs import Shown, refused
-from models.settings import SettingError
 
 SEARCH = "--use_tune --implementation SE --gamename cartpole --proxy bandit"
 TINY = (
@@ -184,24 +183,6 @@ def test_resumed_search_runs_interrupted_and_new_trials(tmp_path: Path, capfd: S
     assert best.proxy.noise_std == 0.1 and best.run.num_seeds == 1 and best.subcommand is None
 
 
-@pytest.mark.parametrize("change", [
-    {"raw": {}}, {"raw": {"noise_std": "x", "lr": 1e-3}}, {"best": {METRIC: math.nan, "epoch": 1}}, {"last": None},
-    {"course": None}, {"number": "../../../x"},
-])  # fmt: skip
-def test_search_with_damaged_trials_is_not_resumed(change: dict[str, Any], tmp_path: Path) -> None:
-    search = start_search(tmp_path)
-    content = json.loads((path := search.folder / TRIALS).read_text())
-    content["trials"][0].update(change)
-    path.write_text(json.dumps(content))
-    old_files = {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
-    resume_settings = parse(["--use_tune", "--resume", str(search.folder)])
-    with pytest.raises(
-        SettingError, match=f"^resume is '{search.folder}', where {TRIALS} is not as a search writes it"
-    ):
-        Search(with_trial_defaults(resume_settings), search.space, search.folder).begin()
-    assert old_files == {file.name: file.read_bytes() for file in search.folder.iterdir() if file.is_file()}
-
-
 # -- importances -------------------------------------------------------------------------------------------------------
 
 
@@ -234,19 +215,3 @@ def test_importances_find_the_decisive_setting(tmp_path: Path, capsys: Shown) ->
     assert str(tmp_path / "importance.png") in capsys.readouterr().out
     dark = plot_search(tmp_path, FigureStyle("dark"), tmp_path / "dark.png")
     assert dark.read_bytes() != (tmp_path / "importance.png").read_bytes()
-
-
-DAMAGED = [
-    "", "[null]", "[" * 100_000, b"\xff\xfe", {"trials": [None]}, {"space": []},
-    {"space": {"lr": {"kind": "loguniform", "values": [0, 2]}}}, {"space": {"lr": {"kind": "choice", "values": [[]]}}},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("damaged", DAMAGED, ids=lambda damaged: str(damaged)[:50])
-def test_plot_refuses_damaged_trials(damaged: Any, tmp_path: Path, capsys: Shown) -> None:
-    path = tmp_path / TRIALS
-    if isinstance(damaged, dict):
-        space, trials = write_trials(tmp_path, 10)
-        damaged = json.dumps({"space": space, "trials": trials} | damaged)
-    path.write_bytes(damaged if isinstance(damaged, bytes) else damaged.encode())
-    refused(trainer.main, ["--plot", str(tmp_path)], f"{TRIALS} is not as a search writes it; allowed: ", capsys)

@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from gymnasium.envs.registration import EnvSpec
 
@@ -139,22 +138,6 @@ def test_short_runs_are_evaluated_five_times(changes: dict[str, int], evaluated:
     np.testing.assert_equal({name: seldom[name] for name in names}, {name: metrics[name] for name in names})
 
 
-def test_rows_of_a_short_run_are_at_equal_distances(logdir: Path) -> None:
-    rows: list[int] = []
-
-    class Rows(pl.Callback):
-        def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
-            rows.extend([module.epoch] * module.is_reported())
-
-    changes: dict[str, Any] = {"implementation": "DDQN", "steps_per_epoch": 7, "eval_episodes": 1, "eval_every": 10}
-    changes |= {"gamename": "cartpole", "callbacks": [Rows()], "logger": "none"}
-    metrics = trainer.train(logdir=str(logdir), verbose=False, epochs=22, **changes).metrics
-    evaluated = [
-        epoch for epoch, score in zip(metrics["epoch"], metrics["eval/return_greedy"], strict=True) if score > 0
-    ]
-    assert evaluated == [5, 9, 10, 14, 18, 20, 22] and rows == [1, 5, 9, 14, 18, 22]
-
-
 def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Second scores are -1, 3, -11, 4 and 20: so the means are 0, 4, -1, 5; the last epoch has no second evaluation."""
     module = SimpleNamespace(best=-math.inf, epoch=0)
@@ -166,21 +149,6 @@ def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.M
         trainer_state: Any = SimpleNamespace(should_stop=False, max_epochs=-1)
         Checkpoints(tmp_path, 99).on_train_epoch_end(trainer_state, module)  # type: ignore[arg-type]
     assert saved == [(1, 0.0), (2, 4.0), (4, 5.0)]
-
-
-def test_missing_measurements_are_nan_and_not_printed(logdir: Path, capsys: Shown) -> None:
-    """Episodes have 200 steps, and updates begin after the first episode."""
-    changes = {"gamename": "mountaincar", "steps_per_epoch": 80, "epochs": 3, "num_envs": 3}
-    metrics = read_metrics(trained(logdir, implementation="DDQN", **changes) / "metrics.csv")
-    assert metrics["env_steps"] == [81, 162, 243]  # whole steps of three environments
-    assert np.isnan(metrics["train/value_loss"]).all() and np.isnan(metrics["rollout/length_mean"]).all()
-    assert metrics["train/gradient_steps"] == [0, 0, 0] and metrics["train/epsilon"] == [1, 1, 1]
-    assert "nan" not in capsys.readouterr().out
-
-
-def test_no_checkpoint_flag_writes_no_checkpoint(logdir: Path, capsys: Shown) -> None:
-    assert not list(trained(logdir, "--no_checkpoint", epochs=1).rglob("*.ckpt"))
-    assert "--eval_agent" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -357,45 +325,3 @@ def test_without_numba_agents_train_in_torch(logdir: Path) -> None:
     assert process.returncode == 0, err
     assert out.count("note: training is many times as fast with Numba") == 1
     assert "compiled: false\n" in (run_folder(logdir) / "config.yaml").read_text()
-
-
-def test_without_a_cache_agents_train_in_torch(logdir: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = pytest.importorskip("models.machine", reason="needs Numba")
-    monkeypatch.setattr(machine, "keeps_cache", lambda: False)
-    folder = trained(logdir, implementation="DDQN")
-    assert capsys.readouterr().out.count("note: the cache folder for machine code is not writable") == 1
-    assert "compiled: false\n" in (folder / "config.yaml").read_text()
-
-
-def test_what_to_type_next_imports_what_the_run_needed(
-    logdir: Path, tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module that a flag imports, and the one that an environment's name begins with; also after --resume."""
-    (tmp_path / "registers_cart.py").write_text(
-        "import gymnasium as gym\ngym.register('Cart-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    words = ("--import", "json", "--gamename", "registers_cart:Cart-v0")
-    trained(logdir, *words, implementation="DDQN", epochs=1, steps_per_epoch=20, time_limit=9)
-    first = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
-    trained(logdir, *words, "--resume", implementation="DDQN", epochs=1, steps_per_epoch=20, time_limit=9)
-    second = [line for line in capsys.readouterr().out.splitlines() if "trainer.py" in line]
-    assert len(first) == 2 and second == first
-    assert all("trainer.py --import json,registers_cart --" in line for line in first)
-
-
-@pytest.mark.slow
-def test_compiling_is_announced_once_and_before_the_first_epoch(
-    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("numba")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for times in (1, 0):
-        words = "--implementation QLearning --gamename cliff --epochs 2 --logdir".split()
-        process = start([*words, str(logdir)])
-        lines = process.communicate()[0].splitlines()
-        assert process.returncode == 0
-        announced = [line for line in lines if line.startswith("note: the machine code of tabular is compiled")]
-        assert len(announced) == times
-    metrics = read_metrics(run_folder(logdir).with_name("version_0") / "metrics.csv")
-    assert metrics["time/train"][0] < 3, "compiling takes ten seconds"

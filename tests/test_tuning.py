@@ -2,13 +2,7 @@
 
 import csv
 import os
-import shutil
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +14,7 @@ from control.cli.settings import Settings
 from control.commands.search_space import Dimension, Space, search_space, trial_settings
 from control.commands.trials import EVALUATED, METRIC, Search, run_trial
 from control.storage import checkpoints
-from fake_runs import Shown, refused
+from fake_runs import Shown
 from helpers import start
 from models.registry import implementations
 from models.settings import SettingError, UserError
@@ -163,28 +157,6 @@ def test_score_of_a_trial_is_the_mean_of_its_seeds(tmp_path: Path) -> None:
     assert score("--seed", "1", "--num_seeds", "2") == pytest.approx((first + second) / 2)
 
 
-# -- errors before anything starts -------------------------------------------------------------------------------------
-
-
-INSTALL = "is not installed; in the project's folder: pip install -e"
-
-
-@pytest.mark.parametrize(("flags", "missing", "message"), [
-    ("--tune_algorithm asha", "ray", f"'ray' {INSTALL} '.[tune]'"),
-    ("--tune_algorithm bohb", "hpbandster", f"'hpbandster' {INSTALL} '.[bohb]'"),
-    ("--ray_address 127.0.0.1:1", "", "ray_address is '127.0.0.1:1': no cluster can be joined there"),
-])  # fmt: skip
-def test_missing_library_or_cluster_is_an_error(
-    flags: str, missing: str, message: str, logdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
-) -> None:
-    if missing != "ray" and (missing or "ray_address" in flags):
-        pytest.importorskip("ray", reason="needs the extra tune")
-    if missing:
-        monkeypatch.setitem(sys.modules, missing, None)
-    refused(trainer.main, ["--use_tune", "--logdir", str(logdir), *flags.split()], message, capsys)
-    assert not logdir.exists()
-
-
 # -- whole searches ----------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +191,7 @@ def searched(tmp_path: Path, text: str, flags: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.slow
 def test_search_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     command = command_of(tmp_path, SPACE, "--num_samples 1 --max_concurrent_trials 1 --total_steps 300")
     monkeypatch.chdir(workdir := tmp_path / "here")
@@ -247,48 +220,3 @@ def test_every_algorithm_searches(algorithm: str, length: str, tmp_path: Path) -
     assert searched(tmp_path, SPACE, flags)[::2] == (0, "")
     statuses = [row["status"] for row in search_results(tmp_path)]
     assert len(statuses) == 3 and set(statuses) <= {"finished", "stopped early"}
-
-
-@contextmanager
-def searching(tmp_path: Path) -> "Iterator[subprocess.Popen[str]]":
-    """A long search with a first result."""
-    process = started(tmp_path, SPACE, "--num_samples 3 --epochs 100000 --max_concurrent_trials 1")
-    assert process.stdout
-    try:
-        while "best so far" not in process.stdout.readline():
-            assert process.poll() is None
-        yield process
-    finally:
-        process.kill()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_writes_results(number: int, tmp_path: Path) -> None:
-    with searching(tmp_path) as process:
-        process.send_signal(number)
-        start_time = time.monotonic()
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "") and time.monotonic() - start_time < 30
-    assert "interrupted: 1 trial in" in out and search_results(tmp_path)[0]["status"] == "interrupted"
-
-
-@pytest.mark.slow
-def test_search_joins_a_running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = pytest.importorskip("ray", reason="needs the extra tune")
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_worker_niceness", "0")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    session = cluster.head_node.get_session_dir_path()
-    try:
-        cluster.add_node(num_cpus=1)
-        flags = f"--num_samples 2 --epochs 2 --ray_address {cluster.address}"
-        assert searched(tmp_path, SPACE, flags)[::2] == (0, "")
-        assert [row["status"] for row in search_results(tmp_path)] == ["finished"] * 2
-        ray.init(address=cluster.address, log_to_driver=False)
-        assert len([node for node in ray.nodes() if node["Alive"]]) == 2
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-        shutil.rmtree(session, ignore_errors=True)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing import forkserver, reduction
 from pathlib import Path
 
 import gymnasium as gym
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-import trainer
 from conftest import ROOT
 from envs.base import EnvironmentFault
 from envs.gymnasium_adapter import GymnasiumEnvironment
@@ -122,29 +120,6 @@ def test_invalid_settings_start_no_process():
     with pytest.raises(SettingError, match="cannot be made"):
         ParallelEnvironment(Game("cartpole", "CartPole-v1", None, {"no_such": 1}), 1, 2, 2)
     assert set(multiprocessing.active_children()) <= set(previous_children)
-
-
-@pytest.mark.parametrize("moment", ["before it is asked", pytest.param("before it answers", marks=pytest.mark.slow)])
-def test_dead_forkserver_is_an_error(moment, monkeypatch, capsys, tmp_path):
-    def kill():
-        pid = forkserver._forkserver._forkserver_pid
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-    send, read = reduction.sendfds, forkserver.read_signed
-    if moment == "before it is asked":
-        monkeypatch.setattr(reduction, "sendfds", lambda *args: (kill(), send(*args)))
-    else:
-        pause = lambda: os.kill(forkserver._forkserver._forkserver_pid, signal.SIGSTOP)  # noqa: E731
-        monkeypatch.setattr(
-            reduction, "sendfds", lambda *args: (pause(), send(*args))
-        )  # so that it does not answer first
-        monkeypatch.setattr(forkserver, "read_signed", lambda pipe: (kill(), read(pipe))[1])
-    flags = "--gamename gymnasium.envs.classic_control:MountainCar-v0 --num_workers 2 --epochs 1 --logdir"
-    assert trainer.main([*flags.split(), str(tmp_path)]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and "the process that starts it died" in lines[0]
-    assert multiprocessing.active_children() == []
 
 
 PARENT = """
