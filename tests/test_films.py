@@ -13,6 +13,7 @@ from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import trainer
+from control.films import pictures
 from control.films.recording import Actor, record
 from envs.make import make_environment
 from fake_runs import Shown, refused

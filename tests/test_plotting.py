@@ -10,13 +10,8 @@ import numpy as np
 import pytest
 
 import fake_runs
-<<<<<<< HEAD
 from control.reports.curves import learning_curve, on_grid, smooth
-from control.reports.figures import WIDTH, FigureStyle
-=======
-from control.reports.curves import clip_below, learning_curve, note_hidden, on_grid, smooth
-from control.reports.figures import FigureStyle, figure_panels
->>>>>>> w_tests
+from control.reports.figures import FigureStyle
 from control.reports.plot import plot
 from control.reports.runs import find_groups, read_runs
 from fake_runs import Shown, is_png
@@ -169,36 +164,6 @@ def test_learning_curve_of_several_seeds(logdir: Path, figures: list[Any]) -> No
     assert (folder / "curve.svg").read_bytes().startswith(b"<?xml") and (folder / "curve.pdf").exists()
 
 
-<<<<<<< HEAD
-def test_each_environment_has_its_row_of_panels(logdir: Path, figures: list[Any]) -> None:
-    for game, implementation in ("lunarlander", "UDRL"), ("lunarlander", "RCP-A"), ("takecover", "RCP-A"):
-        write_run(logdir, implementation, game=game)
-    plot([logdir])
-    returns, losses = figures
-    axes = returns.axes
-    assert [title.split(":")[0] for title in titles(returns)] == ["lunarlander"] * 2 + ["takecover"] * 2
-    assert [title.split(":")[0] for title in titles(losses)] == ["lunarlander", "takecover"]
-    assert returns.get_size_inches()[0] == losses.get_size_inches()[0] == WIDTH
-    colours = [{line.get_label(): line.get_color() for line in axis.get_lines()} for axis in axes]
-    assert len({labels["RCP-A"] for labels in colours}) == 1 and "UDRL" in colours[0] and "UDRL" not in colours[2]
-    assert {axis.get_ylabel() for axis in axes} == {"return (sum of rewards)"}
-    for panel, other in (axes[:2], axes[2:]):
-        assert panel.get_ylim() == other.get_ylim() and panel.get_xlim() == other.get_xlim()
-    assert axes[0].get_ylim() != axes[2].get_ylim()
-
-
-def test_losses_of_many_environments_are_a_separate_figure(logdir: Path, figures: list[Any], capsys: Shown) -> None:
-    for i in range(6):
-        write_run(logdir, game=f"corridor{i}")
-    plot([logdir], logdir / "all.pdf", FigureStyle("dark", ("pdf", "svg")))
-    paths = [line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.startswith("Figure:")]
-    assert [Path(path).name for path in paths] == ["all.pdf", "all.svg", "all_losses.pdf", "all_losses.svg"]
-    assert [len(figure.axes) for figure in figures[::2]] == [12, 6]
-    assert {figure.get_facecolor()[:3] for figure in figures} == {(13 / 255, 17 / 255, 23 / 255)}
-
-
-=======
->>>>>>> w_tests
 def test_figure_is_redrawn_from_its_json(logdir: Path, figures: list[Any], capsys: Shown) -> None:
     for name in ("UDRL", "RCP-A"):
         write_run(logdir, name, seeds=(25, 26, 27))

@@ -203,22 +203,6 @@ def test_page_has_the_end_and_the_best_of_a_short_run(logdir: Path, tmp_path: Pa
     assert "seed 25 10 10,000 7.0 (250.0)" in text
 
 
-<<<<<<< HEAD
-def test_page_of_incomplete_runs_says_what_is_missing(logdir: Path, tmp_path: Path) -> None:
-    """Runs without config.yaml or returns, with foreign settings, and with damaged versions."""
-    folder = write_run(logdir, "UDRL", lambda epoch, seed: {"time/rollout": 1.0}, epochs=2)
-    page = make_page(folder, out=tmp_path / "page.html")
-    check_page(page)
-    assert "No return was logged" in page.text and "No config.yaml" in page.text
-    (folder / "config.yaml").write_text("implementation: Unheard\nlr: 0.5\n")
-    (folder / FILE).write_text('[{"from": "x"}]')
-    page = make_page(folder, out=tmp_path / "page.html")
-    check_page(page)
-    assert "lr 0.5" in page.text and "python trainer.py --config" in page.text
-
-
-=======
->>>>>>> w_tests
 def test_numbers_of_tables_have_three_digits_below_1() -> None:
     texts = [number_text(value) for value in (None, -0.0, -1936.04, 475.0, 0.01234, -0.5)]
     assert texts == ["-", "0.0", "-1,936.0", "475.0", "0.0123", "-0.500"]
