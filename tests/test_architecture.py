@@ -181,7 +181,7 @@ weights.sum().backward()
 adam.step(), adam.zero_grad()
 config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17, compiled=False)
 job = (config, "DDQN", family("DDQN").config(batch_size=9), "cartpole-200")
-control.evolution.cluster.make_workers(*job).run(None, [1], inner_steps=3)
+control.evolution.cluster.make_workers(job).run(None, [1], inner_steps=3)
 slow = {"pytorch_lightning", "lightning_fabric", "torchmetrics", "torch._dynamo", "ray", "tensorboard"}
 print(sorted(slow & sys.modules.keys()))
 """

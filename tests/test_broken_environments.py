@@ -197,7 +197,7 @@ def test_equivalent_types_are_accepted(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_endless_episode_prints_note(monkeypatch: pytest.MonkeyPatch, capsys: Shown) -> None:
     monkeypatch.setattr(rollout, "LONG", 5)
-    rollout._note_length.cache_clear()
+    rollout._note_once.cache_clear()
     environment, calls = start_environment("never ends"), []
 
     def step(*args: Any) -> Step:

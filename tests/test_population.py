@@ -31,18 +31,19 @@ GAME = "cartpole-200"
 CONFIG = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17)
 # Two batch sizes, so that each worker trains programs of several shapes.
 AGENT = AgentConfig(batch_size=9, hidden_sizes=(11,), vary_hp=True, vary=("lr", "batch_size"))
+JOB = (CONFIG, "DDQN", AGENT, GAME)
 SEEDS = [11, 12, 11, 12, 13]
 
 
 @pytest.fixture(scope="module")
 def local() -> InnerLoop:
-    return InnerLoop(CONFIG, "DDQN", AGENT, GAME)
+    return InnerLoop(*JOB)
 
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[RayWorkers]:
     pytest.importorskip("ray", reason="needs the extra tune")
-    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)
+    workers = RayWorkers(JOB, 2, None)
     yield workers
     workers.close()
     workers.close()  # twice is no error
@@ -92,9 +93,9 @@ def test_killed_worker_is_replaced(
     """Another worker trains its agents again."""
     work, tries = cluster._work, tmp_path / "tries"
 
-    def dies_at_first(job: Any, call: Any) -> Outcome | None:
-        outcome = work(job, call)
-        if call and SEEDS[-1] in call[1]:
+    def dies_at_first(job: Any, *arguments: Any, **options: Any) -> Outcome | None:
+        outcome = work(job, *arguments, **options)
+        if arguments and SEEDS[-1] in arguments[1]:
             first = not tries.exists()
             with tries.open("a") as file:
                 file.write(f"{os.getpid()} ")
@@ -103,7 +104,7 @@ def test_killed_worker_is_replaced(
         return outcome
 
     monkeypatch.setattr(cluster, "_work", dies_at_first)
-    workers = RayWorkers(CONFIG, "DDQN", AGENT, GAME, 2, None)  # in the Ray of `two`
+    workers = RayWorkers(JOB, 2, None)  # in the Ray of `two`
     assert_same_outcome(local.run(proxies, SEEDS), workers.run(proxies, SEEDS))
     killed, other = map(int, tries.read_text().split())
     assert killed != other and killed not in worker_pids(os.getpid())
@@ -165,7 +166,7 @@ def on_signal(number, frame):
         raise Stop
 
 asked = 0
-workers = make_workers(*job, num_workers=2)
+workers = make_workers(job, num_workers=2)
 signal.signal(signal.SIGINT, on_signal)
 print("started", flush=True)
 outcome = workers.run(None, [1, 2], inner_steps=2500)

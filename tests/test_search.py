@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ def test_search_writes_a_proxy_with_scores(tmp_path: Path, extra_flags: list[str
     assert f"({'last mean' if is_last else f'mean of generation {generation}'})" in output
     assert "proxy.safetensors" in output and "--eval_agent" in output and "tensorboard" in output
     for line in ("second test of the 3 best networks, 2 new agents each", "winner with 3 fresh agents"):
-        assert re.search(rf"{line} \(about (\d+ min )?\d+ s\)\n", output)
+        assert f"{line}\n" in output
 
 
 def test_two_stage_search_scores_targets_then_agents(tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ def test_diverged_agents_are_counted_and_never_win(
     monkeypatch.setattr(InnerLoop, "run", diverging)
     assert trainer.main(search(tmp_path)) == 2
     captured = capsys.readouterr()
-    assert captured.out.count("  1 of 4  ") == 3 and "nan" not in captured.out
+    assert captured.out.count("  1 of 4  ") == 2 and "nan" not in captured.out
     assert "so the search has no winner" in captured.err and captured.err.count("\n") == 1
     folder = run_folder(tmp_path)
     assert not (folder / "proxy.safetensors").exists() and not (folder / "scores.json").exists()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from control.cli.colour import print_wrapped, verdict_text
-from control.cli.progress import Watch, progress, time_in_words, watch_part
+from control.cli.progress import Watch, progress, watch_part
 from control.cli.settings import Settings, effective_values
 from control.cli.words import command_line
 from control.evolution.inner_loop import InnerLoop, Outcome, by_kind
@@ -146,9 +146,8 @@ def _evaluate_winner(module: ProxyModule, winner: Tensor, verbose: bool) -> tupl
     """Train ``report_agents`` fresh agents on the winner ``[D]`` and test them. Return statistics of the results
     (`describe`), with the mean return of each implementation as ``each`` if there are several, and the results."""
     seeds = module.seeds_of("report", module.config.report_agents)
-    estimate = time_in_words(module.seconds_of(len(seeds)))
     if verbose:
-        print_wrapped(f"held-out evaluation of the winner with {len(seeds)} fresh agents (about {estimate})")
+        print_wrapped(f"held-out evaluation of the winner with {len(seeds)} fresh agents")
     with progress("agents trained and tested", verbose) as watch:
         outcome = _train_and_test(module, winner[None], seeds, watch)  # [1, D]: one proxy
     summary = describe(outcome, module.config)
@@ -287,10 +286,8 @@ def _reevaluate(module: ProxyModule, verbose: bool) -> tuple[int, Tensor, list[d
         last, generation = module.proxies(module.evolution.mean), module.epoch + 1  # the next generation
         entries.append((None, generation, module.with_visited_states(last, generation)))
     count = module.config.retest_agents
-    estimate = time_in_words(module.seconds_of(len(entries) * count, module.config.retest_drawn))
     if verbose:
-        text = f"second test of the {len(entries)} best networks, {count} new agents each"
-        print_wrapped(f"{text} (about {estimate})")
+        print_wrapped(f"second test of the {len(entries)} best networks, {count} new agents each")
     means = torch.stack([mean for _, _, mean in entries])  # [N, D]
     test = _solved_fractions if module.config.choose_by == "stays" else _mean_returns
     with progress("agents trained and tested", verbose) as watch:

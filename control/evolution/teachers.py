@@ -1,25 +1,23 @@
 """Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
 
 The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
-controller. The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
-A reward made from a policy has its returns as potential.
+controller. The rewards of such an environment show an agent the policy's action in each state. A reward made from a
+policy has its returns as potential.
 
-A proxy is either of the two, and ``[D]`` are all its weights in one vector. A bandit is a synthetic environment in
-which every step is an episode. ``stages`` knows the settings and networks of one kind of proxy (`envs.make.Stages`).
 In shapes, N is the number of observations, S of numbers in an observation, A of actions or of numbers in an action, E
-of parallel environments, T of steps.
+of parallel environments, T of steps, and D of weights of a proxy (a synthetic environment or a reward).
 """
 
 import contextlib
 import importlib
 import itertools
 import json
-import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,6 +29,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
+from envs.gymnasium_adapter import action_space_of
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.registry import family
@@ -79,10 +78,9 @@ def policy_error(source: str, problem: str, allowed: str) -> SettingError:
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
-    """Return the policy ``source`` as a function from observations to actions or, with ``wants_values``, to action
-    values. ``source`` is one of the kinds that `is_teacher` lists. Continuous actions are clipped to their bounds.
-    Raises SettingError if the policy cannot be used in ``game``. The returned function raises SettingError for an
-    invalid output of the policy."""
+    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions or, with ``wants_values``,
+    to action values. Continuous actions are clipped to their bounds. Raises SettingError if the policy cannot be used
+    in ``game``. The returned function raises SettingError for an invalid output of the policy."""
     if _is_sb3_agent(source):
         policy = load_sb3_policy(source, spaces, wants_values)
     elif Path(source).exists():
@@ -97,38 +95,25 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        _check_output(source, output, (len(obs), *shape))
+        if output.shape != (len(obs), *shape):
+            problem = f", which gives {list(output.shape)} numbers for {len(obs)} observations"
+            raise policy_error(source, problem, f"{[len(obs), *shape]}")
+        if not output.float().isfinite().all():
+            raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
         if wants_values:
             return output.float()
-        if isinstance(actions, Discrete):
-            _check_action_numbers(source, output, actions.n)
-            return output.long()
-        return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
+        if not isinstance(actions, Discrete):
+            return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
+        numbers = output.long()
+        is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
+        if not is_valid.all():
+            problem = f", which gives the action {output[~is_valid][0].item()}"
+            raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
+        return numbers
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors of an unsuitable policy now
     return checked_policy
-
-
-def _check_output(source: str, output: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise SettingError unless the output of the policy ``source`` has finite numbers and the ``shape``, whose first
-    axis is the number of observations."""
-    if output.shape != shape:
-        problem = f", which gives {list(output.shape)} numbers for {shape[0]} observations"
-        raise policy_error(source, problem, f"{list(shape)}")
-    if not output.float().isfinite().all():
-        raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
-
-
-def _check_action_numbers(source: str, output: Tensor, num_actions: int) -> None:
-    """Raise SettingError unless the output ``[N]`` of the policy ``source`` are whole numbers from 0 to
-    ``num_actions - 1``."""
-    is_whole = output == output.long()
-    is_in_range = (output >= 0) & (output < num_actions)
-    invalid = output[~(is_whole & is_in_range)]
-    if len(invalid):
-        problem = f", which gives the action {invalid[0].item()}"
-        raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
 
 
 def _function_policy(source: str) -> Teacher:
@@ -198,13 +183,8 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     model = _load_sb3_model(source)
     obs_space, action_space = model.observation_space, model.action_space
     is_discrete = isinstance(spaces.actions, Discrete)
-    is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
-    obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
-    if isinstance(spaces.actions, Discrete):
-        fits = getattr(action_space, "n", None) == spaces.actions.n
-    else:
-        fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
-    if obs_shape != spaces.obs_shape or not fits:
+    is_cell = isinstance(obs_space, gym.spaces.Discrete)  # a number of a cell, which is one-hot in ``spaces``
+    if (gym.spaces.flatdim(obs_space),) != spaces.obs_shape or action_space_of(action_space) != spaces.actions:
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
         raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
@@ -362,8 +342,8 @@ def cloned_proxy(
 
     The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward. In the states that
     the policy visits, a bandit's rewards are highest for the policy's actions, or equal its action values. A reward is
-    made from the policy's returns. ``count_steps`` is called with the number of real steps. Raises SettingError if no
-    proxy with these settings can be made from the policy.
+    made from the policy's returns. ``stages`` are of the kind of proxy, and ``count_steps`` is called with the number
+    of real steps. Raises SettingError if no proxy with these settings can be made from the policy.
     """
     needs_values = stages.check_policy(source)  # raises the SettingError
     act = teacher(source, game, stages.spaces)

@@ -180,56 +180,53 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
 def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
     they do. Raises SettingError if machine code is required and impossible."""
-    implementation, threads = settings.run.implementation, settings.run.num_threads
-    if not family(implementation).has_machine_code:
-        # False, or the error if the user set ``compiled``. Without Numba, no note should recommend it for this agent.
-        return HAS_NUMBA and decide_compiled(settings, implementation, is_supported=lambda: False)
+    has_machine_code = family(settings.run.implementation).has_machine_code
+    if not (has_machine_code or HAS_NUMBA):
+        return False  # without a note that recommends Numba
 
     def is_supported() -> bool:
         """Make each loop use machine code if it can. Return whether all of them do."""
+        if not has_machine_code:
+            return False
         from control.loops.compiled import use_machine_code  # imports Numba
 
-        return all([use_machine_code(loop, threads) for loop in loops])  # a generator would end at the first False
+        # A list, because a generator would end at the first False.
+        return all([use_machine_code(loop, settings.run.num_threads) for loop in loops])
 
-    return decide_compiled(settings, implementation, is_supported)
+    return decide_compiled(settings, settings.run.implementation, is_supported)
 
 
 def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
     """Build the loop of an agent that learns step by step, with open environments. The agents of a group, one per seed,
     have networks of one shape. Without ``for_training``, no machine code is loaded. Raises SettingError if machine code
     is required and impossible, or if the agent needs the environment's dynamics and these are not available."""
-    run, schedule = settings.run, settings.schedule
+    run, config, schedule = settings.run, settings.agent, settings.schedule
+    agent_type = agent_class(run.implementation)
+    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
+    training_limit = run.time_limit
+    if training_limit is None and schedule.endless:
+        training_limit = 0  # no limit; None is the limit of the game
+    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
+    eval_limit = min(eval_limits, default=None)
     seeds = list(range(run.seed, run.seed + run.num_seeds))
-    members_by_group = agent_class(run.implementation).groups(settings.agent, seeds)  # indices in `seeds`
+    members_by_group = agent_type.groups(config, seeds)  # indices in `seeds`
     workers = max(1, run.num_workers // len(members_by_group))  # processes for the environments of each group
-    groups = [_group(settings, members, seeds, workers) for members in members_by_group]
+    groups: list[Group] = []
+    for members in members_by_group:
+        open_environment = partial(make_environment, run.gamename, len(members), num_workers=workers, device=device)
+        training = open_environment(config.num_envs, time_limit=training_limit)
+        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
+        if dynamics is None and agent_type.needs_dynamics(config):
+            supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
+            line = f"gamename is {run.gamename!r}, whose states cannot be copied"
+            raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
+        options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
+        group_seeds = [seeds[member] for member in members]
+        agent = agent_type(config, training.spaces, group_seeds, **options)
+        loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
+        evaluation = open_environment(schedule.eval_episodes, time_limit=eval_limit)
+        groups.append(Group(torch.tensor(members), loop, evaluation))
     assert settings.epochs is not None  # an epoch has a number of steps
     step_groups = StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
     step_groups.compiled = for_training and _use_machine_code(settings, [group.loop for group in groups])
     return step_groups
-
-
-def _group(settings: Settings, members: Sequence[int], seeds: Sequence[int], workers: int) -> Group:
-    """Build the agents, the environments and the loop of a group. ``members`` are the indices of its agents in
-    ``seeds``, the seeds of the run. ``workers`` is the number of processes that step its environments. Raises
-    SettingError if the agent needs the environment's dynamics and these are not available."""
-    run, config, schedule = settings.run, settings.agent, settings.schedule
-    agent_type = agent_class(run.implementation)
-    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-    group_seeds = [seeds[member] for member in members]
-    open_environment = partial(make_environment, run.gamename, len(members), num_workers=workers, device=device)
-    training_limit = run.time_limit
-    if training_limit is None and schedule.endless:
-        training_limit = 0  # no limit; None is the limit of the game
-    training = open_environment(config.num_envs, time_limit=training_limit)
-    dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
-    if dynamics is None and agent_type.needs_dynamics(config):
-        supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
-        line = f"gamename is {run.gamename!r}, whose states cannot be copied"
-        raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
-    options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
-    agent = agent_type(config, training.spaces, group_seeds, **options)
-    loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
-    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
-    return Group(torch.tensor(members), loop, evaluation)

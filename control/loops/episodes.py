@@ -18,7 +18,6 @@ from control.loops.stopping import RunningWindow
 from envs.base import Environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.family import EpisodeSchedule
-from models.state import check_like
 from models.streams import Streams
 from models.trajectory import Trajectory
 
@@ -30,7 +29,7 @@ class EpisodeLoop(Loop):
     command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations (None: the same)."""
 
     evaluation_modes = ("greedy", "sampled")
-    state_names = (*Loop.state_names, "stuck", "best_mean")
+    saved = (*Loop.saved, "stuck", "best_mean", "recent")
 
     def __init__(
         self,
@@ -80,9 +79,8 @@ class EpisodeLoop(Loop):
         if self.schedule.on_policy:
             row |= self._learn()
         row |= self.agent.status()
-        update_seconds = time.perf_counter() - start - rollout_seconds
-        for tag, seconds in (("time/rollout", rollout_seconds), ("time/update", update_seconds)):
-            row[tag] = torch.full((len(self.seeds),), seconds)
+        row["time/rollout"] = torch.full((len(self.seeds),), rollout_seconds)
+        row["time/update"] = torch.full((len(self.seeds),), time.perf_counter() - start - rollout_seconds)
         return row
 
     def _learn(self) -> dict[str, Tensor]:
@@ -101,9 +99,11 @@ class EpisodeLoop(Loop):
         """Play the epoch's episodes, let the agent store them, and return their statistics, ``{tag: [M]}``. If the
         schedule has no episodes, because the agent learns from recorded ones, only count the steps in the minibatches
         of the epoch."""
+        # The commands (the goals that the agent pursues, if any) of the next episodes.
+        commands = {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
-            return self._command_statistics()
+            return commands
         count, streams = self.schedule.episodes, self.streams.fork()
         if self.epochs <= self.schedule.random_epochs:
             policy: Policy = RandomPolicy(self.environment.spaces, count, streams)
@@ -119,13 +119,8 @@ class EpisodeLoop(Loop):
             "rollout/return_min": returns.amin(1),
             "rollout/length_mean": trajectory.lengths.float().mean(1),
         }
-        row |= self._command_statistics()
         validation = self.agent.observe(trajectory, validate=True)
-        return row | {f"train/{name}": value for name, value in validation.items()}
-
-    def _command_statistics(self) -> dict[str, Tensor]:
-        """Return the commands (the goals that the agent pursues, if any) of the next episodes, ``{tag: [M]}``."""
-        return {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
+        return row | commands | {f"train/{name}": value for name, value in validation.items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
         """Play ``count`` training episodes of every member, check their returns, and count their steps."""
@@ -162,7 +157,6 @@ class EpisodeLoop(Loop):
         return float(means.mean()) >= self.target
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play evaluation episodes, under the evaluation command if the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
         return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), record_actions)
@@ -172,12 +166,10 @@ class EpisodeLoop(Loop):
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
         agent = self.agent.training_state() if resumable else None
-        loop_state = {"recent": dict(vars(self.recent)), "agent": agent}
-        return super().state_dict() | loop_state
+        return super().state_dict() | {"agent": agent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        vars(self.recent).update(check_like(vars(self.recent), state["recent"], "recent"))
         self.agent.load_training_state(state["agent"])
 
     def close(self) -> None:

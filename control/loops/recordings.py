@@ -129,22 +129,19 @@ def check_new(name: str) -> None:
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    problem = ""
+    rules = "an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a version"
     try:
         parse_dataset_id(name)
         path = get_dataset_path(name)
-        parents = path.parents[: name.count("/")]  # the folders that are named in the id, such as lander
-        if path.exists():
-            problem = ", which exists; allowed: a new id"
-        elif any((parent / "data").exists() for parent in parents):
-            problem = ", inside another dataset; allowed: an id beside it"
-    except (TypeError, ValueError):
-        rules = "letters, digits, _ and -, two or more before the /, and a version"
-        problem = f"; allowed: an id such as lander/ppo-v0: {rules}"
-    except OSError as error:
-        problem = f", which cannot be written: {error}"
-    if problem:
-        raise SettingError(f"save_dataset is {name!r}{problem}", "save_dataset")
+        # Also the folders that are named in the id, such as lander: datasets cannot contain others.
+        exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
+    except (TypeError, ValueError, OSError) as error:
+        raise SettingError(
+            f"save_dataset is {name!r}, which cannot be written; allowed: {rules}", "save_dataset"
+        ) from error
+    if exists:
+        line = f"save_dataset is {name!r}, which exists or is inside another dataset; allowed: a new id"
+        raise SettingError(line, "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
@@ -188,19 +185,19 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
 
     buffers: list[EpisodeBuffer] = []
     for trajectory in trajectories:
-        for m, member_lengths in enumerate(trajectory.lengths.tolist()):
-            for e, length in enumerate(member_lengths):
-                obs = torch.cat([trajectory.obs[:length, m, e], trajectory.final_obs[m, e].unsqueeze(0)])
-                buffers.append(
-                    EpisodeBuffer(
-                        id=len(buffers),
-                        observations=(obs.argmax(1) if one_hot else obs).numpy(),
-                        actions=trajectory.action[:length, m, e].numpy(),
-                        rewards=trajectory.reward[:length, m, e].tolist(),
-                        terminations=trajectory.terminated[:length, m, e].tolist(),
-                        truncations=trajectory.truncated[:length, m, e].tolist(),
-                    )
+        for m, e in np.ndindex(*trajectory.lengths.shape):
+            steps = slice(int(trajectory.lengths[m, e])), m, e
+            obs = torch.cat([trajectory.obs[steps], trajectory.final_obs[m, e].unsqueeze(0)])
+            buffers.append(
+                EpisodeBuffer(
+                    id=len(buffers),
+                    observations=(obs.argmax(1) if one_hot else obs).numpy(),
+                    actions=trajectory.action[steps].numpy(),
+                    rewards=trajectory.reward[steps].tolist(),
+                    terminations=trajectory.terminated[steps].tolist(),
+                    truncations=trajectory.truncated[steps].tolist(),
                 )
+            )
     return buffers
 
 

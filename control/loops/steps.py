@@ -8,7 +8,7 @@ number of environments of each. A block is the random numbers of `BLOCK` steps, 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,15 +26,14 @@ BLOCK = 128  # number of steps for which initial states are sampled at once
 STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")  # attributes of `StepLoop` in its state
 
 
-@dataclass
-class Ended:
-    """N episodes that ended: their ``members`` (in ascending order), ``returns`` and ``lengths``, ``[N]`` each, and the
-    ``step`` of the loop at which they ended, one number or ``[N]``."""
+class Ended(NamedTuple):
+    """N episodes that ended: their ``members`` (in ascending order), ``returns``, ``lengths``, and the ``steps`` of the
+    loop after which they ended, ``[N]`` each."""
 
     members: Tensor
     returns: Tensor
     lengths: Tensor
-    step: int | Tensor
+    steps: Tensor
 
 
 class InitialStates(Blocks):
@@ -59,11 +58,7 @@ class StepLoop:
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
-        # `control.loops.compiled.use_machine_code` sets the next three attributes. They train an epoch, play episodes,
-        # and compile the code for both ahead of time.
-        self.machine_code: Any = None
-        self.play: Any = None
-        self.compile_ahead: Any = None
+        self.machine_code: Any = None  # `control.loops.compiled.CompiledLoop`, which makes the steps if it is set
         self.steps = 0
         self.obs: Tensor | None = None
         # Observations for the agent, if they differ from `obs`: some agents act once more after the end of an episode.
@@ -71,7 +66,6 @@ class StepLoop:
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._ones = torch.ones(shape, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False  # whether all members have begun to make updates
@@ -90,7 +84,7 @@ class StepLoop:
         done = step.terminated | step.truncated
         discount = step.discount  # the factor of the next value in a target; None: 0 after a termination, else 1
         if discount is None:
-            discount = self._ones.masked_fill(step.terminated, 0.0)
+            discount = (~step.terminated).float()
         learner.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = learner.learn()
         self.returns = self.returns + step.reward
@@ -101,7 +95,8 @@ class StepLoop:
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         if not len(indices):
             return None
-        episodes = Ended(indices // agent.envs, self.returns.take(indices), self.lengths.take(indices), self.steps)
+        returns, lengths = self.returns.take(indices), self.lengths.take(indices)
+        episodes = Ended(indices // agent.envs, returns, lengths, torch.full_like(indices, self.steps))
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
         self.obs = self.start_episodes(done)
@@ -174,9 +169,12 @@ class StepLoop:
         """Make ``count`` steps, or fewer if no member is ``running [M]`` any more. After each step that ended episodes,
         yield them. The caller may then set ``running`` of their members to False.
 
-        Members that are not running make the steps too. ``pause`` has no effect here. It is for
-        `control.loops.compiled.CompiledLoop`, which replaces this function.
+        Members that are not running make the steps too, except in machine code. ``pause`` is an argument of
+        `CompiledLoop.advance`, without effect in torch.
         """
+        if self.machine_code is not None:
+            yield from self.machine_code.advance(self, count, running, pause)
+            return
         for _ in range(count):
             if not running.any():
                 return
@@ -273,7 +271,7 @@ class StepGroups(Loop):
 
     evaluation_modes = ("greedy",)
     # The budget is saved, because exploration must not start again when a resumed run gets longer.
-    state_names = (*Loop.state_names, "updates", "budget")
+    saved = (*Loop.saved, "updates", "budget")
 
     def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
         super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
@@ -296,8 +294,8 @@ class StepGroups(Loop):
 
     def compile_ahead(self) -> None:
         for group in self.groups:
-            if group.loop.compile_ahead is not None:
-                group.loop.compile_ahead(group.evaluation)
+            if group.loop.machine_code is not None:
+                group.loop.machine_code.compile_ahead(group.loop, group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
         """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). The groups train one after
@@ -336,8 +334,9 @@ class StepGroups(Loop):
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             episodes = None
-            if group.loop.play is not None and self.trajectories is None:  # machine code keeps no trajectories
-                episodes = group.loop.play(policy, group.evaluation, seeds[members], record_actions)
+            machine_code = group.loop.machine_code
+            if machine_code is not None and self.trajectories is None:  # machine code keeps no trajectories
+                episodes = machine_code.play(policy, group.evaluation, seeds[members], record_actions)
             if episodes is None:
                 episodes = self._play_policy(policy, group.evaluation, seeds[members], record_actions)
             by_group.append(episodes)

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from control.loops.steps import Ended, StepLoop
+from models.state import Stateful
 
 Test = Callable[[StepLoop, Tensor], Tensor]
 """``test(loop, members [N])`` returns the members' scores ``[N]`` in a test with their current weights."""
 
 
-class RunningWindow:
+class RunningWindow(Stateful):
     """The latest ``size`` numbers of each member (fewer at first), in a ring buffer, and their mean."""
+
+    saved = ("values", "counts")
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
@@ -69,7 +72,7 @@ class Plateau:
         relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)  # without a division by 0
         is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
-        has_steps = episodes.step * loop.agent.envs >= self.floor
+        has_steps = episodes.steps * loop.agent.envs >= self.floor
         return is_flat & has_episodes & has_steps
 
 
