@@ -277,7 +277,7 @@ def test_play_equals_rollout(game: str, kind: str) -> None:
     flat_weights = size * Streams(seeds).normal(agent.flat_parameters.shape[1])
     policy, starts = agent.with_weights(flat_weights), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
-    actual, expected = compiled.play(policy, real, starts), play_episodes(policy, real, starts)
+    actual, expected = compiled.CompiledLoop().play(policy, real, starts), play_episodes(policy, real, starts)
     assert actual is not None
     same = (actual.lengths == expected.lengths) & torch.isclose(actual.returns, expected.returns, rtol=1e-4, atol=1e-3)
     assert same.float().mean() > 0.95  # rounding decides between actions that are as good now and then

@@ -134,7 +134,7 @@ def test_errors_name_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for source, game, line in [
         ("minari:absent-v0", "cartpole", "dataset is 'minari:absent-v0', which cannot be read: no network"),
         (str(tmp_path), "cartpole", f"dataset is {str(tmp_path)!r}, which cannot be read: "),
-        ("minari:wrong/random-v0", "acrobot", "observations of 4 numbers and Discrete(n=2); allowed: 6 numbers and"),
+        ("minari:wrong/random-v0", "acrobot", "observations of 4 numbers and Discrete(2); allowed: 6 numbers and"),
     ]:
         with pytest.raises(SettingError) as caught:
             Recording(source, game, spaces_of(game))

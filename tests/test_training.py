@@ -11,7 +11,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import pytorch_lightning as pl
 import torch
 from gymnasium.envs.registration import EnvSpec
 
@@ -140,22 +139,6 @@ def test_short_runs_are_evaluated_five_times(changes: dict[str, int], evaluated:
     seldom = learned(trained(logdir, implementation="DDQN", **changes | {"eval_every": 100}))
     names = {name for name in metrics if not name.startswith("eval/")}
     np.testing.assert_equal({name: seldom[name] for name in names}, {name: metrics[name] for name in names})
-
-
-def test_rows_of_a_short_run_are_at_equal_distances(logdir: Path) -> None:
-    rows: list[int] = []
-
-    class Rows(pl.Callback):
-        def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
-            rows.extend([module.epoch] * module.is_reported())
-
-    changes: dict[str, Any] = {"implementation": "DDQN", "steps_per_epoch": 7, "eval_episodes": 1, "eval_every": 10}
-    changes |= {"gamename": "cartpole", "callbacks": [Rows()], "logger": "none"}
-    metrics = trainer.train(logdir=str(logdir), verbose=False, epochs=22, **changes).metrics
-    evaluated = [
-        epoch for epoch, score in zip(metrics["epoch"], metrics["eval/return_greedy"], strict=True) if score > 0
-    ]
-    assert evaluated == [5, 9, 10, 14, 18, 20, 22] and rows == [1, 5, 9, 14, 18, 22]
 
 
 def test_unconfirmed_score_is_not_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,6 @@ _VARIABLES = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
-# With this, all servers of a local Ray listen only on 127.0.0.1.
-_LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
 _GRACE_SECONDS = 1.0  # before tasks are cancelled
@@ -60,9 +58,10 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     is None, a local instance with ``cpus`` cores is started, and removed at the end. Variables of the environment that
     the user has set stay. Raises UserError if the cluster cannot be reached or Ray cannot start.
     """
-    variables = {**_VARIABLES, **_LOCAL_VARIABLES} if address is None else _VARIABLES
-    for name, value in variables.items():
+    for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
+    if address is None:  # all servers listen only on 127.0.0.1
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
         _check_cluster(address)
     import ray
@@ -150,11 +149,10 @@ class RayWorkers:
             cleanup.callback(_cancel, self._tasks)
             import ray
 
-            # Ray starts a task when so many cores are free. In a trial the tasks use the cores of the trial.
-            cores = 0 if in_trial else 1
+            cores = 0 if in_trial else 1  # that must be free; in a trial the tasks use the cores of the trial
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
-            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], starting=True)
+            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)])
         except BaseException:
             self.close()
             raise
@@ -181,18 +179,17 @@ class RayWorkers:
         """Stop the workers, and Ray if it is local."""
         self._close()
 
-    def _results(self, tasks: list[Any], starting: bool = False) -> list[Any]:
+    def _results(self, tasks: list[Any]) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). ``starting`` says that the tasks have no agents yet."""
+        error (`_error_of_task`)."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
             concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
-                error = future.exception() if future.done() else None
-                if error is not None:
-                    raise _error_of_task(error, f"worker {number} of {self._num_workers}", starting) from None
+                if future.done() and (error := future.exception()) is not None:
+                    raise _error_of_task(error, f"worker {number} of {self._num_workers}") from None
         except BaseException:
             _cancel(self._tasks)  # their results would not be used
             raise
@@ -238,18 +235,16 @@ def _cancel(tasks: list[Any]) -> None:
             ray.cancel(task, force=True)
 
 
-def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
+def _error_of_task(error: Any, worker: str) -> Exception:
     """Return the exception to raise for Ray's ``error`` of a task. If the task raised a UserError, return that. If it
-    raised any other exception, return ``error``, which shows its traceback. If the process of the task died, return a
-    UserError. ``worker`` is its name in the message, and ``starting`` says that it had no agents yet."""
+    raised any other exception, return ``error``, which shows its traceback. If the process of the ``worker`` died or
+    did not start, return a UserError."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):
         return error.cause if isinstance(error.cause, UserError) else error
-    if starting:
-        last_line = str(error).strip().splitlines()[-1]
-        return UserError(f"a worker cannot start: {last_line.strip()}")
+    last_line = str(error).strip().splitlines()[-1].strip()
     return UserError(
-        f"{worker} died {_DEATHS} times over the same agents, most likely because memory ran out; smaller values of "
-        "num_workers, population or buffer_size need less"
+        f"{worker} died {_DEATHS} times over the same agents, or did not start ({last_line}); if memory ran out, "
+        "smaller values of num_workers, population or buffer_size need less"
     )

@@ -365,7 +365,7 @@ class InnerLoop:
         policy: machine code, the table of a grid world, or step by step."""
         episodes = None
         if self.compiled is not None:
-            episodes = self.compiled.play(policy, real, seeds, threads=self.threads)
+            episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds)
         if episodes is None:
             episodes = self._play_by_table(policy)
         if episodes is None:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
-from envs.gymnasium_adapter import action_space_of
+from envs.gymnasium_adapter import equals_spaces
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.registry import family
@@ -183,8 +182,8 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     model = _load_sb3_model(source)
     obs_space, action_space = model.observation_space, model.action_space
     is_discrete = isinstance(spaces.actions, Discrete)
-    is_cell = isinstance(obs_space, gym.spaces.Discrete)  # a number of a cell, which is one-hot in ``spaces``
-    if (gym.spaces.flatdim(obs_space),) != spaces.obs_shape or action_space_of(action_space) != spaces.actions:
+    is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
+    if not equals_spaces(obs_space, action_space, spaces):
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
         raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values

@@ -31,17 +31,13 @@ class Board:
     def __init__(self, folder: Path, steps: int = 0):
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
-    def add_row(self, values: Mapping[str, float], steps: int) -> None:
-        """Add the measurements ``values`` (tag -> number) of an epoch. TensorBoard sorts tags by name, so lengths of
-        episodes are called steps, which follow the returns."""
-        shown = {tag: value for tag, value in values.items() if tag not in _ONLY_IN_CSV}
-        self.add_scalars({tag.replace("/length_", "/steps_"): value for tag, value in shown.items()}, steps)
-
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
-        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out."""
+        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out.
+        TensorBoard sorts tags by name, so lengths of episodes are called steps, which follow the returns."""
         for tag, value in values.items():
-            if not math.isnan(value):
-                _add_value(self.writer, Summary.Value(tag=tag, simple_value=value), steps)
+            if tag not in _ONLY_IN_CSV and not math.isnan(value):
+                shown_tag = tag.replace("/length_", "/steps_")
+                _add_value(self.writer, Summary.Value(tag=shown_tag, simple_value=value), steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also

@@ -161,7 +161,7 @@ class RunLog(Callback):
                 scalars = {EPOCH: module.epoch, ENV_STEPS: key["env_steps"]} | values
                 if isinstance(module, AgentModule):
                     scalars[GRADIENT_STEPS] = module.gradient_steps
-                module.boards[member].add_row(scalars, key["env_steps"])
+                module.boards[member].add_scalars(scalars, key["env_steps"])
         self.metrics.append(*rows)
         if module.boards and module.is_evaluated():
             for tag, numbers in module.histograms().items():

@@ -36,6 +36,7 @@ class EvolutionStrategy(Stateful, pl.Callback):
     the task is not moved, as published.
 
     :param seed: seed of the perturbations.
+    :param config: the settings of a run, instead of ``settings``.
     :param settings: settings of the outer loop, by their names in `SearchConfig`: ``strategy``, ``population``,
         ``noise_std``, ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Others
         have their defaults. Raises SettingError for unknown names and values out of range.
@@ -43,8 +44,8 @@ class EvolutionStrategy(Stateful, pl.Callback):
 
     saved = ("generation", "flat_generations", "restarts", "archive")
 
-    def __init__(self, seed: int = 0, **settings: Any):
-        self.config: SearchConfig = build(SearchConfig(), settings)
+    def __init__(self, seed: int = 0, config: SearchConfig | None = None, **settings: Any):
+        self.config: SearchConfig = build(SearchConfig(), settings) if config is None else config
         self.seed = seed
         self.strategy: Any = None  # a `Strategy`, created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
@@ -52,13 +53,6 @@ class EvolutionStrategy(Stateful, pl.Callback):
         self.generation = 0  # number of the latest evaluated generation
         self.flat_generations = 0  # number of latest generations in a row that are flat
         self.restarts = 0  # number of restarts; each doubles noise_std
-
-    @classmethod
-    def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
-        """Return the callback for a run's settings, including its second phase and its growing test limit."""
-        callback = cls(seed, keep_best=config.keep_best)
-        callback.config = config  # has more settings than the constructor accepts
-        return callback
 
     @property
     def mean(self) -> Tensor:

@@ -247,7 +247,7 @@ class ProxyModule(RunModule):
         has_strategy = any(isinstance(callback, EvolutionStrategy) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
         if has_strategy or not self.evolves or self.trainer.state.fn != "fit":
             return []
-        return [EvolutionStrategy.from_config(self.config, self.settings.run.seed)]
+        return [EvolutionStrategy(self.settings.run.seed, self.config)]
 
     def is_over(self) -> bool:
         return super().is_over() or self.has_solved()
@@ -289,7 +289,7 @@ class ProxyModule(RunModule):
         if not self.evolves:
             return
         with checked_content(checkpoint.path):  # the trainer's callback loads its state later, so check it here
-            strategy = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
+            strategy = EvolutionStrategy(self.settings.run.seed, self.config)
             strategy.load_state_dict(checkpoint.search_state)
             strategy.check_fits(self)
 

@@ -69,8 +69,7 @@ def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
     """Raise SettingError if an agent of class ``agent_type`` cannot play the game of ``run``, which has these
-    ``spaces``. The error suggests agents that can. ``inner_agent`` is the name of the agent if it trains on a learned
-    environment or reward, and "" for the agent of an ordinary run."""
+    ``spaces``. ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
     mismatch = _mismatch(agent_type, spaces)
     if mismatch is None:
         return
@@ -84,7 +83,7 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
 
 
 def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
-    """Return None if agents of class ``agent_type`` can play in ``spaces``. Otherwise return two parts of an error: the
+    """Return None if agents of class ``agent_type`` can play in ``spaces``, otherwise two parts of an error: the
     unsuitable property of the spaces, and the actions or observations that the agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
@@ -106,12 +105,9 @@ def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
 
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``.
-
-    Raises SettingError if the user changed a setting from its default although it has no effect in this environment.
-    ``reasons`` are further settings without effect in this environment, ``{setting: reason}``. Settings that have no
-    effect in any environment are not checked here.
-    """
+    """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``. Raises SettingError if
+    the user changed a setting from its default that has no effect in this environment, but would have one in others.
+    ``reasons`` are further settings without effect in this environment, ``{setting: reason}``."""
     settings_here = with_missing_features(settings, spaces)
     reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
@@ -153,21 +149,22 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
     """Return whether agents of the implementation ``agent`` train in machine code. They do if the setting ``compiled``
     is on and ``is_supported()``, which is called only then, returns True.
 
-    If the user, or the run to resume, switched ``compiled`` on, and machine code is impossible, raises SettingError. If
-    it is only on by default, agents without machine code train in torch. A note is printed if Numba is missing, or if
-    machine code cannot be cached.
+    Raises SettingError if machine code is impossible, but the user, or the run to resume, switched ``compiled`` on. A
+    note is printed if Numba is missing, or if machine code cannot be cached.
     """
     is_required = "compiled" in settings.explicit_names
     if not settings.value("compiled"):
         if not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off by default
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
+    problem = ""
     if not HAS_NUMBA:
-        raise SettingError("compiled is true, but Numba is not installed; allowed: false", "compiled")
-    if not is_supported():
-        if is_required:
-            line = f"compiled is true, but {agent} with these settings has no machine code; allowed: false"
-            raise SettingError(line, "compiled")
+        problem = "Numba is not installed"
+    elif not is_supported():
+        problem = f"{agent} with these settings has no machine code"
+    if problem and is_required:
+        raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
+    if problem:
         return False
     from models.machine import keeps_cache
 

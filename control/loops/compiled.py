@@ -1,9 +1,9 @@
 """`StepLoop` and `rollout` in machine code, for agents and environments that have compiled functions.
 
-A member is an independent agent with one seed. A block is T consecutive steps with one set of arrays (`Block`), whose
-random numbers are taken at once. One member makes all steps of a block, then the next member does, with the same random
-numbers as in torch. So a member's numbers are equal to the bit for any number of members, and the cost per member is
-constant. The code in torch is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
+A block is T consecutive steps with one set of arrays (`Block`), whose random numbers are taken at once. One member (an
+independent agent with one seed) makes all steps of a block, then the next member does, with the same random numbers as
+in torch. So a member's numbers are equal to the bit for any number of members. The code in torch is the reference:
+tests/test_compiled.py compares the two. Importing this requires Numba.
 
 In shapes, M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
 environment, O in an observation, A in a continuous action. Compiled code takes named tuples of arrays in place of
@@ -303,7 +303,7 @@ class CompiledTests:
     def take_due(self, start_step: int, steps: int) -> TestArrays:
         """Return the arrays of all tests, in which ``test_index`` says which of them are due in the next ``steps``
         steps, after ``start_step`` steps of training. Count these as done."""
-        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # steps of training after each of the steps
+        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # steps of training after each of them
         is_due = step_counts % self.test_every == 0
         test_index = np.where(is_due, step_counts // self.test_every - 1, -1)  # the first test has index 0
         self.tests_done = (start_step + steps) // self.test_every
@@ -311,17 +311,15 @@ class CompiledTests:
 
 
 def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
-    """Return tests that `CompiledLoop` can play in a training run that begins now: after every ``test_every`` steps, K
-    episodes of every member on ``real``. ``starts [M, N, K]`` are the seeds of at most N tests. Return None if a
-    compiled function is missing, or if an episode may never end."""
+    """Return `CompiledTests` for a training run that begins now, or None if a compiled function is missing, or if an
+    episode may never end."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
-    compiled_policy = _player_and_world(agent.with_weights(agent.flat_parameters), real)
-    if compiled_policy is None:
+    player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
+    if player_and_world is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    _, world = compiled_policy
-    return CompiledTests(real, world, starts, test_every)
+    return CompiledTests(real, player_and_world[1], starts, test_every)
 
 
 def _world_of(agent: Any, environment: Environment) -> envs.World:
@@ -371,9 +369,8 @@ class CompiledLoop:
     def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
 
-        With ``pause``, a member that ends an episode makes no further step before this function has yielded the episode
-        to the caller. Then the caller may set the member's ``running`` to False, which ends its training. Without
-        ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
+        With ``pause``, a member that ends an episode makes no further step before the episode is yielded, so that the
+        caller may end its training. Without ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
         """
         agent: Any = loop.agent
         while count and running.any():
@@ -479,8 +476,35 @@ class CompiledLoop:
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
-        """Play greedy episodes (the function `play`)."""
-        return play(policy, environment, seeds, record_actions, self.threads)
+        """Play K greedy episodes of each of M members from ``seeds [M, K]`` (`control.loops.rollout.play_episodes`).
+        Return None if a compiled function is missing, if an episode may never end, or if actions on a map are to be
+        recorded."""
+        player_and_world = _player_and_world(policy, environment)
+        if player_and_world is None:
+            return None
+        player, world = player_and_world
+        if record_actions and world.kind == envs.CELLS:
+            return None
+        assert isinstance(environment, TensorEnvironment)
+        # Test 0 of a training run of one step consists of these episodes.
+        tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
+        arrays = tests.take_due(start_step=0, steps=1)
+        if record_actions:
+            shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
+            actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
+            arrays = arrays._replace(actions=actions, continuous_actions=vectors)
+
+        def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
+            _play_test(player, world, arrays, 0, memory, first, last)
+
+        memories = [_make_episode_arrays(player, world, arrays) for _ in range(self.threads)]
+        for_members(play_members, len(seeds), memories)
+        episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
+        if record_actions:
+            recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
+            was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
+            episodes.actions = recorded[was_running]
+        return episodes
 
     def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
         """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
@@ -499,7 +523,7 @@ class CompiledLoop:
             note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
         self._make_first_step(StepLoop(agent, loop.environment, streams))
         policy = agent.begin(1, streams, sample=False, evaluate=True)
-        play(policy, evaluation, torch.zeros(agent.members, 1, dtype=torch.int64))
+        self.play(policy, evaluation, torch.zeros(agent.members, 1, dtype=torch.int64))
         marker.touch()
 
     def _make_first_step(self, loop: StepLoop) -> None:
@@ -675,46 +699,6 @@ def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world:
     steps = seeds.shape[1]
     loop.steps += steps
     agent.count_steps(steps)
-
-
-# -- tests -------------------------------------------------------------------------------------------------------------
-
-
-def play(
-    policy: Policy,
-    environment: Environment,
-    seeds: Tensor,
-    record_actions: bool = False,
-    threads: int = 1,
-) -> Episodes | None:
-    """Play K greedy episodes of each of M members from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does.
-    Return None if a compiled function is missing, if an episode may never end, or if actions on a map are to be
-    recorded."""
-    player_and_world = _player_and_world(policy, environment)
-    if player_and_world is None:
-        return None
-    player, world = player_and_world
-    if record_actions and world.kind == envs.CELLS:
-        return None
-    assert isinstance(environment, TensorEnvironment)
-    # Test 0 of a training run of one step consists of these episodes.
-    tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
-    arrays = tests.take_due(start_step=0, steps=1)
-    if record_actions:
-        shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
-        actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
-        arrays = arrays._replace(actions=actions, continuous_actions=vectors)
-
-    def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
-        _play_test(player, world, arrays, 0, memory, first, last)
-
-    for_members(play_members, len(seeds), [_make_episode_arrays(player, world, arrays) for _ in range(threads)])
-    episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
-    if record_actions:
-        recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
-        was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-        episodes.actions = recorded[was_running]
-    return episodes
 
 
 def warm() -> None:

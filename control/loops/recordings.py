@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from envs.gymnasium_adapter import action_space_of
+from envs.gymnasium_adapter import equals_spaces
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -30,14 +30,13 @@ class Recording:
     def __init__(self, source: str, game: str, spaces: Spaces):
         self.source, self.spaces = source, spaces
         self.dataset = self._open()
-        actions = action_space_of(self.dataset.action_space)
-        obs_size = gym.spaces.flatdim(self.dataset.observation_space)
+        obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
             raise self._error(f"but {game} shows images", "an environment that shows vectors")
         if not self.dataset.total_episodes:
             raise self._error("which has no episodes", "one or more episodes")
-        if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
-            problem = f"which has observations of {obs_size} numbers and {actions or self.dataset.action_space}"
+        if not equals_spaces(obs_space, action_space, spaces):
+            problem = f"which has observations of {gym.spaces.flatdim(obs_space)} numbers and {action_space}"
             raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
@@ -145,9 +144,8 @@ def check_new(name: str) -> None:
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
-    """Write all episodes of all members as the new dataset ``name``, and return its folder. Observations are the
-    vectors that the agent receives, or numbers of cells. The dataset names the environment if its Gymnasium id, without
-    options or wrappers, is enough to make it."""
+    """Write all episodes of all members as the new dataset ``name``, and return its folder. The dataset names the
+    environment if its Gymnasium id, without options or wrappers, is enough to make it."""
     import minari
 
     obs_space, action_space = _gym_spaces(spaces)

@@ -298,8 +298,6 @@ class StepGroups(Loop):
                 group.loop.machine_code.compile_ahead(group.loop, group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
-        """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). The groups train one after
-        another; their results are joined in the order of members."""
         start = time.perf_counter()
         self.epochs += 1
         results = []
@@ -325,8 +323,7 @@ class StepGroups(Loop):
         return row | {"time/train": seconds}
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be
-        False."""
+        """Play greedy evaluation episodes (`Loop._play_round`), in machine code where possible."""
         assert not sample
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
         by_group: list[Episodes] = []
@@ -358,10 +355,7 @@ class StepGroups(Loop):
         new_budget = self.budget
         super().load_state_dict(state)
         if new_budget > self.budget and getattr(self.groups[0].loop.agent.config, "anneal_lr", False):
-            self._warn(
-                f"steps after {self.budget:,} learn nothing: anneal_lr lowers the learning rate to 0 by then, the end "
-                "of the run as it was begun; a new run can have --no_anneal_lr"
-            )
+            self._warn(f"steps after {self.budget:,} learn nothing: anneal_lr has lowered the learning rate to 0")
         for group, group_state in zip(self.groups, state["groups"], strict=True):
             group.loop.load_state_dict(group_state)
             steps = {group.loop.steps, group.loop.agent.steps}
