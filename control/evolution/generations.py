@@ -23,9 +23,6 @@ from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
 from models.streams import Streams, derive_seed
 
-Train = Callable[[Tensor, list[int]], Outcome]
-"""Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
-
 
 def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
@@ -79,15 +76,15 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
 
 @dataclass
 class InitialSearch:
-    """Chooses the initial mean of a search. ``kinds`` is the number of agent implementations. ``count_steps`` is called
-    with numbers of real steps, except for tests of agents."""
+    """Chooses the initial mean of a search. ``kinds`` is the number of agent implementations. ``train`` trains and
+    tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``. ``count_steps`` is called with the other real steps."""
 
     config: SearchConfig
     stages: Stages
     game: str
     seed: int
     kinds: int
-    train: Train
+    train: Callable[[Tensor, list[int]], Outcome]
     count_steps: CountSteps = lambda steps: None
 
     def mean(self) -> Tensor:

@@ -25,8 +25,7 @@ from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.base import Environment
-from envs.gridmaps import CellTable
-from envs.make import make_dynamics, make_environment, stages_of
+from envs.make import make_environment, stages_of
 from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
@@ -198,7 +197,6 @@ class InnerLoop:
         self.kinds = parse_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
-        self.dynamics = make_dynamics(game)
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
         self._training_test_steps = 0  # real steps of tests during training, in the current batch of agents
@@ -235,8 +233,8 @@ class InnerLoop:
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
         """Divide N agents into batches that can be trained together: of one implementation, with networks of one shape,
         and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        # In a grid world, an observation counts as one number, its cell.
-        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
+        spaces = self.stages.spaces
+        obs_size = 1 if spaces.one_hot else math.prod(spaces.obs_shape)  # a cell counts as one number
         size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
@@ -361,30 +359,11 @@ class InnerLoop:
         return make_environment(self.game, members, config.test_episodes, time_limit=config.test_limit)
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
-        """Play K greedy episodes of each of M members from ``seeds [M, K]``, by the fastest method that supports the
-        policy: machine code, the table of a grid world, or step by step."""
+        """Play K greedy episodes of each of M members from ``seeds [M, K]``, in machine code if possible."""
         episodes = None
         if self.compiled is not None:
             episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds)
-        if episodes is None:
-            episodes = self._play_by_table(policy)
-        if episodes is None:
-            episodes = play_episodes(policy, real, seeds)
-        return episodes
-
-    def _play_by_table(self, policy: Policy) -> Episodes | None:
-        """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),
-        without playing them step by step. The K episodes of a member are equal. Return None for other games, for a
-        policy whose action does not depend on the cell alone, and without a time limit."""
-        if not isinstance(self.dynamics, CellTable):
-            return None
-        action_of_cell = policy.moves()
-        limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
-        if action_of_cell is None or limit is None:
-            return None
-        returns, lengths = self.dynamics.play(action_of_cell, limit)  # [M] each
-        repeats = (1, self.config.test_episodes)
-        return Episodes(returns.unsqueeze(1).repeat(repeats), lengths.unsqueeze(1).repeat(repeats))
+        return play_episodes(policy, real, seeds) if episodes is None else episodes
 
     def _rule(self, members: int) -> Rule | None:
         """Return the rule that ends the training of agents early (``inner_rule``), or None for "budget". No agent ends
@@ -405,12 +384,8 @@ class InnerLoop:
         the test episodes depend on a member's number of training episodes, so that each test has other episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        policy = agent.with_weights(agent.flat_parameters[members])
-        episodes = self._play_by_table(policy)
-        is_table = episodes is not None
-        if episodes is None:
-            episode_counts = agent.episodes.tolist()
-            seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
-            episodes = self.test(policy, seeds)
+        episode_counts = agent.episodes.tolist()
+        seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
+        episodes = self.test(agent.with_weights(agent.flat_parameters[members]), seeds)
         self._training_test_steps += int(episodes.lengths.sum())
-        return episodes.returns[:, 0] if is_table else episodes.returns.mean(1)  # in a table, all episodes are equal
+        return episodes.returns.mean(1)

@@ -33,7 +33,7 @@ class AgentModule(RunModule):
         loop = build_loop(settings)
         # Whether the loop chose machine code or torch is stored, so that a resumed run uses the same.
         settings = settings.replace(compiled=loop.compiled)
-        super().__init__(with_missing_features(settings, loop.agents[0].spaces), loop.seeds)
+        super().__init__(with_missing_features(settings, loop.agents[0].spaces))
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
         # A short run has five evaluations at least, unless the user chose another interval than the default.

@@ -42,7 +42,6 @@ class RunModule(pl.LightningModule, Stateful, ABC):
     so far. Loggers get the mean of each measurement over members, at the mean number of environment steps.
 
     :param settings: The settings of the run.
-    :param seeds: Seeds ``[M]`` of the members.
     """
 
     unit = "epoch"  # unit of the progress bar
@@ -52,16 +51,17 @@ class RunModule(pl.LightningModule, Stateful, ABC):
     legend = ""  # a line that explains the printed table
     saved: ClassVar[tuple[str, ...]] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 
-    def __init__(self, settings: Settings, seeds: list[int]):
+    def __init__(self, settings: Settings):
         super().__init__()
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
-        self.settings, self.seeds = settings, seeds
+        self.settings = settings
+        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # of the members
         self.epochs, self.total_steps = settings.epochs, settings.total_steps  # None for no limit
         self.row: dict[str, Tensor] = {}
         self.epoch = 0  # number of the current row's epoch; restored in a resumed run, like Lightning's counter
         self.epochs_before = 0  # number of epochs that earlier processes have done
-        self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
+        self.env_steps = torch.zeros(settings.run.num_seeds, dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
         self.restored: Checkpoint | None = None  # the checkpoint from which the run resumes

@@ -52,7 +52,7 @@ class ProxyModule(RunModule):
     saved = (*RunModule.saved, "real_steps", "mean_return", "first_scores")
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
-        super().__init__(settings, [settings.run.seed])
+        super().__init__(settings)
         self.config: SearchConfig = settings.proxy
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)

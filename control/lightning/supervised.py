@@ -42,7 +42,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
         self.steps_kind = "replayed"
-        self.legend = "losses on held-out transitions; missed, false: ends of episodes; rollout: error after many steps"
+        self.legend = "losses on held-out transitions; missed, false: shares of ends; rollout: error after many steps"
         self.networks = stages.parameters
         self.best_means = Archive(self.config.keep_best)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
@@ -118,15 +118,9 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
     def columns(self) -> dict[str, str]:
         """Return the errors of the mean on held-out transitions as texts."""
-        errors = self.errors
-        return {
-            "state": f"{errors['obs_loss']:.2g}",
-            "reward": f"{errors['reward_loss']:.2g}",
-            "end": f"{errors['termination_loss']:.2g}",
-            "missed": f"{100 * errors['ends_missed']:.1f} %",
-            "false": f"{100 * errors['ends_false']:.2f} %",
-            "rollout": f"{errors['rollout_error']:.2g}",
-        }
+        labels = {"state": "obs_loss", "reward": "reward_loss", "end": "termination_loss"}
+        labels |= {"missed": "ends_missed", "false": "ends_false", "rollout": "rollout_error"}
+        return {label: f"{self.errors[name]:.2g}" for label, name in labels.items()}
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""

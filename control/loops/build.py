@@ -5,7 +5,6 @@ The members of a run are independent agents, one per seed, that are trained toge
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import nn
@@ -14,17 +13,14 @@ from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings, as_dict, default_settings, ineffective
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.steps import Group, StepGroups, StepLoop
+from control.loops.steps import StepGroups, StepLoop
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from envs.make import make_environment
-from envs.names import GAMES
-from envs.tensor import TensorEnvironment
 from models.contract import Agent
 from models.registry import agent_class, family, inner_agents
 from models.settings import HAS_NUMBA, SettingError
 from models.spaces import Discrete, Spaces
 from models.state import StateError, check_like
-from models.streams import Streams
 
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
@@ -35,8 +31,12 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
     settings = checked_in_spaces(settings, spaces)
-    learns_from_episodes = family(run.implementation).learns_from == "episodes"
-    loop = _episode_loop(settings) if learns_from_episodes else _step_groups(settings, for_training)
+    loop: Loop
+    if family(run.implementation).learns_from == "episodes":
+        loop = EpisodeLoop(settings)
+    else:
+        loop = StepGroups(settings)
+        loop.compiled = for_training and _use_machine_code(settings, [group.loop for group in loop.groups])
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -129,22 +129,6 @@ def check_accelerator(run: RunConfig) -> None:
         raise SettingError(f"accelerator is {run.accelerator!r} (cuda){problem}", "accelerator")
 
 
-def _episode_loop(settings: Settings) -> EpisodeLoop:
-    """Build the loop of an agent that learns from whole episodes, with open environments."""
-    run, schedule = settings.run, settings.agent.schedule
-    open_environment = partial(
-        make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
-    )
-    training = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
-    seeds = list(range(run.seed, run.seed + run.num_seeds))
-    agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
-    # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
-    needs_more_rows = run.eval_episodes > schedule.episodes
-    evaluation = open_environment(run.eval_episodes) if needs_more_rows else None
-    agent.budget = settings.total_steps  # None if the run has no limit of steps
-    return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
-
-
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
     """Return whether agents of the implementation ``agent`` train in machine code. They do if the setting ``compiled``
     is on and ``is_supported()``, which is called only then, returns True.
@@ -191,39 +175,3 @@ def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
         return all([use_machine_code(loop, settings.run.num_threads) for loop in loops])
 
     return decide_compiled(settings, settings.run.implementation, is_supported)
-
-
-def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
-    """Build the loop of an agent that learns step by step, with open environments. The agents of a group, one per seed,
-    have networks of one shape. Without ``for_training``, no machine code is loaded. Raises SettingError if machine code
-    is required and impossible, or if the agent needs the environment's dynamics and these are not available."""
-    run, config, schedule = settings.run, settings.agent, settings.schedule
-    agent_type = agent_class(run.implementation)
-    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-    training_limit = run.time_limit
-    if training_limit is None and schedule.endless:
-        training_limit = 0  # no limit; None is the limit of the game
-    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    eval_limit = min(eval_limits, default=None)
-    seeds = list(range(run.seed, run.seed + run.num_seeds))
-    members_by_group = agent_type.groups(config, seeds)  # indices in `seeds`
-    workers = max(1, run.num_workers // len(members_by_group))  # processes for the environments of each group
-    groups: list[Group] = []
-    for members in members_by_group:
-        open_environment = partial(make_environment, run.gamename, len(members), num_workers=workers, device=device)
-        training = open_environment(config.num_envs, time_limit=training_limit)
-        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
-        if dynamics is None and agent_type.needs_dynamics(config):
-            supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
-            line = f"gamename is {run.gamename!r}, whose states cannot be copied"
-            raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
-        options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
-        group_seeds = [seeds[member] for member in members]
-        agent = agent_type(config, training.spaces, group_seeds, **options)
-        loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
-        evaluation = open_environment(schedule.eval_episodes, time_limit=eval_limit)
-        groups.append(Group(torch.tensor(members), loop, evaluation))
-    assert settings.epochs is not None  # an epoch has a number of steps
-    step_groups = StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
-    step_groups.compiled = for_training and _use_machine_code(settings, [group.loop for group in groups])
-    return step_groups

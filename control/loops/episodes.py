@@ -5,19 +5,21 @@ M is the number of members (independent agents, one per seed), E the number of p
 
 import math
 import time
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from control.cli.settings import Settings
 from control.loops.loop import Loop, rounds
 from control.loops.recordings import Recording
 from control.loops.rollout import Episodes, rollout
 from control.loops.stopping import RunningWindow
-from envs.base import Environment
+from envs.make import make_environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.family import EpisodeSchedule
+from models.registry import agent_class
 from models.streams import Streams
 from models.trajectory import Trajectory
 
@@ -25,32 +27,34 @@ _STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after wh
 
 
 class EpisodeLoop(Loop):
-    """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
-    command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations (None: the same)."""
+    """`Loop` of an agent that learns from whole episodes. Its ``schedule`` defines an epoch."""
 
     evaluation_modes = ("greedy", "sampled")
     saved = (*Loop.saved, "stuck", "best_mean", "recent")
 
-    def __init__(
-        self,
-        agent: EpisodeAgent,
-        environment: Environment,
-        schedule: EpisodeSchedule,
-        game: str,
-        eval_episodes: int,
-        evaluation: Environment | None,
-        command: Mapping[str, float],
-    ):
-        super().__init__([agent], agent.seeds, game, eval_episodes)
-        self.agent, self.schedule, self.command = agent, schedule, command
-        self.environment, self.evaluation = environment, evaluation or environment
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        run, schedule = settings.run, settings.agent.schedule
+        self.schedule: EpisodeSchedule = schedule
+        self.command = settings.command  # overrides parts of the agent's command (the goals that it pursues, if any)
+        open_environment = partial(
+            make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
+        )
+        self.environment = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
+        self.agent: EpisodeAgent = agent_class(run.implementation)(settings.agent, self.environment.spaces, self.seeds)
+        self.agent.budget = settings.total_steps  # None if the run has no limit of steps
+        self.agents = [self.agent]
+        # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
+        needs_more_rows = run.eval_episodes > schedule.episodes
+        self.evaluation = open_environment(run.eval_episodes) if needs_more_rows else self.environment
         self.eval_envs = self.evaluation.envs
         self.streams = Streams.from_name(self.seeds, "rollout")
-        self.loss_tag = f"train/{agent.main_loss}"
+        self.loss_tag = f"train/{self.agent.main_loss}"
         if not schedule.episodes:
             self.steps_kind = "recorded"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
+            self.score_name = f"mean return of the last {schedule.running_mean} episodes"
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns; 1: not used
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
@@ -139,14 +143,6 @@ class EpisodeLoop(Loop):
         mean = self.recent.mean(members, self.schedule.running_mean)
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
-
-    @property
-    def score_name(self) -> str:  # type: ignore[override]
-        """Name of the score, with the number of episodes if it is a running mean."""
-        if not self.schedule.running_mean:
-            return Loop.score_name
-        episode_count = min(self.schedule.running_mean, int(self.recent.counts.min()))
-        return f"mean return of the last {episode_count} episodes"
 
     def has_reached_target(self) -> bool:
         """Return whether the running mean, averaged over members, has reached ``target``."""

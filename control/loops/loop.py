@@ -17,6 +17,7 @@ from torch import Tensor
 
 from control.cli.colour import warning
 from control.cli.progress import Watch
+from control.cli.settings import Settings
 from control.loops.rollout import Episodes, play_episodes, rollout
 from envs.base import Environment, EnvironmentFault
 from models.contract import Agent, Policy
@@ -30,9 +31,10 @@ class Loop(Stateful, ABC):
     """Trains the M members (``seeds [M]``) of a run, epoch by epoch, and evaluates them. Does not depend on Lightning.
 
     ``agents`` hold the members; most loops have one agent. ``env_steps [M]`` and ``gradient_steps`` count from the
-    start of the run. A row is a dictionary of measurements, ``{tag: [M]}``, with NaN for missing ones.
+    start of the run. The constructors open the environments and build the agents from the settings of the run.
     """
 
+    agents: list[Agent]
     evaluation_modes: tuple[str, ...]  # some of "greedy" and "sampled"
     eval_envs: int  # environments per member in an evaluation
     # Indices [M] that put the members of all agents, one agent after another, into the order of ``seeds``.
@@ -50,13 +52,15 @@ class Loop(Stateful, ABC):
     trajectories: list[Trajectory] | None = None  # collects the episodes of evaluations
     varies = False  # whether greedy returns of a member differed in the latest evaluation
 
-    def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
-        self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes
+    def __init__(self, settings: Settings):
+        run = settings.run
+        self.seeds = list(range(run.seed, run.seed + run.num_seeds))
+        self.game, self.eval_episodes = run.gamename, settings.schedule.eval_episodes
         self.epochs = 0  # number of epochs that have begun
-        self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
+        self.env_steps = torch.zeros(run.num_seeds, dtype=torch.int64)
         self.gradient_steps = 0
-        self.evaluation_streams = Streams.from_name(seeds, "evaluation")
-        self.finite_members = torch.ones(len(seeds), dtype=torch.bool)  # with finite weights after the last epoch
+        self.evaluation_streams = Streams.from_name(self.seeds, "evaluation")
+        self.finite_members = torch.ones(run.num_seeds, dtype=torch.bool)  # with finite weights after the last epoch
         self._warned: set[str] = set()
 
     @abstractmethod

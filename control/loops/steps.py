@@ -6,19 +6,24 @@ number of environments of each. A block is the random numbers of `BLOCK` steps, 
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
+from control.cli.settings import Settings
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from envs.base import Environment
+from envs.make import make_environment
+from envs.names import GAMES
+from envs.tensor import TensorEnvironment
 from models.contract import Policy, StepAgent
-from models.family import StepSchedule
+from models.registry import agent_class
+from models.settings import SettingError
 from models.state import check_like, require
 from models.streams import Blocks, Streams
 
@@ -251,14 +256,33 @@ class StepLoop:
         self.environment.restore(state["environment"])
 
 
-@dataclass
 class Group:
     """Members that are trained together, because their networks have one shape. ``members [m]`` are their indices among
-    the run's members. They train in ``loop``, and are evaluated in the environment ``evaluation``."""
+    the run's members. They train in ``loop``, and are evaluated in the environment ``evaluation``. ``num_workers`` is
+    the number of processes that step an environment. Raises SettingError if the agent needs the environment's dynamics
+    and these are not available."""
 
-    members: Tensor
-    loop: StepLoop
-    evaluation: Environment
+    def __init__(self, settings: Settings, members: Sequence[int], num_workers: int):
+        run, config, schedule = settings.run, settings.agent, settings.schedule
+        agent_type = agent_class(run.implementation)
+        device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
+        self.members = torch.tensor(members)
+        seeds = [run.seed + member for member in members]
+        open_environment = partial(make_environment, run.gamename, len(members), num_workers=num_workers, device=device)
+        training_limit = run.time_limit
+        if training_limit is None and schedule.endless:
+            training_limit = 0  # no limit; None is the limit of the game
+        training = open_environment(config.num_envs, time_limit=training_limit)
+        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
+        if dynamics is None and agent_type.needs_dynamics(config):
+            supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
+            line = f"gamename is {run.gamename!r}, whose states cannot be copied"
+            raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
+        options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
+        agent = agent_type(config, training.spaces, seeds, **options)
+        self.loop = StepLoop(agent, training, Streams.from_name(seeds, "episodes"))
+        eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
+        self.evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
 
 
 class StepGroups(Loop):
@@ -273,17 +297,23 @@ class StepGroups(Loop):
     # The budget is saved, because exploration must not start again when a resumed run gets longer.
     saved = (*Loop.saved, "updates", "budget")
 
-    def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
-        super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
-        self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        run, schedule = settings.run, settings.schedule
+        members_by_group = agent_class(run.implementation).groups(settings.agent, self.seeds)  # indices in `seeds`
+        num_workers = max(1, run.num_workers // len(members_by_group))
+        self.groups = groups = [Group(settings, members, num_workers) for members in members_by_group]
+        self.agents = [group.loop.agent for group in groups]
+        self.envs = groups[0].loop.agent.envs
         self.continuing = schedule.continuing
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # per epoch, of each environment, rounded up
-        self.budget = epochs * self.steps * self.envs
-        self.updates = torch.zeros(len(seeds), dtype=torch.int64)
-        self.acting_streams = Streams.from_name(seeds, "latents of evaluations")  # for policies that sample
+        assert settings.epochs is not None  # an epoch has a number of steps
+        self.budget = settings.epochs * self.steps * self.envs
+        self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
+        self.acting_streams = Streams.from_name(self.seeds, "latents of evaluations")  # for policies that sample
 
     def warm_up(self) -> None:
         """Warn if the run ends before the first update."""
