@@ -150,7 +150,7 @@ def test_numbers_that_are_not_finite_are_refused() -> None:
     trajectory.reward[0, 0, 3] = torch.nan
     recordings.save("nan/random-v0", [trajectory], spaces_of("cartpole"), split_name("cartpole")[0], "random")
     recording = Recording("minari:nan/random-v0", "cartpole", spaces_of("cartpole"))
-    with pytest.raises(SettingError, match="episode 3 has numbers that are not finite"):
+    with pytest.raises(SettingError, match="episode 3 cannot be read: numbers that are not finite"):
         list(recording.trajectories(1))
 
 

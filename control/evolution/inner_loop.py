@@ -311,8 +311,7 @@ class InnerLoop:
 
     def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> Trained:
         """Train the new agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
-        them every ``test_every`` steps, unless this setting is None. The returned policy acts in the real
-        environment."""
+        them every ``test_every`` steps (None: never). The returned policy acts in the real environment."""
         config, agent = self.config, loop.agent
         compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
         steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
@@ -342,8 +341,7 @@ class InnerLoop:
         return trained
 
     def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
-        """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0, of K episodes on ``real``.
-        ``seeds [M, N, K]`` start the episodes of N tests."""
+        """Return the mean return ``[M]`` of a policy in test ``number`` from 0, with ``seeds [M, tests, K]``."""
         episodes = self._rollout(policy, real, seeds[:, number])
         self._training_test_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)

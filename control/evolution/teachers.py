@@ -61,9 +61,8 @@ _SB3_DESCRIPTION = ", an agent of stable-baselines3"  # in errors, after the nam
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy and not a proxy (a learned environment or reward). Policies are
-    functions ``module:function`` and files: an agent's run folder or checkpoint, an agent of stable-baselines3, and any
-    other file that is no proxy."""
+    """Return whether ``source`` names a policy and not a proxy. Policies are functions ``module:function``, an agent's
+    run folder or checkpoint, an agent of stable-baselines3, and any other file that is no proxy."""
     path = Path(source)
     if path.exists():
         return path.suffix != SUFFIX and find_proxy(path) is None
@@ -323,9 +322,8 @@ class TeacherEpisodes:
 
 
 def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 if the episode was terminated.
-    If it was truncated, the estimate assumes that it would have gone on for ever with the mean reward of its last
-    tenth."""
+    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated; if truncated,
+    as if it had gone on for ever with the mean reward of its last tenth."""
     steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
     is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
     mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)

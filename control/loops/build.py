@@ -60,8 +60,7 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """Return the spaces of the environment with the name ``game``, which is opened and closed for this. They contain
-    the time limit. ``time_limit`` replaces the limit of the environment, unless it is None."""
+    """Return the spaces of the environment ``game``. ``time_limit`` replaces its time limit, unless it is None."""
     environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces

@@ -58,9 +58,8 @@ _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: 
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-    """Stub: return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for the
-    observation ``obs [O]`` of the environment's ``state [K]``. A continuous action is written to
-    ``work.continuous_action`` instead."""
+    """Stub: return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for ``obs [O]``
+    in ``state [K]``. A continuous action is written to ``work.continuous_action`` instead."""
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
@@ -73,9 +72,8 @@ def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
 
 
 def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
-    """Stub: return the greedy discrete action of member ``m`` for the observation ``obs [O]`` of the environment's
-    ``state [K]``. A continuous action is written to ``continuous_action [A]`` instead. ``scratch`` is memory to
-    overwrite (`EpisodeArrays.player_scratch`)."""
+    """Stub: return the greedy discrete action of member ``m`` for ``obs [O]`` in ``state [K]``. A continuous action is
+    written to ``continuous_action [A]`` instead. ``scratch`` is `EpisodeArrays.player_scratch`."""
 
 
 def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
@@ -150,9 +148,8 @@ class EpisodeArrays(NamedTuple):
 
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
-    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``
-    (`envs.World`). Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays``
-    (`EpisodeArrays`)."""
+    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``.
+    Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays`` (`EpisodeArrays`)."""
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     _, num_tests, num_episodes = tests.returns.shape
     state, last_episode = arrays.state, arrays.last_episode
@@ -448,8 +445,7 @@ class CompiledLoop:
         _end_block(loop, tensors, seeds, self._world)
 
     def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
-        """Build the objects that all blocks of the run use, at the first call. ``members`` is `Members` of the kind of
-        agent."""
+        """Build the objects that all blocks of the run use, at the first call."""
         if self._memories:
             return
         agent = loop.agent
@@ -463,8 +459,7 @@ class CompiledLoop:
             self._memories.append((kind.make_work(members), phi, envs.make_scratch(self._world), arrays))
 
     def make_steps(self, members: Any, block: Block, tests: TestArrays, background_task: Any = None) -> None:
-        """Make the steps of a block, or a phase of one step, of all members (`_steps`). ``background_task`` is as for
-        `for_members`."""
+        """Make the steps of a block, or a phase of one step, of all members (`_steps`, `for_members`)."""
 
         def run(memory: Any, first: int, last: int) -> None:
             work, phi, scratch, arrays = memory
@@ -476,9 +471,8 @@ class CompiledLoop:
     def play(
         self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
     ) -> Episodes | None:
-        """Play K greedy episodes of each of M members from ``seeds [M, K]`` (`control.loops.rollout.play_episodes`).
-        Return None if a compiled function is missing, if an episode may never end, or if actions on a map are to be
-        recorded."""
+        """Play K greedy episodes of each of M members from ``seeds [M, K]``, like `play_episodes`. Return None if a
+        compiled function is missing, if an episode may never end, or to record actions on a map."""
         player_and_world = _player_and_world(policy, environment)
         if player_and_world is None:
             return None
@@ -509,8 +503,7 @@ class CompiledLoop:
     def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
         """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
         cache, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new agent
-        makes a training step and plays an episode. Prints a note if the functions are not in the cache. The agent and
-        the environment of ``loop`` do not change."""
+        makes a training step and plays an episode. Prints a note if the functions are not in the cache."""
         agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
         streams = Streams([0] * agent.members)
         module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
@@ -555,8 +548,7 @@ class CompiledAgent(CompiledLoop):
         return loop.epoch_by_steps(steps, watch)
 
     def _begin_block(self) -> None:
-        """Take the random numbers of the next steps, and allocate arrays for their results. Two `Block`s share these
-        arrays, one for each phase (`ACT`, `LEARN`)."""
+        """Take the random numbers of the next steps, and allocate arrays, which the blocks of both phases share."""
         agent, kind = self.agent, KINDS[type(self.agent)]
         self._random_numbers = agent.noise.take(self._steps_left)
         self._block_steps, self._step = _num_steps(self._random_numbers), 0

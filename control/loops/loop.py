@@ -89,9 +89,8 @@ class Loop(Stateful, ABC):
         """Close the environments."""
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        """Return the state that a resumed run needs in addition to weights and optimisers: the attributes ``saved``,
-        and the states of all attributes that are streams. Without ``resumable``, subclasses leave out the agents'
-        training state."""
+        """Return the state that a resumed run needs in addition to weights and optimisers. Without ``resumable``,
+        subclasses leave out the agents' training state."""
         return super().state_dict() | {name: streams.get_state() for name, streams in self._streams_by_name().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

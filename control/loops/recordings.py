@@ -98,28 +98,27 @@ class Recording:
     def _steps(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
         Raises SettingError if they do not fit the spaces."""
+        obs_shape, space = self.spaces.obs_shape, self.spaces.actions
         try:
             obs = torch.from_numpy(_flat_observations(self.dataset.observation_space, episode))
             values = np.asarray(episode.actions)
-            if isinstance(self.spaces.actions, Discrete):  # agents count actions from 0, the dataset from its ``start``
+            if isinstance(space, Discrete):  # agents count actions from 0, the dataset from its ``start``
                 actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
             else:
                 actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
-        except Exception as error:  # other values than the dataset's spaces have
+            length = len(rewards)
+            if not length or rewards.ndim != 1 or obs.shape != (length + 1, *obs_shape) or len(actions) != length:
+                shapes = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
+                raise ValueError(shapes)
+            if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
+                raise ValueError("numbers that are not finite")
+            if isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
+                raise ValueError("other actions")
+        except Exception as error:  # also other values than the dataset's spaces have
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
-            raise self._error(problem, "values of the dataset's spaces") from error
-        length, start = len(rewards), f"whose episode {episode.id} has"
-        obs_shape = (length + 1, *self.spaces.obs_shape)
-        if not length or rewards.ndim != 1 or obs.shape != obs_shape or len(actions) != length:
-            problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
-            raise self._error(f"{start} {problem}", f"[T + 1, {self.spaces.obs_shape[0]}], T and [T]")
-        if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
-            raise self._error(f"{start} numbers that are not finite", "finite numbers")
-        if isinstance(self.spaces.actions, Discrete):
-            is_valid = (actions >= 0) & (actions < self.spaces.actions.n)
-            if not is_valid.all():
-                raise self._error(f"{start} other actions", f"the {self.spaces.actions.n} of its action space")
+            allowed = f"observations [T + 1, {obs_shape[0]}], T finite rewards, and T actions of {space}"
+            raise self._error(problem, allowed) from error
         return obs, actions, rewards
 
 
@@ -200,8 +199,7 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
 
 
 def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
-    """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium: parts of
-    dictionaries and tuples one after another, discrete numbers one-hot."""
+    """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium."""
     observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
     vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
     return np.stack(vectors).astype(np.float32)

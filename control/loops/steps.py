@@ -146,9 +146,8 @@ class StepLoop:
     def _results(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the results of `epoch` from the ``losses [M, T]`` after each of its T steps and, ``[M]`` each: the
-        number of steps before a member could learn (``waited``), the number of finished episodes (``counts``), and the
-        sums of their ``returns`` and ``lengths``."""
+        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the steps before
+        a member could learn (``waited``), the finished episodes (``counts``), and their summed returns and lengths."""
         steps = losses.shape[1]
         is_before_learning = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
@@ -189,8 +188,7 @@ class StepLoop:
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
-        their initial states ``[M, T, E, ...]``. They may come from several blocks, and the last one becomes the current
-        one."""
+        their initial states ``[M, T, E, ...]``. The block of the last step becomes the current one."""
         seeds, states = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
@@ -214,8 +212,7 @@ class StepLoop:
                 self._initial_states.prepare()
 
     def start_episodes(self, where: Tensor | None) -> Tensor:
-        """Start an episode in each environment for which ``where [M, E]`` is True, or in all if it is None. Return the
-        observations of all environments."""
+        """Start an episode in each environment of the mask ``where [M, E]`` (None: all). Return all observations."""
         numbers = self._initial_states_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
