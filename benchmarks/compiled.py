@@ -22,7 +22,6 @@ from common import Result, cpu_seconds, interleave, median_ratio
 from control.cli import parse
 from control.evolution.inner_loop import InnerLoop, train
 from control.loops import compiled
-from control.loops.steps import StepLoop
 from models.streams import Streams
 
 CASES = {
@@ -95,13 +94,13 @@ class Training:
         seeds = seeds or list(range(members))
         self.loop = loop.begin(loop.stages.parameters.initial(Streams(seeds)), seeds)
         self.members = members
-        self.advance = compiled.CompiledLoop(threads) if fast else StepLoop.advance
+        self.loop.machine_code = compiled.CompiledLoop(threads) if fast else None
         self.cost(size.warmup_steps)
 
     def cost(self, steps: int, seconds_of: Callable[[Callable[[], object]], float] = cpu_seconds) -> float:
         """Train for ``steps`` and return the microseconds per step of a member, as measured by ``seconds_of``."""
         ticks = -(-steps // self.loop.agent.envs)
-        seconds = seconds_of(lambda: train(self.loop, ticks, advance=self.advance))
+        seconds = seconds_of(lambda: train(self.loop, ticks))
         return 1e6 * seconds / (ticks * self.loop.agent.envs * self.members)
 
 

@@ -70,38 +70,6 @@ class CellTable(Dynamics):
         next_state = torch.take(self.next_cell, index).unsqueeze(-1)
         return next_state, torch.take(self.reward, index), torch.take(self.terminated, index), None
 
-    def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-        """Return the returns and the lengths, ``[M]`` each, of one episode of at most ``limit`` steps of each of M
-        members (agents), without stepping through the episodes. Member m takes action ``moves[m, s]`` in cell s. The
-        results equal the sums over calls of `step`, up to rounding.
-
-        Two tables have the outcome of k steps from each cell: the next cell, and the sum of rewards. Applied twice,
-        they give the tables of 2 k steps. ``limit`` is a sum of powers of two, and the tables of these numbers of steps
-        are applied one after the other."""
-        members, num_cells = moves.shape
-        index = moves + torch.arange(num_cells) * len(self.actions)  # [M, S], in the tables of single steps
-        # Finished episodes are in one additional cell per member, which pays nothing and leads to itself.
-        end = num_cells
-        next_cells = torch.where(self.terminated[index], end, self.next_cell[index])
-        next_cells = torch.nn.functional.pad(next_cells, (0, 1), value=end)  # [M, S + 1]
-        rewards_and_steps = torch.stack((self.reward[index], torch.ones(members, num_cells)), -1)
-        rewards_and_steps = torch.nn.functional.pad(rewards_and_steps, (0, 0, 0, 1))  # [M, S + 1, 2]
-        # Join the tables of all members. A cell of a member is then numbered from the member's first cell on.
-        first_cells = torch.arange(members) * (num_cells + 1)
-        next_cells = (next_cells + first_cells.unsqueeze(1)).flatten()
-        rewards_and_steps = rewards_and_steps.flatten(0, 1)
-        current_cells = first_cells + self._cells.index(START)  # [M]
-        totals = torch.zeros(members, 2)
-        while limit:
-            if limit & 1:  # this power of two is a term of the sum
-                totals = totals + rewards_and_steps.index_select(0, current_cells)
-                current_cells = torch.take(next_cells, current_cells)
-            limit >>= 1
-            if limit:  # double the number of steps of the tables
-                rewards_and_steps = rewards_and_steps + rewards_and_steps.index_select(0, next_cells)
-                next_cells = torch.take(next_cells, next_cells)
-        return totals[:, 0], totals[:, 1].long()
-
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
         """Compute the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
         moves, by 2,000 sweeps of value iteration. The results have the dtype of ``reward``."""

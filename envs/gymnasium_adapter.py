@@ -318,6 +318,11 @@ def action_space_of(space: gym.Space) -> Discrete | Continuous | None:
     return None
 
 
+def equals_spaces(obs_space: gym.Space, action_space: gym.Space, spaces: Spaces) -> bool:
+    """Return whether flattened observations and the actions of Gymnasium's spaces are those of ``spaces``."""
+    return (gym.spaces.flatdim(obs_space),) == spaces.obs_shape and action_space_of(action_space) == spaces.actions
+
+
 def _spaces(env: gym.Env, game: Game) -> Spaces:
     """Return the spaces of a wrapped environment. Their time limit counts actions of the agent."""
     obs_space = env.observation_space

@@ -42,11 +42,6 @@ class Policy(Protocol):
     def act(self, obs: Tensor) -> Tensor:
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
-    def moves(self) -> Tensor | None:
-        """Return the actions in all S cells of a grid world, ``[M, S]``. Return None if actions depend on more than the
-        cell, and in environments that are no grid world."""
-        return None
-
     def current_command(self) -> Mapping[str, Tensor]:
         """Return the current command of each episode, ``{name: [M, E]}``, with the names and units of `Command`. Empty
         if the policy follows no command."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from helpers import output_of
 
 PACKAGES = ("understudy", "models", "envs", "control")
 OURS = (*PACKAGES, "trainer")
@@ -164,3 +165,24 @@ def test_understudy_needs_three_libraries() -> None:
     assert [(statement.path, statement.in_function) for statement in hub] == [("understudy/files.py", True)]
     of_it = [statement for statement in of_it if statement not in hub]
     assert of_it and not [str(statement) for statement in of_it if statement.module.split(".")[0] not in allowed]
+
+
+def test_evaluations_and_workers_start_without_lightning() -> None:
+    """Nor do they import torch's compiler or, with one worker, Ray; each takes seconds."""
+    code = """
+import sys
+import control.commands.evaluate, control.evolution.cluster, control.loops.compiled
+from models.optim import Adam
+from models.proxies.synthetic.config import Config
+from models.registry import family
+import torch
+adam = Adam([weights := torch.ones(3, requires_grad=True)], lr=0.1)
+weights.sum().backward()
+adam.step(), adam.zero_grad()
+config = Config(inner_steps=60, test_episodes=2, max_steps=20, proxy_hidden_size=17, compiled=False)
+job = (config, "DDQN", family("DDQN").config(batch_size=9), "cartpole-200")
+control.evolution.cluster.make_workers(job).run(None, [1], inner_steps=3)
+slow = {"pytorch_lightning", "lightning_fabric", "torchmetrics", "torch._dynamo", "ray", "tensorboard"}
+print(sorted(slow & sys.modules.keys()))
+"""
+    assert output_of(code) == "[]\n"

@@ -164,8 +164,8 @@ def train_both(argv: str, steps: int, **changes: Any) -> tuple[StepLoop, StepLoo
     rule = inner._rule
     steps = -(-steps // old.agent.envs)
     first = train(old, steps, rule(3), inner.config.train_episodes)
-    blocks: dict[str, Any] = {"advance": compiled.CompiledLoop()}
-    second = train(new, steps, rule(3), inner.config.train_episodes, **blocks)
+    new.machine_code = compiled.CompiledLoop()
+    second = train(new, steps, rule(3), inner.config.train_episodes)
     return old, new, first, second
 
 
@@ -247,9 +247,9 @@ def test_block_boundaries_do_not_change_results(argv: str) -> None:
     inner = loop_of(argv, train_episodes=None, inner_rule="budget")
     first_loop, other = begin_loop(inner, [1, 2]), begin_loop(inner, [1, 2])
     running = torch.ones(2, dtype=torch.bool)
-    list(compiled.CompiledLoop()(first_loop, 170, running, False))
+    list(compiled.CompiledLoop().advance(first_loop, 170, running, False))
     for steps in (1, 60, 69, 40):
-        list(compiled.CompiledLoop()(other, steps, running, True))
+        list(compiled.CompiledLoop().advance(other, steps, running, True))
     assert torch.equal(weights(first_loop)[0], weights(other)[0]) and torch.equal(first_loop.obs, other.obs)  # type: ignore[arg-type]
     # Torch continues from there.
     first_loop.step(), other.step()
@@ -277,7 +277,7 @@ def test_play_equals_rollout(game: str, kind: str) -> None:
     flat_weights = size * Streams(seeds).normal(agent.flat_parameters.shape[1])
     policy, starts = agent.with_weights(flat_weights), Streams(seeds).episode_seeds(2)
     real = make_environment(game, 40, 2, time_limit=60)
-    actual, expected = compiled.play(policy, real, starts), play_episodes(policy, real, starts)
+    actual, expected = compiled.CompiledLoop().play(policy, real, starts), play_episodes(policy, real, starts)
     assert actual is not None
     same = (actual.lengths == expected.lengths) & torch.isclose(actual.returns, expected.returns, rtol=1e-4, atol=1e-3)
     assert same.float().mean() > 0.95  # rounding decides between actions that are as good now and then

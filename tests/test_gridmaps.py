@@ -4,18 +4,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import hashed
-from control.loops.rollout import play_episodes
 from envs.gridmaps import MAPS, CliffWalking, GridMap
 from envs.gymnasium_adapter import GymnasiumEnvironment
 from envs.make import make_dynamics, make_environment
 from envs.names import GAMES
-from envs.tensor import TensorEnvironment
-from models.contract import Policy
 from models.spaces import Discrete, Spaces
-from rounding import assert_near
 
 RIGHT, LEFT, DOWN, UP = range(4)
 # Time limit, moves and return of the best episode.
@@ -125,29 +120,3 @@ def test_maps_are_gymnasium_environments() -> None:
     assert isinstance(cliff, GymnasiumEnvironment) and cliff.reset(torch.tensor([[1]]))[0, 0].argmax() == 36
     assert cliff.frame(0, 0).shape == (96, 288, 3) and len(np.unique(cliff.frame(0, 0).reshape(-1, 3), axis=0)) == 4
     cliff.close()
-
-
-class Moves(Policy):
-    """A fixed action in each cell."""
-
-    def __init__(self, by_cell: Tensor):
-        self.by_cell, self.members = by_cell, len(by_cell)
-
-    def act(self, obs: Tensor) -> Tensor:
-        return self.by_cell.gather(1, obs.argmax(2))
-
-
-@pytest.mark.parametrize("limit", [1, 7, 50])
-@pytest.mark.parametrize("name", [*MAPS, "cliffwalking"])
-def test_play_equals_rollout(name: str, limit: int) -> None:
-    world = CliffWalking(limit) if name == "cliffwalking" else GridMap(name, limit)
-    cells = world.spaces.obs_shape[0]
-    by_cell = torch.randint(4, (200, cells), generator=torch.Generator().manual_seed(limit))
-    # Most random policies circle: every second one moves right or down, and up in the first column.
-    by_cell[::2] = torch.tensor([world.actions.index("right"), world.actions.index("down")])[by_cell[::2] % 2]
-    by_cell[::4, -len(world.rows[0])] = world.actions.index("up")
-    stepped = play_episodes(Moves(by_cell), TensorEnvironment(world, 200, 1), torch.zeros(200, 1, dtype=torch.int64))
-    returns, lengths = world.play(by_cell, limit)
-    assert_near(returns, stepped.returns[:, 0])
-    assert torch.equal(lengths, stepped.lengths[:, 0])
-    assert limit < 50 or len(returns.unique()) > 1

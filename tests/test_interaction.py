@@ -85,7 +85,7 @@ def test_transitions_are_consecutive(name: str) -> None:
         assert (finished is not None) == bool(done.any())
         if finished is not None:
             where = done.nonzero(as_tuple=True)
-            assert torch.equal(finished.members, where[0]) and finished.step == t + 1
+            assert torch.equal(finished.members, where[0]) and (finished.steps == t + 1).all()
             assert torch.equal(finished.returns, returns[where])
             assert torch.equal(finished.lengths, lengths[where].long())
             returns, lengths, counted = returns * ~done, lengths * ~done, counted + len(where[0])

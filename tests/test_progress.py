@@ -60,7 +60,8 @@ def test_colours_on_terminals(
 
 
 @pytest.mark.parametrize("changes", [{}, {"inner_rule": "plateau", "early_out_num": 2}, {"test_every": 40}])
-def test_progress_does_not_change_results(changes: dict[str, Any]) -> None:
+def test_progress_does_not_change_results(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.evolution.inner_loop._WATCH_STEPS", 128)
     config = Config(proxy_hidden_size=7, max_steps=25, inner_steps=300, test_episodes=3, compiled=False, **changes)
     agent = AgentConfig(hidden_sizes=(8,), batch_size=5, vary_hp=True, vary=("depth",))
     loop = InnerLoop(config, "DDQN", agent, "cartpole")
@@ -87,7 +88,7 @@ def returns_again(
 
     search: Any = SimpleNamespace(
         config=SearchConfig(retest_agents=table.shape[1], **changes), outcome=None, workers=SimpleNamespace(run=run),
-        seeds_of=lambda _, n: list(range(n)), seconds_of=lambda *agents: 0.0, count_real_steps=lambda steps: None,
+        seeds_of=lambda _, n: list(range(n)), count_real_steps=lambda steps: None,
         settings=SimpleNamespace(
             proxy=SearchConfig(compiled=True), run=SimpleNamespace(gamename="cartpole", accelerator="cpu")
         ),

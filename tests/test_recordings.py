@@ -3,7 +3,9 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from torch import Tensor
@@ -126,7 +128,7 @@ def test_errors_name_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for source, game, line in [
         ("minari:absent-v0", "cartpole", "dataset is 'minari:absent-v0', which cannot be read: no network"),
         (str(tmp_path), "cartpole", f"dataset is {str(tmp_path)!r}, which cannot be read: "),
-        ("minari:wrong/random-v0", "acrobot", "observations of 4 numbers and Discrete(n=2); allowed: 6 numbers and"),
+        ("minari:wrong/random-v0", "acrobot", "observations of 4 numbers and Discrete(2); allowed: 6 numbers and"),
     ]:
         with pytest.raises(SettingError) as caught:
             Recording(source, game, spaces_of(game))
@@ -135,3 +137,38 @@ def test_errors_name_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file.write_bytes(content[: len(content) // 2])
     with pytest.raises(SettingError, match="which cannot be read"):
         list(Recording("minari:wrong/random-v0", "cartpole", spaces).trajectories(1))
+
+
+CARTPOLE, CLIFF = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(48)
+
+
+@pytest.mark.filterwarnings("ignore")  # Minari warns about fields that are left out
+@pytest.mark.parametrize(
+    ("game", "space", "rows", "reward", "line"),
+    [
+        ("cartpole", CARTPOLE, None, 1.0, "which has no episodes"),
+        ("cartpole", CARTPOLE, np.zeros((3, 3), np.float32), 1.0, r"observations \[3, 3\], 2 actions and"),
+        ("cartpole", CARTPOLE, np.zeros((3, 4), np.float32), [1.0, 2.0], r"and rewards \[2, 2\]; allowed: "),
+        ("cartpole", CARTPOLE, np.zeros((3, 4), np.float32), 2e38, "not finite"),
+        ("cliff", CLIFF, np.full(3, 48), 1.0, "episode 0 cannot be read"),
+    ],
+)
+def test_content_that_differs_from_the_spaces_is_refused(
+    game: str, space: gym.Space, rows: Any, reward: Any, line: str, request: pytest.FixtureRequest
+) -> None:
+    ends = {"terminations": [False, True], "truncations": [False] * 2}
+    episode = EpisodeBuffer(0, observations=rows, actions=np.zeros(2, int), rewards=np.array([reward] * 2), **ends)
+    name = f"content/case{request.node.callspec.indices['game']}-v0"
+    spaces = {"observation_space": space, "action_space": gym.spaces.Discrete(2 if game == "cartpole" else 4)}
+    minari.create_dataset_from_buffers(name, [] if rows is None else [episode], **spaces)
+    with pytest.raises(SettingError, match=line):
+        list(Recording(f"minari:{name}", game, spaces_of(game)).trajectories(1))
+
+
+@pytest.mark.parametrize(
+    "name", ["x/a-v0", "lander/ppo", "../../ppo-v0", "taken/random-v0", "taken/random-v0/inside-v0"]
+)
+def test_ids_that_no_new_dataset_can_have_are_refused(name: str) -> None:
+    (get_dataset_path("taken/random-v0") / "data").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(SettingError, match="^save_dataset is "):
+        recordings.check_new(name)

@@ -173,7 +173,7 @@ def test_diverged_agents_are_counted_and_never_win(
     monkeypatch.setattr(InnerLoop, "run", diverging)
     assert trainer.main(search(tmp_path)) == 2
     captured = capsys.readouterr()
-    assert captured.out.count("  1 of 4  ") == 3 and "nan" not in captured.out
+    assert captured.out.count("  1 of 4  ") == 2 and "nan" not in captured.out
     assert "so the search has no winner" in captured.err and captured.err.count("\n") == 1
     folder = run_folder(tmp_path)
     assert not (folder / "proxy.safetensors").exists() and not (folder / "scores.json").exists()

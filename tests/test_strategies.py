@@ -125,8 +125,6 @@ def test_tell_returns_statistics(name: str) -> None:
     assert set(numbers) == {"update_norm", "noise_std", "failed"} and numbers["failed"] == 2
     assert numbers["update_norm"] == pytest.approx(float((strategy.mean - MEAN).norm()), rel=1e-5)
     assert numbers["noise_std"] == (pytest.approx(float(strategy.noise_std.mean())) if name == "snes" else 0.5)
-    strategy.state_dict()["mean"].zero_()
-    assert strategy.mean.any(), "a state is a copy"
     old_state = strategy.state_dict()
     numbers = strategy.tell(NOISE, torch.tensor([NAN, INF, -INF, NAN]))
     assert numbers["failed"] == 4 and numbers["update_norm"] == 0

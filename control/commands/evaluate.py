@@ -341,7 +341,7 @@ def _train_and_print(
             proxies = proxy.parameters.expand(count, -1) if on_proxy else None  # [count, D], equal rows
             processes = (run.num_workers, run.ray_address, run.num_threads)
             watch_agents = watch_part(watch, number / len(agents), 1 / len(agents))
-            with contextlib.closing(make_workers(config, name, agent_config, proxy.game, *processes)) as workers:
+            with contextlib.closing(make_workers((config, name, agent_config, proxy.game), *processes)) as workers:
                 outcomes[name] = workers.run(proxies, seeds, watch=watch_agents, **limits)
     outcome = Outcome.joined([*outcomes.values()])
     _print_row(title, describe(outcome, _described(settings, config)), outcomes)

@@ -3,7 +3,6 @@ rewards): a local instance, shut down at the end, or an existing cluster."""
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,8 @@ from models.settings import ProcessDied, UserError
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = [str(_ROOT / name) for name in ("understudy", "models", "envs", "control")]
 _CONNECT_SECONDS = 5.0  # time limit for opening a socket
-# Ray reads these when it is first imported. They turn off its reports, its usage statistics and its copies of every
-# metric, and give trials the priority of an ordinary run instead of a lower one. A call after Ray's end does not start
-# it again. Messages of its daemons, such as a page about a dead worker, are skipped.
+# Ray reads these when it is first imported. They turn off its reports, its usage statistics, its copies of every metric
+# and its daemons' messages, and give trials the priority of an ordinary run.
 _VARIABLES = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -47,26 +45,23 @@ _VARIABLES = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
 }
-# With this, all servers of a local Ray listen only on 127.0.0.1.
-_LOCAL_VARIABLES = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 _LOCAL_STORE_BYTES = 100 * 2**20
 _DEATHS = 3  # number of workers that may die while they train the same agents, before the search ends
-_NOTICE_SECONDS, _GRACE_SECONDS = 60.0, 1.0  # before a line about missing cores, and before tasks are cancelled
+_GRACE_SECONDS = 1.0  # before tasks are cancelled
 
 
 @contextlib.contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
     """Context manager that connects this process to Ray, and disconnects it at the end.
 
-    ``address`` is ``host:port`` of the head of an existing cluster, ``auto`` for the cluster of this machine, or None.
-    With None, a local instance with ``cpus`` cores is started, and stopped at the end, when its temporary files are
-    removed. ``cpus`` has no effect with a cluster. Environment variables that Ray reads (`_VARIABLES`) are set, unless
-    the user has set them. Raises UserError with a message of one line if the cluster cannot be reached or Ray cannot
-    start.
+    ``address`` is ``host:port`` of the head of an existing cluster, or ``auto`` for the cluster of this machine. If it
+    is None, a local instance with ``cpus`` cores is started, and removed at the end. Variables of the environment that
+    the user has set stay. Raises UserError if the cluster cannot be reached or Ray cannot start.
     """
-    variables = {**_VARIABLES, **_LOCAL_VARIABLES} if address is None else _VARIABLES
-    for name, value in variables.items():
+    for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
+    if address is None:  # all servers listen only on 127.0.0.1
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is not None and address != "auto":  # Ray itself looks for the cluster of this machine
         _check_cluster(address)
     import ray
@@ -92,13 +87,11 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     try:
         try:
             ray.init(**options)
-        # Ray may raise ConnectionError, RuntimeError, ValueError, an error of Ray or a plain Exception.
-        except Exception as error:
-            reason = first_line(error)
+        except Exception as error:  # Ray raises various errors, also a plain Exception
             if address is not None:
-                raise _unreachable(address, reason) from error
-            line = f"Ray cannot start on this machine, which may be too busy or out of memory: {reason}"
-            raise ProcessDied(line) from error
+                raise _unreachable(address, first_line(error)) from error
+            line = "Ray cannot start on this machine, which may be too busy or out of memory"
+            raise ProcessDied(f"{line}: {first_line(error)}") from error
         if threading.current_thread() is threading.main_thread():  # no other thread can set a handler
             signal.signal(signal.SIGTERM, previous_handler)  # Ray's handler would exit with status 1
         yield
@@ -108,12 +101,12 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
 
 
 def _check_cluster(address: str) -> None:
-    """Raise UserError unless ``address`` is ``host:port`` and a program listens there. This is checked before Ray is
-    called, because Ray would try for minutes to connect."""
+    """Raise UserError unless ``address`` is ``host:port`` and a program listens there. Ray would try for minutes to
+    connect."""
     host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise _unreachable(address, "allowed: host:port of a cluster's head, or auto")
     try:
-        if not host or not port.isdecimal():
-            raise OSError("allowed: host:port of a cluster's head, or auto")  # becomes the reason in the message
         host = host.strip("[]")  # brackets around an IPv6 address
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:  # OverflowError: a port above 65535
@@ -129,6 +122,10 @@ def _unreachable(address: str, reason: str) -> UserError:
     )
 
 
+Job = tuple[SearchConfig, str, Any, str]
+"""Arguments of `InnerLoop`: the search's settings, the agents' implementation and their settings, and the game."""
+
+
 class RayWorkers:
     """Runs `InnerLoop` in ``num_workers`` processes of one thread each.
 
@@ -139,11 +136,8 @@ class RayWorkers:
     start.
     """
 
-    def __init__(
-        self, config: SearchConfig, agent: str, agent_config: Any, game: str, num_workers: int, ray_address: str | None
-    ):
-        self._job = (config, agent, agent_config, game)  # arguments of `InnerLoop`
-        self._num_workers = num_workers
+    def __init__(self, job: Job, num_workers: int, ray_address: str | None):
+        self._job, self._num_workers = job, num_workers
         self._tasks: list[Any] = []  # of the latest calls
         cleanup = contextlib.ExitStack()
         # Also runs when the program ends, so that no temporary folder remains.
@@ -155,11 +149,10 @@ class RayWorkers:
             cleanup.callback(_cancel, self._tasks)
             import ray
 
-            # Ray starts a task when so many cores are free. In a trial the tasks use the cores of the trial.
-            cores = 0 if in_trial else 1
+            cores = 0 if in_trial else 1  # that must be free; in a trial the tasks use the cores of the trial
             self._remote_task: Any = ray.remote(num_cpus=cores, max_retries=_DEATHS - 1)(_work)
             # Tasks without agents start the workers and load their imports, so that errors appear now.
-            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)], starting=True)
+            self._results([self._remote_task.remote(self._job) for _ in range(num_workers)])
         except BaseException:
             self.close()
             raise
@@ -175,33 +168,28 @@ class RayWorkers:
             # Indices copy the rows. A slice would be sent with the memory of the whole tensor.
             worker_proxies = None if proxies is None else proxies.detach()[rows]
             worker_seeds = [seeds[i] for i in rows.tolist()]
-            tasks.append(self._remote_task.remote(self._job, worker_proxies, worker_seeds, options))
+            tasks.append(self._remote_task.remote(self._job, worker_proxies, worker_seeds, **options))
         outcomes = self._results(tasks)
-        train_seconds = max(outcome.train_seconds for outcome in outcomes)
-        test_seconds = max(outcome.test_seconds for outcome in outcomes)
-        return dataclasses.replace(Outcome.joined(outcomes), train_seconds=train_seconds, test_seconds=test_seconds)
+        outcome = Outcome.joined(outcomes)
+        outcome.train_seconds = max(part.train_seconds for part in outcomes)
+        outcome.test_seconds = max(part.test_seconds for part in outcomes)
+        return outcome
 
     def close(self) -> None:
         """Stop the workers, and Ray if it is local."""
         self._close()
 
-    def _results(self, tasks: list[Any], starting: bool = False) -> list[Any]:
+    def _results(self, tasks: list[Any]) -> list[Any]:
         """Wait for Ray's ``tasks`` and return their results, in order. If a task fails, cancel the others and raise its
-        error (`_error_of_task`). ``starting`` says that the tasks have no agents yet."""
+        error (`_error_of_task`)."""
         self._tasks[:] = tasks  # in place, because the cleanup at the end cancels the tasks in this list
         # Not `ray.get`, which would raise a signal handler's exception late, as a SystemError.
         futures = [task.future() for task in tasks]
         try:
-            if starting:
-                waiting = concurrent.futures.wait(futures, _NOTICE_SECONDS, FIRST_EXCEPTION).not_done
-                if waiting:
-                    line = f"waiting for free cores: {len(waiting)} of {len(futures)} workers have none yet"
-                    print(line, file=sys.stderr)
             concurrent.futures.wait(futures, return_when=FIRST_EXCEPTION)
             for number, future in enumerate(futures, start=1):
-                error = future.exception() if future.done() else None
-                if error is not None:
-                    raise _error_of_task(error, f"worker {number} of {self._num_workers}", starting) from None
+                if future.done() and (error := future.exception()) is not None:
+                    raise _error_of_task(error, f"worker {number} of {self._num_workers}") from None
         except BaseException:
             _cancel(self._tasks)  # their results would not be used
             raise
@@ -211,29 +199,19 @@ class RayWorkers:
 Workers = InnerLoop | RayWorkers
 
 
-def make_workers(
-    config: SearchConfig,
-    agent: str,
-    agent_config: Any,
-    game: str,
-    num_workers: int = 1,
-    ray_address: str | None = None,
-    num_threads: int = 1,
-) -> Workers:
-    """Return workers that train agents of the implementation ``agent``: this process if ``num_workers`` is 1, otherwise
-    `RayWorkers`. ``num_threads`` are the threads of this process; `RayWorkers` ignore them."""
+def make_workers(job: Job, num_workers: int = 1, ray_address: str | None = None, num_threads: int = 1) -> Workers:
+    """Return workers that train agents: this process if ``num_workers`` is 1, otherwise `RayWorkers`. ``num_threads``
+    are the threads of this process; `RayWorkers` ignore them."""
     if num_workers == 1:
-        return InnerLoop(config, agent, agent_config, game, num_threads)
-    return RayWorkers(config, agent, agent_config, game, num_workers, ray_address)
+        return InnerLoop(*job, num_threads)
+    return RayWorkers(job, num_workers, ray_address)
 
 
-def _work(
-    job: tuple[Any, ...], proxies: Tensor | None = None, seeds: Sequence[int] = (), options: Mapping[str, Any] = {}
-) -> Outcome | None:
+def _work(job: Job, *arguments: Any, **options: Any) -> Outcome | None:
     """Run the task of a worker process: build the `InnerLoop` with the arguments ``job``, then call `InnerLoop.run`
-    with the other arguments, unless there are no ``seeds``."""
+    with the other arguments, if there are any."""
     loop = _worker_loop(*job)
-    return loop.run(proxies, seeds, **options) if seeds else None
+    return loop.run(*arguments, **options) if arguments else None
 
 
 @functools.lru_cache(maxsize=1)
@@ -257,18 +235,16 @@ def _cancel(tasks: list[Any]) -> None:
             ray.cancel(task, force=True)
 
 
-def _error_of_task(error: Any, worker: str, starting: bool) -> Exception:
+def _error_of_task(error: Any, worker: str) -> Exception:
     """Return the exception to raise for Ray's ``error`` of a task. If the task raised a UserError, return that. If it
-    raised any other exception, return ``error``, which shows its traceback. If the process of the task died, return a
-    UserError. ``worker`` is its name in the message, and ``starting`` says that it had no agents yet."""
+    raised any other exception, return ``error``, which shows its traceback. If the process of the ``worker`` died or
+    did not start, return a UserError."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):
         return error.cause if isinstance(error.cause, UserError) else error
-    if starting:
-        last_line = str(error).strip().splitlines()[-1]
-        return UserError(f"a worker cannot start: {last_line.strip()}")
+    last_line = str(error).strip().splitlines()[-1].strip()
     return UserError(
-        f"{worker} died {_DEATHS} times over the same agents, most likely because memory ran out; smaller values of "
-        "num_workers, population or buffer_size need less"
+        f"{worker} died {_DEATHS} times over the same agents, or did not start ({last_line}); if memory ran out, "
+        "smaller values of num_workers, population or buffer_size need less"
     )

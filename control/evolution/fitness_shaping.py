@@ -61,27 +61,26 @@ def transform(kind: int, fitness: Tensor, mean_score: float | None = None) -> Te
         low, high = sound_fitness.aminmax()
         return (sound_fitness - low) / (high - low + 1e-9)
     best_first = failures_last(fitness).sort(descending=True, stable=True).indices
-    if kind <= 4:
+    if kind <= 3:
         weights[best_first] = _weights_by_rank(kind, len(fitness))
         return weights
+    only_best = torch.zeros_like(weights)
+    only_best[best_first[0]] = 1
+    if kind == 4:
+        return only_best
     assert mean_score is not None
     base = mean_score if abs(mean_score) <= LARGEST else float(sound_fitness.min())
     is_better = sound & (sound_fitness > base + MARGIN)
-    gain = torch.where(is_better, sound_fitness - base, 0.0)
     if not is_better.any():
         return weights
-    if kind == 5:
-        weights[best_first[0]] = 1
-        return weights
-    return gain / (gain.max() if kind == 6 else gain.sum())
+    gain = torch.where(is_better, sound_fitness - base, 0.0)
+    return {5: only_best, 6: gain / gain.max(), 7: gain / gain.sum()}[kind]
 
 
 def _weights_by_rank(kind: int, n: int) -> Tensor:
-    """Return the weights ``[n]``, best first, of kinds 1 to 4 (`transform`), which depend only on the rank."""
+    """Return the weights ``[n]``, best first, of kinds 1 to 3 (`transform`), which depend only on the rank."""
     if kind == 1:
         return torch.linspace(1, 0, n, dtype=torch.float64)
-    if kind == 4:
-        return (torch.arange(n) == 0).double()  # only the best
     weights = nes_utilities(n) if kind == 2 else _log_ranks(n)
     return weights / weights[0] if weights[0] > 0 else weights  # the best one is 0 if n = 1
 

@@ -1,11 +1,8 @@
-"""One generation of a search: its agents and proxies, and the fitness from their scores. Also the initial mean of a
-search, which can be the best of several candidates.
+"""One generation of a search for proxies (learned environments or rewards): its agents, and the fitness from their
+scores. Also the initial mean of a search, which can be the best of several candidates.
 
-A search is an evolution strategy over proxies, which are learned environments or rewards. Its distribution has a mean,
-and a population is perturbed copies of the mean. Agents train on the proxies of the population, and their test returns
-are the fitness. P is the size of the population, N the number of agents, D the number of parameters of a proxy, and K
-the number of parameters that the search changes. ``stages`` makes environments of one kind of proxy
-(`envs.make.Stages`).
+P is the size of the population, N the number of agents, D the number of parameters of a proxy, and K the number of
+parameters that the search changes. ``stages`` makes environments of one kind of proxy (`envs.make.Stages`).
 """
 
 from collections.abc import Callable
@@ -26,19 +23,13 @@ from models.proxies.files import first_parameters
 from models.proxies.search import SearchConfig
 from models.streams import Streams, derive_seed
 
-Train = Callable[[Tensor, list[int]], Outcome]
-"""Trains and tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``, by the settings of the first phase."""
-
 
 def add_visited_states(
     mean: Tensor, stages: Stages, game: str, seed: int, generation: int, count_steps: CountSteps, scaled: bool = False
 ) -> Tensor:
-    """Return the search distribution's ``mean [D]``, a learned environment, with new initial states if the settings
-    require them. They are from real episodes of its target policy, the policy with the highest rewards in it.
-
-    With ``scaled``, the inputs of this policy are normalised on these states (`Stages.with_visited_states`). ``seed``
-    and the number of the ``generation`` determine the episodes. ``count_steps`` is called with their number of steps.
-    """
+    """Return the ``mean [D]`` of a search with new initial states, if the settings require them
+    (`Stages.with_visited_states`). They are from real episodes of the policy with the highest rewards in it, which
+    ``seed`` and ``generation`` determine. ``count_steps`` is called with the number of their steps."""
     state_seed = derive_seed(seed, f"states of generation {generation}")
     get_obs = partial(visited_states, game=game, seed=state_seed, count_steps=count_steps)
     return stages.with_visited_states(mean, get_obs, scaled)
@@ -48,19 +39,15 @@ def generation_agents(
     population: Tensor, mean: Tensor | None, config: SearchConfig, seed: int, kinds: int, number: int, name: str
 ) -> tuple[Tensor, list[int]]:
     """Return the proxies ``[N, D]`` on which the N agents of a generation train, and the agents' seeds ``[N]``. There
-    are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the search
-    distribution's ``mean [D]`` unless it is None.
-
-    ``kinds`` is the number of agent implementations, among which an agent's seed selects (`fresh_seeds`). ``number`` is
-    the number of the generation, from 1. Generations with different ``name`` have unrelated seeds.
-    """
-    kind = None  # agents of the generation have all implementations, in turn
-    if config.agents_take_turns == "generations":  # they have one implementation
-        kind = (number - 1) % kinds
-    if config.common_random_numbers:  # every proxy gets agents with the same seeds
-        seeds = fresh_seeds(seed, name, config.agents_per_proxy, kinds, kind) * len(population)
-    else:
-        seeds = fresh_seeds(seed, name, len(population) * config.agents_per_proxy, kinds, kind)
+    are ``agents_per_proxy`` agents for each proxy of the ``population [P, D]``, then ``center_agents`` for the ``mean
+    [D]`` unless it is None. ``kinds`` is the number of agent implementations, and ``number`` the number of the
+    generation, from 1. Generations with different ``name`` have unrelated seeds (`fresh_seeds`)."""
+    # The index of the generation's implementation; None: the implementations in turn.
+    kind = (number - 1) % kinds if config.agents_take_turns == "generations" else None
+    # With common random numbers, every proxy gets agents with the same seeds.
+    repeats = len(population) if config.common_random_numbers else 1
+    num_agents = len(population) * config.agents_per_proxy
+    seeds = fresh_seeds(seed, name, num_agents // repeats, kinds, kind) * repeats
     proxies = population.repeat_interleave(config.agents_per_proxy, 0)
     if mean is not None:
         proxies = torch.cat([proxies, mean.expand(config.center_agents, -1)])
@@ -71,12 +58,10 @@ def generation_agents(
 def population_fitness(scores: Tensor, config: SearchConfig, population: int) -> tuple[Tensor, Tensor, Tensor]:
     """Split the ``scores [N]`` of a generation's agents, in the order of `generation_agents`. ``population`` is P.
 
-    Return three tensors: each proxy's fitness ``[P]``, the average score of its agents; the fitness ``[P]`` by which
-    the strategy ranks; and the scores of the agents that trained on the search distribution's mean (empty if none did).
-
-    The first two are equal unless ``config.rank_apart``. With it, the first agents of all proxies are ranked among
-    each other, then the second agents, and so on. The second tensor is the average rank of each proxy's agents, NaN if
-    its fitness is not finite.
+    Return each proxy's fitness ``[P]``, the average score of its agents; the fitness ``[P]`` by which the strategy
+    ranks; and the scores of the agents that trained on the mean. The first two are equal unless ``config.rank_apart``.
+    With it, the first agents of all proxies are ranked among each other, then the second agents, and so on. The second
+    result is the average rank of each proxy's agents, NaN if its fitness is not finite.
     """
     num_agents = population * config.agents_per_proxy
     scores_by_proxy = scores[:num_agents].view(population, config.agents_per_proxy)
@@ -91,28 +76,22 @@ def population_fitness(scores: Tensor, config: SearchConfig, population: int) ->
 
 @dataclass
 class InitialSearch:
-    """Chooses the initial mean of a search.
-
-    ``kinds`` is the number of agent implementations. ``train`` trains and tests fresh agents. ``count_steps`` is called
-    with numbers of real steps, except for tests of agents.
-    """
+    """Chooses the initial mean of a search. ``kinds`` is the number of agent implementations. ``train`` trains and
+    tests fresh agents of seeds ``[N]`` on proxies ``[N, D]``. ``count_steps`` is called with the other real steps."""
 
     config: SearchConfig
     stages: Stages
     game: str
     seed: int
     kinds: int
-    train: Train
+    train: Callable[[Tensor, list[int]], Outcome]
     count_steps: CountSteps = lambda steps: None
 
     def mean(self) -> Tensor:
         """Return the initial mean ``[D]``. With ``start_from``, it is the proxy of that name, or a proxy cloned from
-        the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies. They are compared by the
-        fitness of perturbed copies or, with ``initial_generations``, by short searches.
-
-        The choice matters. A bandit is a proxy in which every step is an episode. More than half of random bandits are
-        on a plateau: perturbations do not change their fitness.
-        """
+        the policy of that name. Otherwise it is the best of ``initial_draws`` random proxies, by the fitness of
+        perturbed copies or, with ``initial_generations``, by short searches. The choice matters: perturbations of more
+        than half of random bandits do not change their fitness."""
         config, stages, game, seed = self.config, self.stages, self.game, self.seed
         if config.start_from is not None:
             if is_teacher(config.start_from):
@@ -169,9 +148,8 @@ class InitialSearch:
         return self.stages.with_searched_part(strategies[winner].mean, candidates[winner])
 
     def _search_generation(self, strategies: dict[int, Strategy], candidates: Tensor, number: int) -> dict[int, float]:
-        """Make generation ``number`` of several searches, and move their means. ``strategies`` has the strategy of each
-        search by the row of its initial mean in ``candidates [C, D]``. Return the fitness of the means before the move,
-        by row."""
+        """Make generation ``number`` of several searches, and move their means. ``strategies`` has each search by the
+        row of its initial mean in ``candidates [C, D]``. Return the fitness of the means before the move, by row."""
         config, stages, seed = self.config, self.stages, self.seed
         name = f"generation {number} of the first searches"
         noise_by_row: dict[int, Tensor] = {}

@@ -1,9 +1,8 @@
 """The inner loop: fresh agents train on proxies (or on the real environment) and are tested on the real environment.
 
-A proxy is a learned environment or a learned reward. ``proxies [N, D]`` has all D weights of a proxy in one row, one
-row for each of N agents. The agents are trained together, as members of one program: their numbers are rows of the same
-tensors ``[M, ...]``. A test plays K episodes of each agent on the real environment, and ``curve [N, T]`` are mean
-returns of T tests during training. Imports no Lightning, so that worker processes start quickly.
+A proxy is a learned environment or a learned reward. ``proxies [N, D]`` are the D weights of one proxy for each of N
+agents. A test plays K episodes of each agent on the real environment, and ``curve [N, T]`` are mean returns of T tests
+during training. Imports no Lightning, so that worker processes start quickly.
 """
 
 import contextlib
@@ -26,8 +25,7 @@ from control.loops.rollout import Episodes, play_episodes
 from control.loops.steps import Ended, StepLoop
 from control.loops.stopping import Plateau, Rule, Solved
 from envs.base import Environment
-from envs.gridmaps import CellTable
-from envs.make import make_dynamics, make_environment, stages_of
+from envs.make import make_environment, stages_of
 from envs.tensor import TensorEnvironment
 from models.contract import InnerAgent, Policy
 from models.proxies.search import SearchConfig
@@ -35,11 +33,10 @@ from models.registry import agent_class, config_of, parse_agents
 from models.streams import Streams, derive_seed, lockstep_streams, numbered_seed
 from models.varied import with_all_sampled
 
-# Limits on the agents in one program, to save memory; other agents are trained afterwards. An agent has thousands of
-# observations, in its replay buffer and at the starts of its next episodes.
+# Limits on the agents in one program, to save memory: an agent has thousands of observations.
 MOST_MEMBERS = 512  # maximum number of agents
 _MOST_NUMBERS = 2048  # maximum number of agents times numbers in an observation
-_WATCH_STEPS, _WATCH_STEPS_COMPILED = 128, 512  # environment steps per member between progress reports
+_WATCH_STEPS = 512  # environment steps per member between progress reports
 _TRAINING_FRACTION = 0.9  # of the progress; the rest is for tests
 
 
@@ -98,11 +95,9 @@ class Outcome:
 
 
 def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | None = None) -> list[int]:
-    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``.
-
-    A search may train agents of several implementations, whose number is ``kinds``. An agent's seed selects one: its
-    index is the seed modulo ``kinds``. Agents take the implementations in turn, or all have the index ``kind``.
-    """
+    """Return the seeds of ``count`` agents, derived from ``seed`` and ``name``. An agent's seed modulo ``kinds``, the
+    number of implementations, is the index of its implementation. Agents take them in turn, or all have the index
+    ``kind``."""
     seeds = []
     for i in range(count):
         base_seed = derive_seed(seed, f"{name}, agent {i}")
@@ -113,8 +108,8 @@ def fresh_seeds(seed: int, name: str, count: int, kinds: int = 1, kind: int | No
 
 def by_kind(kinds: Sequence[str], seeds: Sequence[int], scores: Tensor) -> dict[str, float]:
     """Return the mean of the agents' ``scores [N]`` by implementation, such as ``{"DDQN": 180.0, "PPO": 195.0}``.
-    ``kinds`` are the names. An agent's index in them is its seed modulo their number (`fresh_seeds`). NaN scores are
-    ignored, and implementations without a finite score are left out."""
+    ``kinds`` are the names, among which the ``seeds [N]`` select (`fresh_seeds`). NaN scores are ignored, and
+    implementations without a finite score are left out."""
     kind_indices = torch.tensor([seed % len(kinds) for seed in seeds])
     means = {}
     for index, kind in enumerate(kinds):
@@ -131,15 +126,13 @@ def train(
     episodes: int | None = None,
     test: Callable[[Policy, int], Tensor] | None = None,
     test_every: int = 1,
-    advance: Callable[[StepLoop, int, Tensor, bool], Iterator[Ended]] | None = None,
     watch: Watch | None = None,
 ) -> Trained:
     """Train the M agents of ``loop`` for up to ``steps`` steps of every environment. An agent ends earlier if ``rule``
     says so, or after ``episodes`` episodes.
 
     After every ``test_every`` steps, ``test(policy, k)`` returns the results ``[M]`` of test k = 0, 1, ... Agents that
-    have ended are tested with their final weights. ``advance`` makes steps in place of `StepLoop.advance`, such as in
-    machine code. ``watch`` is called with the finished fraction.
+    have ended are tested with their final weights. ``watch`` is called with the finished fraction.
     """
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
@@ -151,8 +144,6 @@ def train(
     num_episodes = torch.zeros(members, dtype=torch.int64)
     curve = [torch.zeros(members, 0)]  # a column [M, 1] for each test follows
     stops_early = rule is not None or episodes is not None
-    make_steps = advance or type(loop).advance  # functions whose first argument is the loop
-    watch_steps = _WATCH_STEPS if advance is None else _WATCH_STEPS_COMPILED
     steps_done, start_step, start_episodes = 0, loop.steps, agent.episodes.clone()
     while steps_done < steps and running.any():
         next_steps = steps - steps_done  # to make before the next test or report
@@ -161,23 +152,22 @@ def train(
         if watch is not None:
             remaining_fraction = int(running.sum()) / members * (1 - steps_done / steps)  # of all agents' steps
             watch(1 - remaining_fraction)
-            next_steps = min(next_steps, -(-watch_steps // envs))  # rounded up
+            next_steps = min(next_steps, -(-_WATCH_STEPS // envs))  # rounded up
         # If agents may stop early, the steps pause at the end of an episode.
-        for outcomes in make_steps(loop, next_steps, running, stops_early):
-            if not stops_early:
+        for all_ended in loop.advance(next_steps, running, pause=stops_early):
+            is_running = running[all_ended.members]
+            if not stops_early or not is_running.any():
                 continue
-            outcomes = _of_running(outcomes, running)  # rules may be slow, so they get no episodes of other agents
-            if not len(outcomes.members):
-                continue
-            num_episodes.index_add_(0, outcomes.members, torch.ones_like(outcomes.members))
-            is_done = torch.zeros(len(outcomes.members), dtype=torch.bool)
+            ended = Ended(*(column[is_running] for column in all_ended))  # rules may be slow, so they get no others
+            num_episodes.index_add_(0, ended.members, torch.ones_like(ended.members))
+            is_done = torch.zeros(len(ended.members), dtype=torch.bool)
             if rule is not None:
-                is_done |= rule(loop, outcomes)
+                is_done |= rule(loop, ended)
             if episodes is not None:
-                is_done |= num_episodes[outcomes.members] >= episodes
-            done_members = outcomes.members[is_done]
+                is_done |= num_episodes[ended.members] >= episodes
+            done_members = ended.members[is_done]
             weights[done_members] = agent.flat_parameters[done_members]
-            steps_taken[done_members] = torch.as_tensor(outcomes.step)[is_done] * envs
+            steps_taken[done_members] = ended.steps[is_done] * envs
             running[done_members] = False
         steps_done = loop.steps - start_step
         if test is not None and steps_done % test_every == 0:
@@ -192,23 +182,13 @@ def train(
     return Trained(agent.with_weights(weights), is_finite, steps_taken, num_episodes, torch.cat(curve, 1))
 
 
-def _of_running(outcomes: Ended, running: Tensor) -> Ended:
-    """Return the episodes in ``outcomes`` of agents that still train, for which the mask ``running [M]`` is True."""
-    is_running = running[outcomes.members]
-    steps = torch.as_tensor(outcomes.step).expand(len(is_running))  # ``outcomes.step`` is a number or [N]
-    return Ended(
-        outcomes.members[is_running], outcomes.returns[is_running], outcomes.lengths[is_running], steps[is_running]
-    )
-
-
 class InnerLoop:
     """Trains agents on proxies of one kind, and tests them on one real environment, all in this process.
 
     ``agent`` names the agents' implementation. If it names several, separated by commas, each agent's seed selects one
     (`fresh_seeds`). ``agent_config`` holds their settings (`models.mixture`), and ``game`` names the real environment.
-    ``threads`` is the number of threads among which agents that train in machine code are divided. It does not change
-    results. The constructor sets torch to one thread, and to flush denormal numbers to zero; otherwise results could
-    differ between processes.
+    Agents that train in machine code are divided among ``threads``, whose number does not change results. The
+    constructor configures torch, because results could otherwise differ between processes.
     """
 
     def __init__(self, config: SearchConfig, agent: str, agent_config: Any, game: str, threads: int = 1):
@@ -217,7 +197,6 @@ class InnerLoop:
         self.kinds = parse_agents(agent)
         self.agent_class: type[InnerAgent] = agent_class(self.kinds[0])
         self.stages = stages_of(config, game)
-        self.dynamics = make_dynamics(game)
         self.compiled = importlib.import_module("control.loops.compiled") if config.compiled else None
         self._training_limit = config.test_limit  # time limit of training episodes on the real environment
         self._training_test_steps = 0  # real steps of tests during training, in the current batch of agents
@@ -231,13 +210,12 @@ class InnerLoop:
         by_target: bool = False,
         **changes: Any,
     ) -> Outcome:
-        """Train N new agents of ``seeds [N]`` and test them on the real environment. Agent i trains on the proxy (a
-        learned environment or reward) with the parameters ``proxies[i] [D]``. If ``proxies`` is None, all agents train
-        on the real environment.
+        """Train N new agents of ``seeds [N]`` and test them on the real environment. Agent i trains on the proxy with
+        the parameters ``proxies[i] [D]`` or, if ``proxies`` is None, on the real environment.
 
         ``changes`` replace settings of the search. ``sample_all`` samples all hyperparameters that can be sampled.
-        ``watch`` is called with the finished fraction of the work. Test episodes depend on the agent's seed. With
-        ``by_target``, no agent is trained; instead, the tests run the policy with the highest rewards in each proxy.
+        ``watch`` is called with the finished fraction of the work. With ``by_target``, no agent is trained; instead,
+        the tests run the policy with the highest rewards in each proxy.
         """
         configure_torch()  # again, because the current thread may be another one
         loop = copy.copy(self)
@@ -253,10 +231,10 @@ class InnerLoop:
         return Outcome.joined(outcomes).reordered(torch.tensor(order).argsort())
 
     def _batches(self, seeds: Sequence[int], sample_all: bool) -> Iterator[tuple["InnerLoop", list[int]]]:
-        """Divide N agents into batches that can be trained together: agents of one implementation, with networks of one
-        shape, and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
-        # In a grid world, an observation counts as one number, its cell.
-        obs_size = 1 if isinstance(self.dynamics, CellTable) else math.prod(self.stages.spaces.obs_shape)
+        """Divide N agents into batches that can be trained together: of one implementation, with networks of one shape,
+        and not too many for the memory. Yield a loop and the agents' indices in ``seeds [N]`` for each batch."""
+        spaces = self.stages.spaces
+        obs_size = 1 if spaces.one_hot else math.prod(spaces.obs_shape)  # a cell counts as one number
         size = max(1, min(MOST_MEMBERS, _MOST_NUMBERS // obs_size))
         for kind_index, kind in enumerate(self.kinds):
             indices = [i for i, seed in enumerate(seeds) if seed % len(self.kinds) == kind_index]  # see `fresh_seeds`
@@ -279,8 +257,7 @@ class InnerLoop:
         return loop
 
     def _run_batch(self, proxies: Tensor | None, seeds: Sequence[int], watch: Watch | None, by_target: bool) -> Outcome:
-        """Train the agents of ``seeds [N]``, a batch (`_batches`), together on ``proxies [N, D]``, and test them. With
-        ``by_target``, test the policies with the highest rewards in the proxies instead (`run`)."""
+        """Train and test a batch of agents (`_batches`); see `run` for the arguments."""
         start_time = time.perf_counter()
         self._training_test_steps = 0
         if by_target:
@@ -323,9 +300,8 @@ class InnerLoop:
             return bool(self.compiled.can_compile(loop))
 
     def begin(self, proxies: Tensor | None, seeds: list[int]) -> StepLoop:
-        """Return the loop of fresh agents of ``seeds [N]`` before their first step. Agent i trains on row i of
-        ``proxies [N, D]``, or on the real environment if it is None. The agents must have one implementation and
-        networks of one shape."""
+        """Return the loop of fresh agents of ``seeds [N]`` before their first step, on ``proxies [N, D]`` or, if None,
+        on the real environment. The agents must have one implementation and networks of one shape."""
         agent = self.agent_class(self.agent_config, self.stages.spaces, seeds)
         if proxies is None:
             environment = make_environment(self.game, agent.members, agent.envs, time_limit=self._training_limit)
@@ -335,14 +311,12 @@ class InnerLoop:
 
     def train_to_end(self, loop: StepLoop, with_tests: bool = False, watch: Watch | None = None) -> Trained:
         """Train the new agents of ``loop`` to the end, in machine code if it supports them. If ``with_tests``, test
-        them every ``test_every`` steps, unless this setting is None. The returned policy acts in the real
-        environment."""
+        them every ``test_every`` steps (None: never). The returned policy acts in the real environment."""
         config, agent = self.config, loop.agent
         compiled = self.compiled if self.compiled is not None and self.compiled.can_compile(loop) else None
         steps = -(-config.inner_steps // agent.envs)  # of every environment, rounded up
-        rule = self._rule(agent.members)
-        compiled_tests = None
-        options: dict[str, Any] = {"watch": watch}
+        compiled_tests = test = None
+        test_every = 1
         with contextlib.ExitStack() as stack:
             if with_tests and config.test_every is not None:
                 num_tests = config.inner_steps // config.test_every + 1  # the largest possible number
@@ -353,11 +327,11 @@ class InnerLoop:
                 if compiled is not None:  # tests inside the training loop, if possible
                     compiled_tests = compiled.make_tests(loop, real, seeds, test_every)
                 if compiled_tests is None:
-                    options["test"] = functools.partial(self._test_in_training, real, seeds)
-                    options["test_every"] = test_every
+                    test = functools.partial(self._test_in_training, real, seeds)
             if compiled is not None:
-                options["advance"] = compiled.CompiledLoop(self.threads, compiled_tests)
-            trained = train(loop, steps, rule, config.train_episodes, **options)
+                loop.machine_code = compiled.CompiledLoop(self.threads, compiled_tests)
+            rule = self._rule(agent.members)
+            trained = train(loop, steps, rule, config.train_episodes, test, test_every, watch)
         if compiled_tests is not None:
             num_done = compiled_tests.tests_done
             trained.curve = compiled_tests.returns[:, :num_done].contiguous().mean(2)  # [M, T], means over the episodes
@@ -367,8 +341,7 @@ class InnerLoop:
         return trained
 
     def _test_in_training(self, real: Environment, seeds: Tensor, policy: Policy, number: int) -> Tensor:
-        """Return the mean return ``[M]`` of a policy in test ``number``, counted from 0, of K episodes on ``real``.
-        ``seeds [M, N, K]`` start the episodes of N tests."""
+        """Return the mean return ``[M]`` of a policy in test ``number`` from 0, with ``seeds [M, tests, K]``."""
         episodes = self._rollout(policy, real, seeds[:, number])
         self._training_test_steps += int(episodes.lengths.sum())
         return episodes.returns.mean(1)
@@ -384,55 +357,33 @@ class InnerLoop:
         return make_environment(self.game, members, config.test_episodes, time_limit=config.test_limit)
 
     def _rollout(self, policy: Policy, real: Environment, seeds: Tensor) -> Episodes:
-        """Play K greedy episodes of each of M members from ``seeds [M, K]``, by the fastest method that supports the
-        policy: machine code, the table of a grid world, or step by step."""
+        """Play K greedy episodes of each of M members from ``seeds [M, K]``, in machine code if possible."""
         episodes = None
         if self.compiled is not None:
-            episodes = self.compiled.play(policy, real, seeds, threads=self.threads)
-        if episodes is None:
-            episodes = self._play_by_table(policy)
-        if episodes is None:
-            episodes = play_episodes(policy, real, seeds)
-        return episodes
-
-    def _play_by_table(self, policy: Policy) -> Episodes | None:
-        """Return the K test episodes ``[M, K]`` of each member of a policy in a deterministic grid world (`CellTable`),
-        without playing them step by step. The K episodes of a member are equal, because nothing there is random. Return
-        None for other games, for a policy whose action does not depend on the cell alone, and without a time limit."""
-        if not isinstance(self.dynamics, CellTable):
-            return None
-        action_of_cell = policy.moves()
-        limit = self.config.test_limit or self.dynamics.spaces.max_episode_steps
-        if action_of_cell is None or limit is None:
-            return None
-        returns, lengths = self.dynamics.play(action_of_cell, limit)  # [M] each
-        repeats = (1, self.config.test_episodes)
-        return Episodes(returns.unsqueeze(1).repeat(repeats), lengths.unsqueeze(1).repeat(repeats))
+            episodes = self.compiled.CompiledLoop(self.threads).play(policy, real, seeds)
+        return play_episodes(policy, real, seeds) if episodes is None else episodes
 
     def _rule(self, members: int) -> Rule | None:
-        """Return the rule that ends the training of agents early, by its name in the setting ``inner_rule``, or None
-        for "budget". No agent ends within its initial random episodes."""
+        """Return the rule that ends the training of agents early (``inner_rule``), or None for "budget". No agent ends
+        within its initial random episodes."""
         config, initial = self.config, self.agent_config.init_episodes
-        name, window = config.inner_rule, config.early_out_num
-        if name == "plateau":  # the returns no longer change
+        window = config.early_out_num
+        if config.inner_rule == "budget":
+            return None
+        if config.inner_rule == "plateau":  # the returns no longer change
             return Plateau(members, window, config.early_out_virtual_diff, initial, config.plateau_floor)
-        if name in ("tests", "solved"):  # by tests after training episodes, or by the returns of these episodes
-            assert config.solved_reward is not None
-            test = self._test_members if name == "tests" else None
-            return Solved(members, window, config.solved_reward, initial, test)
-        return None
+        assert config.solved_reward is not None
+        # "tests" after training episodes; "solved" by the returns of these episodes
+        test = self._test_members if config.inner_rule == "tests" else None
+        return Solved(members, window, config.solved_reward, initial, test)
 
     def _test_members(self, loop: StepLoop, members: Tensor) -> Tensor:
         """Return the mean test return ``[N]`` of ``members`` (indices ``[N]``) with their current weights. The seeds of
         the test episodes depend on a member's number of training episodes, so that each test has other episodes."""
         agent = loop.agent
         assert isinstance(agent, InnerAgent)
-        policy = agent.with_weights(agent.flat_parameters[members])
-        episodes = self._play_by_table(policy)
-        is_table = episodes is not None
-        if episodes is None:
-            episode_counts = agent.episodes.tolist()
-            seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
-            episodes = self.test(policy, seeds)
+        episode_counts = agent.episodes.tolist()
+        seeds = [numbered_seed(agent.seeds[m], episode_counts[m]) for m in members.tolist()]
+        episodes = self.test(agent.with_weights(agent.flat_parameters[members]), seeds)
         self._training_test_steps += int(episodes.lengths.sum())
-        return episodes.returns[:, 0] if is_table else episodes.returns.mean(1)  # in a table, all episodes are equal
+        return episodes.returns.mean(1)

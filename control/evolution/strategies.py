@@ -13,27 +13,25 @@ one (ars: as equal to the worst), and no sum contains its fitness. Sums over the
 mean is stored in float32.
 """
 
-import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from control.evolution import fitness_shaping as shaping
 from models.proxies.search import SearchConfig
-from models.state import check_like, require
+from models.state import Stateful, check_like, require
 
 
-class Strategy(ABC):
+class Strategy(Stateful, ABC):
     """The base class of strategies. P is the size of the population, D the number of parameters.
 
     ``mean [D]`` is float32. ``rows`` is the number of rows of noise for `ask`: P / 2 if mirrored, else P.
     """
 
-    state_names: tuple[str, ...] = ("mean",)  # attributes in the state
+    saved: ClassVar[tuple[str, ...]] = ("mean",)  # attributes that change from generation to generation
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         self.mean = mean.detach().to(torch.float32, copy=True)
@@ -69,18 +67,9 @@ class Strategy(ABC):
 
     @abstractmethod
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean ``[D]``, float64, for ``noise [rows, D]``, float64, and ``fitness [P]``, which is
-        -infinity for failed members. At least one member is sound. A subclass also updates its other state."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the tensors and numbers that change from generation to generation, without settings."""
-        return {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`, with results equal to the bit."""
-        check_like(self.state_dict(), state, "strategy")
-        for name in self.state_names:
-            setattr(self, name, copy.deepcopy(state[name]))
+        """Return the new mean ``[D]``, float64, by the formula of the class, for ``noise [rows, D]``, float64, and
+        ``fitness [P]``, which is -infinity for failed members. At least one member is sound. A subclass also updates
+        its other state."""
 
 
 class NES(Strategy):
@@ -96,7 +85,6 @@ class NES(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean, by the formula of the class (see `Strategy._step`)."""
         sign = torch.ones(self.rows, dtype=torch.float64)
         if self.mirrored:  # only the better member of a pair counts
             plus, minus = fitness.view(self.rows, 2).unbind(1)
@@ -117,7 +105,7 @@ class OpenAIES(Strategy):
     the gradient. Adam is Kingma & Ba 2015, algorithm 1, in float64.
     """
 
-    state_names = ("mean", "first_moment", "second_moment", "steps")
+    saved = ("mean", "first_moment", "second_moment", "steps")
     betas, epsilon = (0.9, 0.999), 1e-8
 
     def __init__(self, config: SearchConfig, mean: Tensor):
@@ -137,7 +125,6 @@ class OpenAIES(Strategy):
         return gradient - self.config.weight_decay * self.mean.double()
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean after a step of Adam (see `Strategy._step`)."""
         gradient = self.gradient(noise, fitness)
         beta1, beta2 = self.betas
         self.steps += 1
@@ -159,7 +146,7 @@ class SNES(Strategy):
     may be mirrored, and weight decay first multiplies the mean by 1 - weight_decay.
     """
 
-    state_names = ("mean", "noise_std")
+    saved = ("mean", "noise_std")
 
     def __init__(self, config: SearchConfig, mean: Tensor):
         super().__init__(config, mean)
@@ -167,7 +154,6 @@ class SNES(Strategy):
         self.noise_std: Tensor = torch.full_like(self.mean, config.noise_std, dtype=torch.float64)
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean, and update ``noise_std``, by the formulas of the class (see `Strategy._step`)."""
         utility = shaping.shared_utilities(fitness)
         weights_of_noise = weights_of_square = utility
         if self.mirrored:  # both members of a pair have the same squared noise
@@ -192,7 +178,6 @@ class ARS(Strategy):
     """
 
     def _step(self, noise: Tensor, fitness: Tensor, mean_score: float | None) -> Tensor:
-        """Return the new mean, by the formula of the class (see `Strategy._step`)."""
         sound_fitness, _ = shaping.without_failures(fitness)
         pairs = sound_fitness.view(self.rows, 2)  # of the members with added and with subtracted noise
         half = -(-self.rows // 2)  # rounded up
@@ -206,12 +191,7 @@ class ARS(Strategy):
         return decayed + self.config.step_size / (half * std) * ((plus - minus) @ noise[best])
 
 
-STRATEGIES: dict[str, Callable[[SearchConfig, Tensor], Strategy]] = {
-    "nes": NES,
-    "openai_es": OpenAIES,
-    "snes": SNES,
-    "ars": ARS,
-}
+STRATEGIES: dict[str, type[Strategy]] = {"nes": NES, "openai_es": OpenAIES, "snes": SNES, "ars": ARS}
 
 
 class Archive:

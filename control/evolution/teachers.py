@@ -1,20 +1,17 @@
 """Makes a synthetic environment or a reward from a policy, for direct use or as the start of a search.
 
 The policy is an agent's checkpoint, an agent of stable-baselines3 or any function of observations, for example a manual
-controller. The rewards of such an environment reveal the policy: they show an agent the policy's action in each state.
-A reward made from a policy has its returns as potential.
+controller. The rewards of such an environment show an agent the policy's action in each state. A reward made from a
+policy has its returns as potential.
 
-A proxy is either of the two, and ``[D]`` are all its weights in one vector. A bandit is a synthetic environment in
-which every step is an episode. ``stages`` knows the settings and networks of one kind of proxy (`envs.make.Stages`).
 In shapes, N is the number of observations, S of numbers in an observation, A of actions or of numbers in an action, E
-of parallel environments, T of steps.
+of parallel environments, T of steps, and D of weights of a proxy (a synthetic environment or a reward).
 """
 
 import contextlib
 import importlib
 import itertools
 import json
-import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +28,7 @@ from control.storage import checkpoints
 from control.storage.checkpoints import CheckpointError
 from control.storage.run_dir import find_proxy
 from envs.base import Environment
+from envs.gymnasium_adapter import equals_spaces
 from envs.make import Stages, make_environment
 from envs.names import first_line
 from models.registry import family
@@ -63,9 +61,8 @@ _SB3_DESCRIPTION = ", an agent of stable-baselines3"  # in errors, after the nam
 
 
 def is_teacher(source: str) -> bool:
-    """Return whether ``source`` names a policy and not a proxy (a learned environment or reward). Policies are
-    functions ``module:function`` and files: an agent's run folder or checkpoint, an agent of stable-baselines3, and any
-    other file that is no proxy."""
+    """Return whether ``source`` names a policy and not a proxy. Policies are functions ``module:function``, an agent's
+    run folder or checkpoint, an agent of stable-baselines3, and any other file that is no proxy."""
     path = Path(source)
     if path.exists():
         return path.suffix != SUFFIX and find_proxy(path) is None
@@ -79,10 +76,9 @@ def policy_error(source: str, problem: str, allowed: str) -> SettingError:
 
 
 def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) -> Teacher:
-    """Return the policy ``source`` as a function from observations to actions or, with ``wants_values``, to action
-    values. ``source`` is one of the kinds that `is_teacher` lists. Continuous actions are clipped to their bounds.
-    Raises SettingError if the policy cannot be used in ``game``. The returned function raises SettingError for an
-    invalid output of the policy."""
+    """Return the policy ``source`` (`is_teacher`) as a function from observations to actions or, with ``wants_values``,
+    to action values. Continuous actions are clipped to their bounds. Raises SettingError if the policy cannot be used
+    in ``game``. The returned function raises SettingError for an invalid output of the policy."""
     if _is_sb3_agent(source):
         policy = load_sb3_policy(source, spaces, wants_values)
     elif Path(source).exists():
@@ -97,38 +93,25 @@ def teacher(source: str, game: str, spaces: Spaces, wants_values: bool = False) 
         output = policy(obs)
         if shape == (1,) and output.shape == (len(obs),):  # one-dimensional actions without their axis
             output = output.unsqueeze(1)
-        _check_output(source, output, (len(obs), *shape))
+        if output.shape != (len(obs), *shape):
+            problem = f", which gives {list(output.shape)} numbers for {len(obs)} observations"
+            raise policy_error(source, problem, f"{[len(obs), *shape]}")
+        if not output.float().isfinite().all():
+            raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
         if wants_values:
             return output.float()
-        if isinstance(actions, Discrete):
-            _check_action_numbers(source, output, actions.n)
-            return output.long()
-        return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
+        if not isinstance(actions, Discrete):
+            return output.float().clamp(torch.tensor(actions.low), torch.tensor(actions.high))
+        numbers = output.long()
+        is_valid = (output == numbers) & (numbers >= 0) & (numbers < actions.n)
+        if not is_valid.all():
+            problem = f", which gives the action {output[~is_valid][0].item()}"
+            raise policy_error(source, problem, f"whole numbers, 0 to {actions.n - 1}")
+        return numbers
 
     two_observations = torch.zeros(2, *spaces.obs_shape)
     checked_policy(two_observations)  # raises the errors of an unsuitable policy now
     return checked_policy
-
-
-def _check_output(source: str, output: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise SettingError unless the output of the policy ``source`` has finite numbers and the ``shape``, whose first
-    axis is the number of observations."""
-    if output.shape != shape:
-        problem = f", which gives {list(output.shape)} numbers for {shape[0]} observations"
-        raise policy_error(source, problem, f"{list(shape)}")
-    if not output.float().isfinite().all():
-        raise policy_error(source, ", which gives numbers that are not finite", "finite numbers")
-
-
-def _check_action_numbers(source: str, output: Tensor, num_actions: int) -> None:
-    """Raise SettingError unless the output ``[N]`` of the policy ``source`` are whole numbers from 0 to
-    ``num_actions - 1``."""
-    is_whole = output == output.long()
-    is_in_range = (output >= 0) & (output < num_actions)
-    invalid = output[~(is_whole & is_in_range)]
-    if len(invalid):
-        problem = f", which gives the action {invalid[0].item()}"
-        raise policy_error(source, problem, f"whole numbers, 0 to {num_actions - 1}")
 
 
 def _function_policy(source: str) -> Teacher:
@@ -199,12 +182,7 @@ def load_sb3_policy(source: str, spaces: Spaces, wants_values: bool = False) -> 
     obs_space, action_space = model.observation_space, model.action_space
     is_discrete = isinstance(spaces.actions, Discrete)
     is_cell = type(obs_space).__name__ == "Discrete"  # a number of a cell, which is one-hot in ``spaces``
-    obs_shape = (int(obs_space.n),) if is_cell else obs_space.shape
-    if isinstance(spaces.actions, Discrete):
-        fits = getattr(action_space, "n", None) == spaces.actions.n
-    else:
-        fits = type(action_space).__name__ == "Box" and math.prod(action_space.shape) == spaces.actions.size
-    if obs_shape != spaces.obs_shape or not fits:
+    if not equals_spaces(obs_space, action_space, spaces):
         allowed = f"one for observations {list(spaces.obs_shape)} and actions {spaces.actions}"
         raise policy_error(source, f"{_SB3_DESCRIPTION} for {obs_space} and {action_space}", allowed)
     if wants_values and not hasattr(model, "q_net"):  # only DQN has action values
@@ -344,9 +322,8 @@ class TeacherEpisodes:
 
 
 def _return_after_truncation(trajectory: Trajectory, discount: float) -> Tensor:
-    """Estimate the discounted return after the end of each episode, ``[1, E]``. It is 0 if the episode was terminated.
-    If it was truncated, the estimate assumes that it would have gone on for ever with the mean reward of its last
-    tenth."""
+    """Estimate the discounted return after the end of each episode, ``[1, E]``: 0 if it was terminated; if truncated,
+    as if it had gone on for ever with the mean reward of its last tenth."""
     steps = torch.arange(len(trajectory.reward))[:, None, None]  # [T, 1, 1]
     is_last_tenth = trajectory.valid & (steps >= (0.9 * trajectory.lengths).floor())  # [T, 1, E]
     mean_reward = (trajectory.reward * is_last_tenth).sum(0) / is_last_tenth.sum(0)
@@ -362,8 +339,8 @@ def cloned_proxy(
 
     The proxy is a bandit (a synthetic environment in which every step is an episode) or a reward. In the states that
     the policy visits, a bandit's rewards are highest for the policy's actions, or equal its action values. A reward is
-    made from the policy's returns. ``count_steps`` is called with the number of real steps. Raises SettingError if no
-    proxy with these settings can be made from the policy.
+    made from the policy's returns. ``stages`` are of the kind of proxy, and ``count_steps`` is called with the number
+    of real steps. Raises SettingError if no proxy with these settings can be made from the policy.
     """
     needs_values = stages.check_policy(source)  # raises the SettingError
     act = teacher(source, game, stages.spaces)

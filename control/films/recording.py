@@ -24,8 +24,6 @@ from models.streams import Streams
 
 _MAX_STEPS = 10_000  # maximum length of a filmed episode, because some environments do not end
 _PAUSE_SECONDS = 1.8  # time for which the last frame of an episode is shown
-_PAUSE_FRAMES = 90  # of a pause, for `film_seconds`
-_FRAMES_PER_SECOND = 60.0  # frames that are drawn and encoded in a second, for `film_seconds`
 
 
 @dataclass(frozen=True)
@@ -100,13 +98,6 @@ def first_free(folder: Path, stem: str) -> Path:
     while (folder / f"{stem}_{number}.mp4").exists():
         number += 1
     return folder / f"{stem}_{number}.mp4"
-
-
-def film_seconds(run: RunConfig, length: float | None) -> float:
-    """Return the estimated seconds to film a run whose episodes have ``length`` steps, 0 if it is not filmed. An
-    unknown length (None) counts as 0 steps."""
-    frames = (length or 0) + _PAUSE_FRAMES
-    return run.record_episodes * frames / _FRAMES_PER_SECOND if run.record else 0.0
 
 
 def film(

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from control.cli.settings import RunConfig, Settings
-from control.films.recording import film_seconds
 from control.lightning.module import RunModule
 from control.loops.build import build_loop, take_weights, with_missing_features
 from control.loops.loop import Loop, as_observations, first_member_actions
@@ -23,10 +22,8 @@ _PRINTED_EPOCHS = 10  # an epoch has few episodes, so the printed return is a me
 
 
 class AgentModule(RunModule):
-    """Trains M agents (members, with seeds ``seed, seed + 1, ...``) of one kind in one environment. The ``loop`` does
-    the work: it trains an epoch, evaluates, and counts steps.
-
-    The agents' optimisers are registered with Lightning, for checkpoints, but the agents make the optimiser steps.
+    """Trains M agents (members, with seeds ``seed, seed + 1, ...``) of one kind in one environment. The ``loop`` trains
+    an epoch, evaluates, and counts steps. The agents step their optimisers, which Lightning only saves.
 
     :param settings: The settings of the run.
     :raises SettingError: Agent, environment and machine do not fit together.
@@ -36,13 +33,12 @@ class AgentModule(RunModule):
         loop = build_loop(settings)
         # Whether the loop chose machine code or torch is stored, so that a resumed run uses the same.
         settings = settings.replace(compiled=loop.compiled)
-        super().__init__(with_missing_features(settings, loop.agents[0].spaces), loop.seeds)
+        super().__init__(with_missing_features(settings, loop.agents[0].spaces))
         self.loop, self.steps_kind = loop, loop.steps_kind
         self.validate_every = settings.schedule.eval_every
         # A short run has five evaluations at least, unless the user chose another interval than the default.
         self.evaluations = 5 if self.validate_every == RunConfig.eval_every else 1
         self.agents = nn.ModuleList(loop.agents)
-        self._ends_part = False  # whether the epoch ends one of the ``evaluations`` equal parts of the run
         self._recent_returns = deque[float](maxlen=_PRINTED_EPOCHS)  # of epochs in which episodes ended
         self._latest_loss: dict[str, float] = {}  # by its tag; empty before the first update
 
@@ -69,18 +65,17 @@ class AgentModule(RunModule):
             self.loop.warm_up()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Train an epoch. Lightning evaluates every `check_val_every_n_epoch` epochs. In a short run, these regular
-        evaluations are fewer than ``evaluations``. Therefore the run is divided into ``evaluations`` equal parts, and
-        an epoch that ends a part is evaluated here if fewer regular evaluations were made than parts have ended."""
+        """Train an epoch. Lightning evaluates every `check_val_every_n_epoch` epochs, but a short run would then have
+        fewer than ``evaluations``. Therefore the run is divided into so many equal parts, and an epoch that ends a part
+        is evaluated here if fewer regular evaluations were made than parts have ended."""
         parts_before = self._num_ended_parts()
         super().training_step(batch, batch_idx)
         parts = self.evaluations if self.is_over() else self._num_ended_parts()  # a target may end the run early
-        self._ends_part = parts > parts_before
         interval = self.trainer.check_val_every_n_epoch
         if not interval or self.epoch % interval == 0:  # no evaluations at all, or a regular one follows
             return
         num_regular_evaluations = self.epoch // interval
-        if self._ends_part and parts > num_regular_evaluations:
+        if parts > parts_before and parts > num_regular_evaluations:
             # Streams are restored, so that a run resumed with more epochs has the weights of an uninterrupted one.
             with self.loop.restored_streams():
                 self._evaluate(logger=False, on_step=False, on_epoch=True)
@@ -108,9 +103,9 @@ class AgentModule(RunModule):
 
     @torch.no_grad()
     def forward(self, observations: ArrayLike | Tensor) -> Tensor:
-        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``.
-        A single observation ``[*O]`` gives its action, ``[]`` or ``[A]``. Every observation counts as the first of an
-        episode. Agents that follow commands get the evaluation command. Raises SettingError for other shapes."""
+        """Return the first member's greedy actions, ``[B]`` int64 or ``[B, A]`` float32, for ``observations [B, *O]``,
+        or one action for one observation ``[*O]``. Every observation counts as the first of an episode. Agents that
+        follow commands get the evaluation command. Raises SettingError for other shapes."""
         obs_shape = self.loop.agents[0].spaces.obs_shape
         obs = as_observations(observations, obs_shape, next(self.parameters()).device)
         obs_batch = obs.reshape(-1, *obs_shape)
@@ -167,16 +162,16 @@ class AgentModule(RunModule):
         return _finite_mean(self.row.get(self.loop.score_tag, torch.empty(0)))
 
     def confirmed_score(self) -> float | None:
-        """Return the mean of the `score` and of a second evaluation from other seeds. There is no second evaluation if
-        the score is of training episodes, or if each member had equal returns in all its evaluation episodes."""
+        """Return the mean of the `score` and of a second evaluation from other seeds. There is none if the score is of
+        training episodes, or if each member had equal returns in all its evaluation episodes."""
         loop = self.loop
         if loop.score_tag != tags.GREEDY or not loop.varies:
             return self.score()
         return _finite_mean((self.row[tags.GREEDY] + loop.second_score()) / 2)
 
     def stop_reason(self) -> str:
-        """Return a text about the target that the mean over members has reached: the run's ``target_return`` or, if
-        that is not reached, the agent's target. It is empty if the run continues."""
+        """Return a text about the target that the mean over members has reached: the run's ``target_return`` or the
+        agent's target. It is empty if the run continues."""
         means, loop = self.means(), self.loop
         run_target = (tags.GREEDY, Loop.score_name, self.settings.run.target_return)
         agent_target = (loop.score_tag, loop.score_name, loop.target)
@@ -189,9 +184,8 @@ class AgentModule(RunModule):
         """Return the first member's weights, without target networks, and its actions in the latest evaluation. Each
         coordinate of continuous actions has a separate histogram."""
         samples = {}
-        for name, tensor in self.loop.agents[0].named_parameters():
+        for name, tensor in self.loop.agents[0].named_parameters():  # a network is NETWORK.flat or flat_parameters
             if "target" not in name:
-                # All weights of a network are one parameter, named NETWORK.flat or flat_parameters.
                 network = name.replace("flat_parameters", "network").removesuffix(".flat")
                 samples[f"weights/{network}"] = tensor[0]
         for mode, actions in self.loop.actions.items():
@@ -204,50 +198,33 @@ class AgentModule(RunModule):
     def columns(self) -> dict[str, str]:
         """Return the texts of the printed columns: steps, the mean return in training, mean returns of evaluations, the
         loss of the latest update, and the number of diverged seeds. The return in training is the running mean or, if
-        the agent has none, the mean over the latest `_PRINTED_EPOCHS` epochs with episodes. A column is empty before
-        its first measurement, and a column of evaluations also in epochs without an evaluation."""
+        the agent has none, the mean over the latest `_PRINTED_EPOCHS` epochs with episodes. Missing values are empty.
+        """
         means = self._latest_loss | self.means()
         if self._recent_returns:
             means[tags.TRAINING] = sum(self._recent_returns) / len(self._recent_returns)
         columns = {"steps": f"{self.steps_a_seed():10,}"}
         return_tag = tags.RUNNING_MEAN if tags.RUNNING_MEAN in self.row else tags.TRAINING
         columns["return"] = number_text(means[return_tag]) if return_tag in means else ""
-        modes = {"greedy": tags.GREEDY, "sampled": tags.SAMPLED}
+        for mode in self.loop.evaluation_modes:
+            tag = f"eval/return_{mode}"
+            columns[mode] = number_text(means[tag]) if tag in means else ""
         if tags.REWARD_RATE in means:  # an environment without episodes
             columns["reward rate"] = f"{means[tags.REWARD_RATE]:.4f}"
-            del modes["greedy"]
-        for mode, tag in modes.items():
-            if tag in means or mode in self.loop.evaluation_modes:
-                columns[mode] = number_text(means[tag]) if tag in means else ""
-        columns["loss"] = _loss_text(means[self.loop.loss_tag]) if self.loop.loss_tag in means else ""
+        columns["loss"] = f"{means[self.loop.loss_tag]:.3g}" if self.loop.loss_tag in means else ""
         if num_diverged := int((~self.loop.finite_members).sum()):
             columns["diverged"] = f"{num_diverged} of {len(self.seeds)}"
         return columns
 
     def is_reported(self) -> bool:
         """Return whether this epoch's row is printed. These are the first epoch of the process, epochs with an
-        evaluation and, with ``print_statements``, all epochs. If the run is too short for ``evaluations`` regular
-        evaluations, an epoch with an evaluation must also end one of the run's parts (`training_step`) or the run."""
-        if self.epoch == self.epochs_before + 1 or self.settings.run.print_statements > 0:
-            return True
-        has_enough_regular = self.epoch / self.validate_every >= self.evaluations * self.finished_fraction()
-        return self.is_evaluated() and (has_enough_regular or self._ends_part or bool(self.stop_reason()))
-
-    def seconds_after(self) -> float:
-        """Return the estimated seconds for the film, assuming that its episodes are as long as in training."""
-        limit = self.loop.agents[0].spaces.max_episode_steps
-        return film_seconds(self.settings.run, self.means().get("rollout/length_mean", limit))
+        evaluation and, with ``print_statements``, all epochs."""
+        is_first = self.epoch == self.epochs_before + 1
+        return is_first or self.is_evaluated() or self.settings.run.print_statements > 0
 
     def close(self) -> None:
         super().close()
         self.loop.close()
-
-
-def _loss_text(loss: float) -> str:
-    """Return a loss as text of at most 8 letters, unless it is huge: ``1.2e-05``, ``0.0123`` or ``12,345``."""
-    if 0 < abs(loss) < 1e-3:
-        return f"{loss:.1e}"
-    return f"{loss:,.0f}" if 1e3 <= abs(loss) < 1e6 else f"{loss:.3g}"
 
 
 def _finite_mean(values: Tensor) -> float | None:

@@ -4,12 +4,10 @@ The x axis is always the number of environment steps that the member has made.
 """
 
 import math
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
@@ -22,7 +20,6 @@ from models.settings import names_with
 
 _COMMON = ("lr", "discount", "batch_size")  # settings of most agents, on HPARAMS for every run that has them
 _FIRST = ("implementation", "seed", *_COMMON)  # the first names on HPARAMS
-_MOST_NUMBERS = 10_000  # maximum number of numbers in a histogram
 # Columns of searches that are constant, the x axis of TensorBoard, or the sum of two others.
 _ONLY_IN_CSV = {SYNTHETIC_STEPS, "search/steps_per_agent", "time/generation"}
 
@@ -32,23 +29,15 @@ class Board:
     or 0. Entries of later steps, from a process that died, are purged."""
 
     def __init__(self, folder: Path, steps: int = 0):
-        if steps:
-            date_back(folder)
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
 
-    def add_row(self, values: Mapping[str, float], steps: int) -> None:
-        """Add the measurements ``values`` (tag -> number) of an epoch. TensorBoard sorts tags by name, so lengths of
-        episodes are called steps, which follow the returns."""
-        scalars = {
-            tag.replace("/length_", "/steps_"): value for tag, value in values.items() if tag not in _ONLY_IN_CSV
-        }
-        self.add_scalars(scalars, steps)
-
     def add_scalars(self, values: Mapping[str, float], steps: int) -> None:
-        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out."""
+        """Add a point at ``steps`` to the curves of some tags. ``values`` maps tags to numbers; NaN is left out.
+        TensorBoard sorts tags by name, so lengths of episodes are called steps, which follow the returns."""
         for tag, value in values.items():
-            if not math.isnan(value):
-                _add_value(self.writer, Summary.Value(tag=tag, simple_value=value), steps)
+            if tag not in _ONLY_IN_CSV and not math.isnan(value):
+                shown_tag = tag.replace("/length_", "/steps_")
+                _add_value(self.writer, Summary.Value(tag=shown_tag, simple_value=value), steps)
 
     def add_settings(self, settings: Settings, seed: int, steps: int) -> None:
         """Add a table of the settings of the member with this ``seed``, with `hyperparameters` first and in bold. Also
@@ -65,8 +54,8 @@ class Board:
         self.add_hyperparameters(highlighted, steps)
 
     def add_hyperparameters(self, values: Mapping[str, Any], steps: int = 0) -> None:
-        """Add a row to TensorBoard's page HPARAMS. The page sorts names, first those whose values differ between runs,
-        and shows five. So ``implementation`` is called ``algo``, and other names than `_FIRST` begin with ``set.``."""
+        """Add a row to TensorBoard's page HPARAMS, which sorts names and shows five. So ``implementation`` is called
+        ``algo``, and other names than `_FIRST` begin with ``set.``."""
         from torch.utils.tensorboard.summary import hparams
 
         labels: dict[str, Any] = {}
@@ -91,25 +80,17 @@ class Board:
         _add_value(self.writer, Summary.Value(tag=tag, image=image), steps)
 
     def add_histogram(self, tag: str, numbers: Tensor, steps: int) -> None:
-        """Add a histogram of the finite ``numbers``. If there are more than `_MOST_NUMBERS`, only every second, third,
-        ... number is used. Integers have a bar for each integer."""
-        all_values = numbers.detach().reshape(-1)
-        interval = math.ceil(len(all_values) / _MOST_NUMBERS)
-        values = all_values[::interval].cpu().double()
+        """Add a histogram of the finite ``numbers``, if there are any."""
+        values = numbers.detach().cpu().double()
         values = values[values.isfinite()]
-        if not len(values):
-            return
-        if numbers.is_floating_point():
+        if len(values):
             self.writer.add_histogram(tag, values, steps)
-        else:
-            edges = np.arange(float(values.min()) - 0.5, float(values.max()) + 1)  # up to the maximum + 0.5
-            self.writer.add_histogram(tag, values, steps, bins=edges)  # type: ignore[arg-type]  # torch accepts edges
 
 
 def hyperparameters(settings: Settings) -> dict[str, Any]:
     """Return the settings that distinguish a run: agent, environment, seed, the settings in `_COMMON`, and other
-    settings that affect learning, if the user set them or they differ from the default of this agent in this
-    environment. Parts of a command, such as the return that an agent pursues, have the names ``command.NAME``."""
+    settings that affect learning, if the user set them or they differ from the default. Parts of a command, such as the
+    return that an agent pursues, have the names ``command.NAME``."""
     run = settings.run
     identity = {"implementation": run.implementation, "gamename": run.gamename}
     if settings.proxy is not None:
@@ -127,12 +108,10 @@ def hyperparameters(settings: Settings) -> dict[str, Any]:
 
 def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, Any], text: str, figure: Path) -> None:
     """Add the ``results`` of `--learn` (stage -> its results), their ``text``, the ``figure`` if there is one, and the
-    ``setup`` (game, seed and options) to TensorBoard. The curves of the race are runs in subfolders, so that they share
-    a chart. Replaces the entries of earlier calls."""
-    curves = {"": stage_scalars(results)} | {
-        f"race_{reward}": points for reward, points in race_scalars(results).items()
-    }
-    for name, points in curves.items():
+    ``setup`` (game, seed and options) to TensorBoard. The curves of the race are runs in subfolders, to share a chart.
+    Replaces the entries of earlier calls."""
+    curves = {f"race_{reward}": points for reward, points in race_scalars(results).items()}
+    for name, points in {"": stage_scalars(results), **curves}.items():
         for event_file in (folder / name).glob("events.out.tfevents.*"):
             event_file.unlink()
         board = Board(folder / name)
@@ -141,7 +120,6 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
         if not name:
             board.add_hyperparameters({"implementation": "learn", **setup})
             board.add_image("returns", figure, 0)
-        if text and not name:
             board.writer.add_text("conclusion", text)
         board.writer.close()
 
@@ -149,15 +127,3 @@ def show_learned(folder: Path, setup: Mapping[str, Any], results: Mapping[str, A
 def _add_value(writer: SummaryWriter, value: Summary.Value, steps: int) -> None:
     """Add a value that `SummaryWriter` has no method for."""
     writer._get_file_writer().add_summary(Summary(value=[value]), steps)
-
-
-def date_back(folder: Path) -> None:
-    """Rename event files, ``events.out.tfevents.SECONDS.REST``, so that all have a time before the next file. This is
-    necessary if the newest has the current second or, after the clock was set back, a later one: TensorBoard reads
-    files in the order of their names, and a purge affects only files read before it."""
-    now = int(time.time())
-    files = sorted(folder.glob("events.out.tfevents.*"))
-    if files and int(files[-1].name.split(".")[3]) >= now:
-        for seconds, file in enumerate(files, start=now - len(files)):  # now - 1 for the newest
-            *_, rest = file.name.split(".", 4)
-            file.rename(folder / f"events.out.tfevents.{seconds:010d}.{rest}")

@@ -1,7 +1,6 @@
 """Lightning callbacks and a plugin for training runs: progress, metrics.csv and TensorBoard, checkpoints, signals, and
 videos."""
 
-import bisect
 import functools
 import math
 import signal
@@ -42,19 +41,16 @@ class Progress(Callback):
         self._last_update = 0.0  # time at which the bar last showed the progress of an epoch
         self._row_steps = 0  # environment steps at the latest printed row
         self._row_time = 0.0
-        # Finished fractions of the training and their times: at the start, and at the ends of epochs. The time left is
-        # estimated from the last quarter of this progress, because epochs may become longer or shorter.
-        self._fractions = [0.0]
-        self._times = [0.0]
+        # The time left is estimated from the progress after a finished fraction of the training and its time.
+        self._start_fraction = self._start_time = 0.0
+        self._fraction = 0.0  # finished fraction of the training at the start of the epoch
         self._epoch_lines = Lines()  # without a bar: lines about a long epoch
         self._run_lines = Lines()  # without a bar: times of rows of epochs that the module does not report
         self._table = RowTable()
-        self._no_updates = False  # whether this process has finished epochs, all without an update
 
     def on_train_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Start the clocks and, on a terminal, the bar."""
         self._row_steps, self._row_time = int(module.env_steps.sum()), time.perf_counter()
-        self._restart_estimate(module.finished_fraction(), self._row_time)
         if sys.stderr.isatty():
             self.bar = new_bar(f"before the first {module.unit}")
         self._epoch_lines.begin()
@@ -62,12 +58,12 @@ class Progress(Callback):
         module.watch = lambda fraction: self._show(module, fraction, number=0)  # 0: before the first epoch
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
-        """Restart the clock in the first epoch, and let the module report its progress within the epoch."""
+        """Let the module report its progress within the epoch."""
         number = trainer.current_epoch + 1
-        is_first = number == module.epochs_before + 1  # of this process
-        self._no_updates = not is_first and module.gradient_steps == 0
-        if is_first:  # do not count the time before the first epoch
-            self._restart_estimate(module.finished_fraction(), time.perf_counter())
+        self._fraction = module.finished_fraction()
+        # The estimate leaves out the time before the first epoch, and the shorter epochs before the first update.
+        if number == module.epochs_before + 1 or _waits_for_updates(module):
+            self._start_fraction, self._start_time = self._fraction, time.perf_counter()
         self._epoch_lines.begin()
         module.watch = lambda fraction: self._show(module, fraction, number)
         module.watch(0.0)
@@ -81,37 +77,28 @@ class Progress(Callback):
         elif time.perf_counter() - self._last_update >= self.bar.mininterval:
             self._last_update = time.perf_counter()
             if number:
-                fraction = min(1.0, self._fractions[-1] + fraction * self._epoch_size(module, number))
+                num_earlier = max(1, number - 1 - module.epochs_before)  # epochs of this process
+                mean_size = (self._fraction - self._start_fraction) / num_earlier
+                epoch_size = 1 / module.epochs if module.epochs else mean_size
+                fraction = min(1.0, self._fraction + fraction * epoch_size)
                 self.bar.bar_format = BAR.format(self._time_left(module, fraction))
             self.bar.desc = label
             self.bar.n = fraction
             self.bar.refresh()
 
-    def _epoch_size(self, module: RunModule, number: int) -> float:
-        """Return the size of epoch ``number`` as a fraction of the training. If only the steps are limited, it is the
-        mean size of the earlier epochs of this process, 0 for the first epoch."""
-        if module.epochs:
-            return 1 / module.epochs
-        num_earlier = max(1, number - 1 - module.epochs_before)
-        return (self._fractions[-1] - self._fractions[0]) / num_earlier
-
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Print a row if the module reports this epoch or, without a bar, if the last row was a few seconds ago."""
-        if self._no_updates and module.gradient_steps > 0:  # epochs with updates take longer than the earlier ones
-            self._restart_estimate(self._fractions[-1], self._times[-1])
-        self._fractions.append(module.finished_fraction())
-        self._times.append(time.perf_counter())
         if self.bar is not None:  # a printed row draws the bar again
-            self.bar.n = self._fractions[-1]
+            self.bar.n = module.finished_fraction()
             self.bar.bar_format = BAR.format(self._time_left(module, self.bar.n))
         if module.is_reported() or (self.bar is None and self._run_lines.is_due()):
             self._run_lines.begin()
-            self._print_row(module, module.columns())
+            self._print_row(module)
         if reason := module.stop_reason():
             tqdm.write(paint(reason, "green", sys.stdout))
 
-    def _print_row(self, module: RunModule, columns: dict[str, str]) -> None:
-        """Print the epoch, the ``columns``, the speed of a seed since the last row, and the time left."""
+    def _print_row(self, module: RunModule) -> None:
+        """Print the epoch, the columns of the module, the speed of a seed since the last row, and the time left."""
         steps, now = int(module.env_steps.sum()), time.perf_counter()
         rate = (steps - self._row_steps) / (now - self._row_time)
         self._row_steps, self._row_time = steps, now
@@ -121,24 +108,18 @@ class Progress(Callback):
         times = {"steps/s": f"{rate / len(module.seeds):9,.0f}", "left": time_left}
         if module.legend and not self._table.widths:  # before the first row
             tqdm.write(paint(wrap_text(module.legend, sys.stdout), "dim", sys.stdout))
-        tqdm.write(self._table.text({module.unit: epoch} | columns | times))
+        tqdm.write(self._table.text({module.unit: epoch} | module.columns() | times))
         sys.stdout.flush()
 
     def _time_left(self, module: RunModule, fraction: float) -> str:
-        """Return the time left if a ``fraction`` of the training is finished, including the work after the last epoch.
-        Returns "?", as tqdm does, before the first update, because epochs without updates are several times faster."""
-        quarter_start = fraction - (fraction - self._fractions[0]) / 4
-        index = max(0, bisect.bisect_right(self._fractions, quarter_start) - 1)  # of the latest epoch before it
-        seconds, progress = time.perf_counter() - self._times[index], fraction - self._fractions[index]
-        waits_for_updates = isinstance(module, AgentModule) and not module.gradient_steps and fraction < 1
-        if progress <= 0 or waits_for_updates:
+        """Return the time left if a ``fraction`` of the training is finished. Returns "?", as tqdm does, before the
+        first update, because epochs without updates are several times faster."""
+        progress = fraction - self._start_fraction
+        if progress <= 0 or (_waits_for_updates(module) and fraction < 1):
             return "?"
+        seconds = time.perf_counter() - self._start_time
         seconds_left = 0.0 if module.stop_reason() else seconds / progress * (1 - fraction)
-        return str(tqdm.format_interval(seconds_left + module.seconds_after()))
-
-    def _restart_estimate(self, fraction: float, now: float) -> None:
-        """Estimate the time left from the progress after the finished ``fraction`` and the time ``now``."""
-        self._fractions, self._times = [fraction], [now]
+        return str(tqdm.format_interval(seconds_left))
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.bar is not None:
@@ -149,50 +130,55 @@ class Progress(Callback):
         self.on_train_end(trainer, module)
 
 
+def _waits_for_updates(module: RunModule) -> bool:
+    """Return whether the agents of a run have not made an update yet."""
+    return isinstance(module, AgentModule) and not module.gradient_steps
+
+
 def _number_text(module: RunModule, number: int) -> str:
     """Return the ``number`` of an epoch as text, such as ``3/10``, or ``3`` if their number is not limited."""
     return f"{number}/{module.epochs}" if module.epochs is not None else str(number)
 
 
 class RunLog(Callback):
-    """Writes the measurements of each epoch, a row for each member, to metrics.csv and to the boards of the module, if
-    it has TensorBoard (x axis: the member's environment steps)."""
+    """Writes the measurements of each epoch, a row for each member, to metrics.csv and to TensorBoard if the module has
+    boards."""
 
     def __init__(self, run_dir: Path, module: RunModule):
         self.seeds = module.seeds
         self.metrics = MetricsFile(run_dir / "metrics.csv")
         if module.epoch:  # the run resumes
-            pairs = zip(module.env_steps.tolist(), self.seeds, strict=True)
-            keys = [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
-            self.metrics.resume_after(keys)
+            self.metrics.resume_after(self._keys(module))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: RunModule) -> None:  # type: ignore[override]
         """Write the epoch's row, and at evaluations the first member's histograms."""
         columns = {tag: column.tolist() for tag, column in module.row.items()}  # [M] each
-        env_steps = module.env_steps.tolist()
-        rows = []
-        for member, seed in enumerate(self.seeds):
-            steps = env_steps[member]
+        rows: list[dict[str, Any]] = []
+        for member, key in enumerate(self._keys(module)):
             values = {tag: column[member] for tag, column in columns.items()}
-            counters = {"epoch": module.epoch, "env_steps": steps, "seed": seed, GRADIENT_STEPS: module.gradient_steps}
-            rows.append(counters | values)
+            rows.append(key | {GRADIENT_STEPS: module.gradient_steps} | values)
             if module.boards:  # here, epoch and steps are scalars like the values
-                scalars = {EPOCH: module.epoch, ENV_STEPS: steps} | values
+                scalars = {EPOCH: module.epoch, ENV_STEPS: key["env_steps"]} | values
                 if isinstance(module, AgentModule):
                     scalars[GRADIENT_STEPS] = module.gradient_steps
-                module.boards[member].add_row(scalars, steps)
+                module.boards[member].add_scalars(scalars, key["env_steps"])
         self.metrics.append(*rows)
         if module.boards and module.is_evaluated():
             for tag, numbers in module.histograms().items():
-                module.boards[0].add_histogram(tag, numbers, env_steps[0])
+                module.boards[0].add_histogram(tag, numbers, int(module.env_steps[0]))
             for board in module.boards:
                 board.writer.flush()  # a scheduler of trials may end this process any moment
+
+    def _keys(self, module: RunModule) -> list[dict[str, int]]:
+        """Return the columns that identify the rows of an epoch."""
+        pairs = zip(module.env_steps.tolist(), self.seeds, strict=True)
+        return [{"epoch": module.epoch, "env_steps": steps, "seed": seed} for steps, seed in pairs]
 
 
 class Checkpoints(CheckpointCallback):
     """Saves two checkpoints in ``folder``. ``last.ckpt``, every ``interval`` epochs and at the end, has everything that
-    a resumed run needs. ``best.ckpt`` has less, for example no replay buffer. It is saved if the module's score is the
-    best so far, and so is the mean of it and a second evaluation."""
+    a resumed run needs. ``best.ckpt`` has no replay buffer. It is saved if the module's score is the best so far, and
+    so is the mean of it and a second evaluation."""
 
     def __init__(self, folder: Path, interval: int):
         self.folder, self.interval = folder, interval
@@ -239,8 +225,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 class StopOnSignal(Callback):
     """Ends the run after the current epoch, with a checkpoint, if one of `SIGNALS` arrives. A second signal ends it at
     once, and so does the first Ctrl-C if the epoch takes longer than a second; then a resumed run repeats the epoch.
-    Use this as a context manager around the training and as a callback in it. Signals that the process ignores remain
-    ignored. Outside of the main thread, no signals are handled."""
+    Use this as a context manager around the training and as a callback in it. Ignored signals remain ignored."""
 
     stop_requested = False  # set by the first signal
     unit = "epoch"
@@ -314,9 +299,9 @@ class StopWhenFlat(EarlyStopping):
 
     A return is clearly better if it exceeds the best one by 1 % of the way from ``baseline``, such as the return of
     random play, to the best. After an evaluation with ``max_return``, which none can exceed, the patience is a quarter.
-    Evaluations before the first update do not count. The training does not end while its episodes, in which actions
-    have noise, return less than ``baseline``: greedy actions may then be good by chance. ``watch`` is called with the
-    finished fraction of the training and a text about the best return.
+    Evaluations before the first update do not count. The training does not end while its episodes return less than
+    ``baseline``: greedy actions may then be good by chance. ``watch`` is called with the finished fraction of the
+    training and a text about the best return.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from control.cli.settings import build
 from control.evolution.strategies import STRATEGIES, Archive
 from models.proxies.search import SearchConfig
 from models.settings import UserError
-from models.state import check_like, require
+from models.state import Stateful, check_like, require
 from models.streams import Streams, derive_seed
 
 # A generation is flat if all its proxies have the same fitness, so that the strategy cannot rank them.
@@ -22,7 +22,7 @@ RESTART_EVERY = 5  # number of consecutive flat generations after which a search
 FLAT_LIMIT = 20  # number of consecutive flat generations after which a search ends
 
 
-class EvolutionStrategy(pl.Callback):
+class EvolutionStrategy(Stateful, pl.Callback):
     """Searches for a proxy (a learned environment or reward) by moving the mean of a proxy module with an evolution
     strategy. An epoch is a generation.
 
@@ -36,15 +36,16 @@ class EvolutionStrategy(pl.Callback):
     the task is not moved, as published.
 
     :param seed: seed of the perturbations.
+    :param config: the settings of a run, instead of ``settings``.
     :param settings: settings of the outer loop, by their names in `SearchConfig`: ``strategy``, ``population``,
         ``noise_std``, ``step_size``, ``mirrored``, ``weight_decay``, ``score_transform``, ``keep_best``, ... Others
         have their defaults. Raises SettingError for unknown names and values out of range.
     """
 
-    counters = ("generation", "flat_generations", "restarts")  # attributes in the state
+    saved = ("generation", "flat_generations", "restarts", "archive")
 
-    def __init__(self, seed: int = 0, **settings: Any):
-        self.config: SearchConfig = build(SearchConfig(), settings)
+    def __init__(self, seed: int = 0, config: SearchConfig | None = None, **settings: Any):
+        self.config: SearchConfig = build(SearchConfig(), settings) if config is None else config
         self.seed = seed
         self.strategy: Any = None  # a `Strategy`, created in `start`, because it needs the number of parameters
         self.archive = Archive(self.config.keep_best)
@@ -52,13 +53,6 @@ class EvolutionStrategy(pl.Callback):
         self.generation = 0  # number of the latest evaluated generation
         self.flat_generations = 0  # number of latest generations in a row that are flat
         self.restarts = 0  # number of restarts; each doubles noise_std
-
-    @classmethod
-    def from_config(cls, config: SearchConfig, seed: int) -> "EvolutionStrategy":
-        """Return the callback for a run's settings, including its second phase and its growing test limit."""
-        callback = cls(seed, keep_best=config.keep_best)
-        callback.config = config  # has more settings than the constructor accepts
-        return callback
 
     @property
     def mean(self) -> Tensor:
@@ -86,15 +80,11 @@ class EvolutionStrategy(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {} if self.strategy is None else {"strategy": self.strategy.state_dict()}
-        for name in self.counters:
-            state[name] = getattr(self, name)
-        return state | {"archive": self.archive.state_dict()}
+        return super().state_dict() | state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a `state_dict`, equal to the bit. Raises StateError if it does not fit the settings."""
-        for name in self.counters:
-            setattr(self, name, check_like(getattr(self, name), state_dict[name], name))
-        self.archive.load_state_dict(state_dict["archive"])
+        super().load_state_dict(state_dict)
         if "strategy" in state_dict:
             mean = state_dict["strategy"]["mean"]
             require(isinstance(mean, Tensor) and mean.dim() == 1, "strategy.mean", "is no vector", "a vector")
@@ -156,10 +146,7 @@ class EvolutionStrategy(pl.Callback):
             return
         archive = self.archive
         limit = self.config.at(self.generation).test_limit
-        comparable = []
-        for fitness, generation, mean in archive.entries:
-            if self.config.at(generation).test_limit == limit:
-                comparable.append((fitness, generation, mean))
+        comparable = [entry for entry in archive.entries if self.config.at(entry[1]).test_limit == limit]
         if len(comparable) < len(archive.entries):
             archive.entries = comparable
             module.best = -math.inf  # so that the next score is the best, and is saved
@@ -170,36 +157,29 @@ class EvolutionStrategy(pl.Callback):
         to 0. Raises UserError at the last of `FLAT_LIMIT` flat generations in a row."""
         finite = module.fitness[module.fitness.isfinite()]
         is_flat = len(finite) > 1 and bool((finite == finite[0]).all()) and not module.population_solves()
-        if not is_flat:
-            self.flat_generations = 0
-            return
-        self.flat_generations += 1
+        self.flat_generations = self.flat_generations + 1 if is_flat else 0
         if self.flat_generations == FLAT_LIMIT:
             raise UserError(
-                f"{self._flat_text(module)} and the search stops; metrics and checkpoint are kept: another start "
+                f"{self._flat_text()} and the search stops; metrics and checkpoint are kept: another start "
                 "(start_from), a larger inner_steps, noise_std or test_limit may help"
             )
 
-    def _flat_text(self, module: Any) -> str:
+    def _flat_text(self) -> str:
         """Return the first part of a message about several flat generations."""
-        fitness = float(module.fitness.nan_to_num(-torch.inf).max())  # of all proxies
-        return (
-            f"for {self.flat_generations} generations all proxies have had the same fitness (the latest: "
-            f"{fitness:.4g}), so there is nothing to climb"
-        )
+        generations = f"for {self.flat_generations} generations"
+        return f"{generations} all proxies have had the same fitness, so there is nothing to climb"
 
     def _restart(self, module: Any) -> None:
         """Restart the search because several generations had the same fitness. The noise doubles. Unless ``start_from``
         is set, the initial mean is drawn anew."""
         self.restarts += 1  # `start` doubles the noise for each restart
+        mean, mean_text = self.mean, "its current mean"
         if self.config.start_from is None:
             seed = derive_seed(self.seed, f"another start in generation {self.generation}")
             mean, mean_text = module.another_mean(seed), "a new mean"
-        else:
-            mean, mean_text = self.mean, "its current mean"
         self.start(mean, self.generation)
         noise_std = float(torch.as_tensor(self.strategy.noise_std).mean())
         note(
-            f"{self._flat_text(module)}: the search starts from {mean_text} with noise_std {noise_std:.3g}; a larger "
+            f"{self._flat_text()}: the search starts from {mean_text} with noise_std {noise_std:.3g}; a larger "
             "inner_steps or test_limit may help"
         )

@@ -1,10 +1,9 @@
 """Imports Lightning and Numba without slow modules that runs do not need, or not yet.
 
-torchmetrics, which Lightning imports for one class, imports scipy.signal only to add a name that newer versions do not
-have, and matplotlib for types and the style of its figures. Lightning uses two names of torch's compiler: a class, to
-check whether a module is compiled, and a decorator that keeps the compiler away from logging. torch imports its export
-without using it. Numba imports scipy.linalg to see whether it is installed. During these imports, stubs with these
-names replace the modules. They are removed afterwards, so later imports get the modules themselves.
+torchmetrics, which Lightning imports for one class, imports scipy.signal and matplotlib. Lightning uses two names of
+torch's compiler, and torch imports its export without using it. Numba imports scipy.linalg to see whether it is
+installed. During these imports, stubs with the names that are used replace the modules. They are removed afterwards, so
+later imports get the modules themselves.
 """
 
 import contextlib
@@ -31,8 +30,7 @@ _STUBS_OF_NUMBA: dict[str, dict[str, Any]] = {"scipy.linalg": {}, "scipy.linalg.
 
 @contextlib.contextmanager
 def _stubbed(values_by_module: dict[str, dict[str, Any]]) -> Iterator[None]:
-    """Context manager that replaces modules by stubs with the given values, ``{module: {name: value}}``, unless they
-    are already imported."""
+    """Context manager that replaces modules by stubs, ``{module: {name: value}}``, unless they are imported already."""
     stubs = {name: ModuleType(name) for name in values_by_module if name not in sys.modules}
     for name, stub in stubs.items():
         vars(stub).update(values_by_module[name])
@@ -53,9 +51,8 @@ def load() -> None:
 
 
 def load_numba() -> None:
-    """Import Numba and prepare it to load machine code, if that has not been done. Call this before `gc.freeze`.
-    Otherwise the first compiled function does it during training, and later garbage collections visit all of Numba's
-    objects."""
+    """Import Numba and prepare it to load machine code, if that is not done. Call this before `gc.freeze`, so that
+    later garbage collections do not visit all of Numba's objects."""
     if "numba" not in sys.modules:
         with _stubbed(_STUBS_OF_NUMBA):
             from numba.core.registry import cpu_target

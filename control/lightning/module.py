@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
@@ -17,13 +17,13 @@ from control.lightning.board import Board
 from control.reports.tags import ENV_STEPS, EPOCH, GRADIENT_STEPS, SCORES
 from control.storage.checkpoints import FORMAT, OURS, Checkpoint, CheckpointError, checked_content
 from models.optim import LeanOptimizer
-from models.state import check_like
+from models.state import Stateful, check_like
 
 
 class EpochOptimizer(LeanOptimizer):
-    """An optimizer without weights, with one step per epoch of training, so that Lightning's ``global_step`` counts
-    epochs. The step calls the closure, which trains the epoch: an epoch has hundreds of updates, and a step through
-    Lightning takes as long as a small update. `LearningRateMonitor` reads a copy of the agents' learning rate here."""
+    """An optimizer without weights, with one step per epoch, so that Lightning's ``global_step`` counts epochs. The
+    step calls the closure, which trains the epoch: a step through Lightning takes as long as a small update.
+    `LearningRateMonitor` reads a copy of the agents' learning rate here."""
 
     def __init__(self) -> None:
         super().__init__([torch.zeros(1)], {"lr": 0.0})  # torch requires a parameter; it is never changed
@@ -33,9 +33,8 @@ class EpochOptimizer(LeanOptimizer):
         return closure()
 
 
-class RunModule(pl.LightningModule, ABC):
-    """A run that trains M members, which are independent learners. Callbacks, commands and checkpoints use only this
-    class. It works with any Lightning trainer.
+class RunModule(pl.LightningModule, Stateful, ABC):
+    """A run that trains M members, which are independent learners. It works with any Lightning trainer.
 
     A Lightning epoch has one batch, so that Lightning's overhead occurs once per epoch. A subclass trains an epoch in
     `train_epoch`, and sets ``epoch`` and a new ``row`` there: the measurements of the epoch, ``{tag: [M]}``, NaN for
@@ -43,7 +42,6 @@ class RunModule(pl.LightningModule, ABC):
     so far. Loggers get the mean of each measurement over members, at the mean number of environment steps.
 
     :param settings: The settings of the run.
-    :param seeds: Seeds ``[M]`` of the members.
     """
 
     unit = "epoch"  # unit of the progress bar
@@ -51,18 +49,19 @@ class RunModule(pl.LightningModule, ABC):
     evaluations = 1  # minimum number of evaluations in a run
     steps_kind = "environment"  # the kind of steps that `env_steps` counts, as the summary of a run names it
     legend = ""  # a line that explains the printed table
-    counters: tuple[str, ...] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
+    saved: ClassVar[tuple[str, ...]] = ("epoch", "env_steps", "gradient_steps", "best")  # attributes in `run_state`
 
-    def __init__(self, settings: Settings, seeds: list[int]):
+    def __init__(self, settings: Settings):
         super().__init__()
         self.automatic_optimization = False
         self.save_hyperparameters(as_dict(settings))
-        self.settings, self.seeds = settings, seeds
+        self.settings = settings
+        self.seeds = list(range(settings.run.seed, settings.run.seed + settings.run.num_seeds))  # of the members
         self.epochs, self.total_steps = settings.epochs, settings.total_steps  # None for no limit
         self.row: dict[str, Tensor] = {}
         self.epoch = 0  # number of the current row's epoch; restored in a resumed run, like Lightning's counter
         self.epochs_before = 0  # number of epochs that earlier processes have done
-        self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
+        self.env_steps = torch.zeros(settings.run.num_seeds, dtype=torch.int64)
         self.gradient_steps = 0
         self.best = -math.inf
         self.restored: Checkpoint | None = None  # the checkpoint from which the run resumes
@@ -79,12 +78,9 @@ class RunModule(pl.LightningModule, ABC):
 
     def finished_fraction(self) -> float:
         """Return the finished fraction of the training, from 0 to 1, by epochs or by steps, whichever is larger."""
-        fraction = 0.0
-        if self.total_steps is not None:
-            fraction = int(self.env_steps.min()) / self.total_steps
-        if self.epochs is not None:
-            fraction = max(fraction, self.epoch / self.epochs)
-        return min(1.0, fraction)
+        by_steps = int(self.env_steps.min()) / self.total_steps if self.total_steps else 0.0
+        by_epochs = self.epoch / self.epochs if self.epochs else 0.0
+        return min(1.0, max(by_steps, by_epochs))
 
     def steps_a_seed(self) -> int:
         """Return the mean of `env_steps` over seeds, rounded."""
@@ -95,18 +91,14 @@ class RunModule(pl.LightningModule, ABC):
         """Return the score that decides about best.ckpt in this epoch; None without an evaluation."""
 
     def confirmed_score(self) -> float | None:
-        """Return the `score`, or the mean of it and of a second evaluation if the module makes one. Called if the score
-        is the best so far: the best of many noisy scores is too high, but a second evaluation is not selected."""
+        """Return the mean of the `score` and of a second evaluation, if the module makes one. Called if the score is
+        the best so far, because the best of many noisy scores is too high."""
         return self.score()
 
     def means(self) -> dict[str, float]:
         """Return the mean of each tag of `row` over members whose number is finite. Tags without any are left out."""
-        means = {}
-        for tag, values in self.row.items():
-            finite = values[values.isfinite()].tolist()
-            if finite:
-                means[tag] = math.fsum(finite) / len(finite)
-        return means
+        finite = {tag: values[values.isfinite()].tolist() for tag, values in self.row.items()}
+        return {tag: math.fsum(values) / len(values) for tag, values in finite.items() if values}
 
     def stop_reason(self) -> str:
         """Return the reason for ending the run with this epoch; empty if it continues."""
@@ -127,10 +119,6 @@ class RunModule(pl.LightningModule, ABC):
     def histograms(self) -> dict[str, Tensor]:
         """Return the first member's numbers for TensorBoard's histograms, by tag. Called at evaluations."""
         return {}
-
-    def seconds_after(self) -> float:
-        """Return the estimated seconds of work after the last epoch."""
-        return 0.0
 
     def open_boards(self, folder: Path) -> None:
         """Open TensorBoard's event files in ``folder``, or in its folders ``seed_N`` if there are several members."""
@@ -190,12 +178,11 @@ class RunModule(pl.LightningModule, ABC):
 
     def run_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to weights and optimisers."""
-        return {name: getattr(self, name) for name in self.counters}
+        return Stateful.state_dict(self)
 
     def load_run_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `run_state`. Raises StateError or another exception if it does not fit this module."""
-        for name in self.counters:
-            setattr(self, name, check_like(getattr(self, name), state[name], name))
+        Stateful.load_state_dict(self, state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add this program's part, under the key `OURS`, to a checkpoint of Lightning."""

@@ -22,7 +22,6 @@ from control.evolution.inner_loop import InnerLoop, Outcome, by_kind, fresh_seed
 from control.evolution.objectives import objective
 from control.evolution.strategies import Archive
 from control.evolution.teachers import is_teacher, teacher
-from control.films.recording import film_seconds
 from control.lightning.evolution_strategy import EvolutionStrategy
 from control.lightning.module import RunModule
 from control.loops.build import check_spaces, checked_in_spaces, decide_compiled
@@ -37,10 +36,6 @@ from models.settings import SettingError
 from models.streams import Streams
 from understudy.kinds import KINDS
 
-# An agent whose hyperparameters are all sampled, for example to two layers, takes about three times as long as another.
-_SAMPLING_FACTOR = 3
-_DRAWING_SECONDS = 6.0  # estimated time for the pictures of a winner
-
 
 class ProxyModule(RunModule):
     """Trains fresh agents on each proxy (learned environment or reward) of a population, and tests them on the real
@@ -54,10 +49,10 @@ class ProxyModule(RunModule):
 
     unit = "generation"
     evolves = True  # whether an `EvolutionStrategy` moves the mean
-    counters = (*RunModule.counters, "real_steps", "mean_return", "first_scores")
+    saved = (*RunModule.saved, "real_steps", "mean_return", "first_scores")
 
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
-        super().__init__(settings, [settings.run.seed])
+        super().__init__(settings)
         self.config: SearchConfig = settings.proxy
         self.workers, self.stages = workers, stages
         self.mean = nn.Parameter(torch.zeros(1, stages.parameters.size), requires_grad=False)
@@ -72,10 +67,9 @@ class ProxyModule(RunModule):
         self.num_kinds = len(self.agents)  # number of implementations
         self.return_by_agent: dict[str, float] = {}  # `mean_return` by implementation; empty if there is only one
         real = "tests: theirs" if self.steps_kind == "training" else "real: steps of tests"
-        film = " and film" if settings.run.record else ""
         self.legend = (
             "fitness, best: mean and highest of all networks; mean: return on the mean of the networks; "
-            f"{self.steps_kind}: steps of all agents, {real}; left: with last tests{film}"
+            f"{self.steps_kind}: steps of all agents, {real}"
         )
 
     @torch.no_grad()
@@ -117,10 +111,10 @@ class ProxyModule(RunModule):
         """Return the proxy from which a search starts, ``[D]``. May train agents, and counts their steps."""
         run = self.settings.run
         train = functools.partial(self._train_fresh, by_target=self.config.scored_by == "target")
-        count_steps = self.count_real_steps
-        return InitialSearch(
-            self.config, self.stages, run.gamename, run.seed, self.num_kinds, train, count_steps
-        ).mean()
+        search = InitialSearch(
+            self.config, self.stages, run.gamename, run.seed, self.num_kinds, train, self.count_real_steps
+        )
+        return search.mean()
 
     def another_mean(self, seed: int) -> Tensor:
         """Return the searched part ``[K]`` of a random initial proxy."""
@@ -133,8 +127,8 @@ class ProxyModule(RunModule):
 
     def population_solves(self) -> bool:
         """Return whether the mean return of all agents of the generation, and the mean fitness of its population, reach
-        solved_reward. Both must, because fitness may contain more than the return. False if tests have a shorter time
-        limit than the final one; otherwise, True if all agents diverged."""
+        solved_reward: fitness may contain more than the return. False if tests have a shorter time limit than the final
+        one; otherwise, True if all agents diverged."""
         solved = self.config.solved_reward
         if solved is None or not self.has_final_test_limit():
             return False
@@ -174,15 +168,6 @@ class ProxyModule(RunModule):
         config = self.config.at(self.epoch)
         scores = objective(outcome, config)  # [N], one for each agent
         self.fitness, self.selection_fitness, scores_of_mean = population_fitness(scores, config, len(self.population))
-        metrics = self._population_metrics(outcome)
-        self.mean_fitness = None
-        if len(scores_of_mean):
-            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # the mean's agents are the last of the N
-            metrics |= self._evaluate_mean(scores_of_mean, returns_of_mean)
-        self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
-
-    def _population_metrics(self, outcome: Outcome) -> dict[str, Tensor]:
-        """Return the metrics of the generation that do not need the mean, as scalar tensors by tag."""
         finite = self.fitness[self.fitness.isfinite()]
         if not len(finite):
             finite = torch.tensor([torch.nan])
@@ -197,7 +182,11 @@ class ProxyModule(RunModule):
         }
         if self.settings.proxy.proxy != "bandit":  # episodes of a bandit have one step
             metrics["search/episode_length"] = outcome.steps.sum() / outcome.episodes.sum().clamp(min=1)
-        return metrics
+        self.mean_fitness = None
+        if len(scores_of_mean):
+            returns_of_mean = outcome.scores[-len(scores_of_mean) :]  # the mean's agents are the last of the N
+            metrics |= self._evaluate_mean(scores_of_mean, returns_of_mean)
+        self.row |= {tag: value[None] for tag, value in metrics.items()}  # [1], because a search has one member
 
     def _evaluate_mean(self, scores: Tensor, returns: Tensor) -> dict[str, Tensor]:
         """Set the fitness and returns of the mean, from the objective ``scores [N]`` and the test ``returns [N]`` of
@@ -216,19 +205,13 @@ class ProxyModule(RunModule):
                 metrics["search/center_solved"] = (returns >= solved).float().mean()
         return metrics
 
-    def on_train_epoch_end(self) -> None:
-        super().on_train_epoch_end()
-        if self.has_solved():
-            self.trainer.should_stop = True
-
     def has_final_test_limit(self) -> bool:
         """Return whether tests of this generation have the final time limit, so that their returns may be compared with
         solved_reward. A search may begin with a shorter limit (``test_limit_first``)."""
         return self.config.at(self.epoch).test_limit == self.config.test_limit
 
     def with_visited_states(self, mean: Tensor, generation: int) -> Tensor:
-        """Return the ``mean [D]`` before a generation. If the settings require it, its initial states are replaced by
-        states from real episodes (`generations.add_visited_states`)."""
+        """Return the ``mean [D]`` before a generation, with new initial states if the settings require them."""
         run = self.settings.run
         return add_visited_states(mean, self.stages, run.gamename, run.seed, generation, self.count_real_steps)
 
@@ -242,8 +225,7 @@ class ProxyModule(RunModule):
 
     def _train_fresh(self, proxies: Tensor, seeds: list[int], **changes: Any) -> Outcome:
         """Train and test fresh agents of ``seeds [N]`` on ``proxies [N, D]``, and count their steps. Tests have the
-        time limit of the current generation or, before the first one, of the first. ``changes`` are settings of the
-        inner loop."""
+        time limit of the current generation. ``changes`` are settings of the inner loop."""
         limit = self.config.at(max(self.epoch, 1)).test_limit
         outcome = self.workers.run(proxies, seeds, watch=self.watch, test_limit=limit, **changes)
         self.env_steps = self.env_steps + int(outcome.steps.sum())
@@ -262,11 +244,10 @@ class ProxyModule(RunModule):
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Return an `EvolutionStrategy` with the run's settings, unless the trainer has one."""
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        has_strategy = any(isinstance(callback, EvolutionStrategy) for callback in callbacks)
+        has_strategy = any(isinstance(callback, EvolutionStrategy) for callback in self.trainer.callbacks)  # type: ignore[attr-defined]
         if has_strategy or not self.evolves or self.trainer.state.fn != "fit":
             return []
-        return [EvolutionStrategy.from_config(self.config, self.settings.run.seed)]
+        return [EvolutionStrategy(self.settings.run.seed, self.config)]
 
     def is_over(self) -> bool:
         return super().is_over() or self.has_solved()
@@ -288,45 +269,16 @@ class ProxyModule(RunModule):
         return columns | {"tests" if self.steps_kind == "training" else "real": f"{self.real_steps:10,}"}
 
     def is_reported(self) -> bool:
-        """Return whether this is the first generation of a process, the last one, or one of at most twenty at equal
-        distances. In a long search, all of these test the mean."""
-        if self.epoch == self.epochs_before + 1 or self.is_over():
-            return True
+        """Return whether this is the first generation of a process, the last one, or one of about twenty at equal
+        distances, which test the mean."""
         interval = self.config.at(self.epoch).eval_every  # the mean is tested in generations 1, 1 + interval, ...
-        epochs = self.epochs or 5 * interval  # without a limit of generations, the spacing becomes the interval
-        spacing = interval if epochs >= 5 * interval else 1  # a short search prints rows without a test of the mean
-        spacing *= math.ceil(epochs / (20 * spacing))  # a multiple of it, so that there are at most twenty rows
-        return (self.epoch - 1) % spacing == 0
+        spacing = interval * max(1, (self.epochs or 0) // (20 * interval))
+        return self.epoch == self.epochs_before + 1 or self.is_over() or (self.epoch - 1) % spacing == 0
 
     def histograms(self) -> dict[str, Tensor]:
         """Return the mean's parameters by network, for TensorBoard."""
         split = self.stages.parameters.split(self.mean.detach())
         return {f"weights/{name}": part[0] for name, part in split.items()}
-
-    def seconds_of(self, agents: int, sample_all: bool = False) -> float:
-        """Estimate the seconds to train and test ``agents`` fresh agents after the search, at its latest speed. They
-        are slower if ``sample_all``, with all hyperparameters sampled."""
-        if self.outcome is None:
-            return 0.0
-        seconds_per_agent = (self.outcome.train_seconds + self.outcome.test_seconds) / len(self.outcome.returns)
-        # After the search, agents train for steps_in_use instead of inner_steps.
-        seconds = seconds_per_agent * agents * self.config.steps_in_use / self.config.inner_steps
-        return seconds * _SAMPLING_FACTOR if sample_all else seconds
-
-    def seconds_after(self) -> float:
-        """Estimate the seconds of the work after the search: evaluate the best means in the archive again, choose one
-        as the winner, and evaluate, draw and film it."""
-        run, config = self.settings.run, self.config
-        if self.outcome is None:
-            return film_seconds(run, None)
-        num_tested = (self.epochs or self.epoch) // config.eval_every + 1  # number of means that were tested
-        num_means = min(self.archive.size, num_tested)
-        if not self.has_solved():
-            num_means += 1  # the last mean is a candidate too
-        seconds = _DRAWING_SECONDS
-        seconds += self.seconds_of(num_means * config.retest_agents, config.retest_drawn)
-        seconds += self.seconds_of(config.report_agents + run.record)  # a film shows a further agent
-        return seconds + film_seconds(run, float(self.outcome.lengths.double().mean()))
 
     def close(self) -> None:
         super().close()
@@ -337,7 +289,7 @@ class ProxyModule(RunModule):
         if not self.evolves:
             return
         with checked_content(checkpoint.path):  # the trainer's callback loads its state later, so check it here
-            strategy = EvolutionStrategy.from_config(self.config, self.settings.run.seed)
+            strategy = EvolutionStrategy(self.settings.run.seed, self.config)
             strategy.load_state_dict(checkpoint.search_state)
             strategy.check_fits(self)
 
@@ -362,20 +314,19 @@ class RewardNetworkModule(ProxyModule):
     of ``reward``. Agents step the real environment.
 
     Observations are ``[B, S]``, rewards and terminations ``[B]``; the result is ``[B]``. A fifth input is the agent's
-    discount, for rewards that are differences of a potential. A sixth is the step's info ``[B, I]``: I numbers from the
-    environment's info, for modes of the reward network that use them.
+    discount, for potentials. A sixth is I numbers of the environment's info, ``[B, I]``, for modes that use them.
     """
 
     steps_kind = "training"
 
 
 def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> ProxyModule:
-    """Build the module of a search from ``settings``. Its class is ``module_class`` or, by default, the class for the
-    kind of proxy: `SyntheticEnvironmentModule` or `RewardNetworkModule`.
+    """Build the module of a search from ``settings``, by default a `SyntheticEnvironmentModule` or
+    `RewardNetworkModule`, and start its workers.
 
     The module gets a copy of the settings with two changes: ``checkpoint_every`` is 1 unless the user chose it, and
-    ``compiled`` says whether agents train in machine code. The processes of the workers start here, if there are any.
-    Raises SettingError if settings, agents and environment do not fit together.
+    ``compiled`` says whether agents train in machine code. Raises SettingError if settings, agents and environment do
+    not fit together.
     """
     run = settings.run
     if "checkpoint_every" not in settings.explicit_names:  # a generation takes long, so a checkpoint follows each
@@ -397,7 +348,7 @@ def build(settings: Settings, module_class: type[ProxyModule] | None = None) -> 
         if not any(cache_folder().rglob("*.nbi")):  # Numba's index files
             note("machine code is compiled, which takes about half a minute for an algorithm and happens once")
     job = (settings.proxy, run.agent, settings.agent, run.gamename)
-    workers = make_workers(*job, run.num_workers, run.ray_address, run.num_threads)
+    workers = make_workers(job, run.num_workers, run.ray_address, run.num_threads)
     if module_class is None:
         # ``used_by`` is the name of a Gymnasium wrapper, which only learned rewards have.
         is_reward_network = KINDS[settings.proxy.proxy].used_by != ""

@@ -22,9 +22,7 @@ from models.settings import SettingError
 from models.spaces import Discrete
 from models.streams import Streams, derive_seed
 
-# Number of recorded agents. If more agents shared the steps, each would learn less, and reach the goal of Acrobot less
-# often.
-_NUM_AGENTS = 2
+_NUM_AGENTS = 2  # recorded agents; with more, each would learn less, and reach the goal of Acrobot less often
 _HELD_OUT_FRACTION = 0.1  # of the transitions
 _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 
@@ -32,9 +30,8 @@ _MOST_HELD_OUT = 20_000  # maximum number of held-out transitions
 class SupervisedModule(SyntheticEnvironmentModule):
     """A synthetic environment whose networks are fitted to transitions of the real environment (`Fit`), not evolved.
 
-    It holds out a tenth of the transitions, at most 20,000. The run has ``generations`` epochs (20 by default), which
-    divide its ``fit_updates`` equally. ``mean``, the result as in a search, has for each network the weights with the
-    lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
+    ``fit_updates`` are divided equally between ``generations`` epochs. ``mean`` has for each network the weights with
+    the lowest held-out loss so far. Transitions depend only on the seed, so a resumed run records them again.
     """
 
     unit = "epoch"
@@ -45,7 +42,7 @@ class SupervisedModule(SyntheticEnvironmentModule):
     def __init__(self, settings: Settings, workers: Workers, stages: Stages):
         super().__init__(settings, workers, stages)
         self.steps_kind = "replayed"
-        self.legend = "losses on held-out transitions; missed, false: ends of episodes; rollout: error after many steps"
+        self.legend = "losses on held-out transitions; missed, false: shares of ends; rollout: error after many steps"
         self.networks = stages.parameters
         self.best_means = Archive(self.config.keep_best)
         initial = stages.initial(Streams([derive_seed(settings.run.seed, "initial stand-in 0")]))
@@ -120,17 +117,10 @@ class SupervisedModule(SyntheticEnvironmentModule):
         self.archive.offer(self.mean_fitness, self.epoch, mean[0].clone())
 
     def columns(self) -> dict[str, str]:
-        """Return the errors of the mean on held-out transitions (``errors``) as texts: losses, missed and false ends of
-        episodes, and the error after a rollout."""
-        errors = self.errors
-        return {
-            "state": f"{errors['obs_loss']:.2g}",
-            "reward": f"{errors['reward_loss']:.2g}",
-            "end": f"{errors['termination_loss']:.2g}",
-            "missed": f"{100 * errors['ends_missed']:.1f} %",
-            "false": f"{100 * errors['ends_false']:.2f} %",
-            "rollout": f"{errors['rollout_error']:.2g}",
-        }
+        """Return the errors of the mean on held-out transitions as texts."""
+        labels = {"state": "obs_loss", "reward": "reward_loss", "end": "termination_loss"}
+        labels |= {"missed": "ends_missed", "false": "ends_false", "rollout": "rollout_error"}
+        return {label: f"{self.errors[name]:.2g}" for label, name in labels.items()}
 
     def fitted_to(self) -> dict[str, Any]:
         """Return the source of the transitions, the number of updates, and the errors on held-out transitions."""
@@ -148,9 +138,8 @@ class SupervisedModule(SyntheticEnvironmentModule):
 
 def record_transitions(loop: InnerLoop, seed: int) -> Transitions:
     """Return ``loop.config.transitions`` transitions of the real environment. Two agents of the first implementation in
-    ``loop.kinds`` make half of them each, with seeds derived from ``seed``. The agents learn meanwhile or, if the
-    setting ``transitions_from`` is "random", act at random. Raises SettingError for an implementation without a replay
-    buffer."""
+    ``loop.kinds`` make half of them each, while they learn or, if ``transitions_from`` is "random", at random. Raises
+    SettingError for an implementation without a replay buffer."""
     loop = loop.copy_for_kind(loop.kinds[0])  # a copy, because its settings are changed below
     if not issubclass(loop.agent_class, OffPolicyAgent):
         line = f"agent is {loop.kinds[0]!r}, which keeps no transitions in a replay buffer"

@@ -5,7 +5,6 @@ The members of a run are independent agents, one per seed, that are trained toge
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import nn
@@ -14,17 +13,14 @@ from control.cli.colour import note
 from control.cli.settings import RunConfig, Settings, as_dict, default_settings, ineffective
 from control.loops.episodes import EpisodeLoop
 from control.loops.loop import Loop
-from control.loops.steps import Group, StepGroups, StepLoop
+from control.loops.steps import StepGroups, StepLoop
 from control.storage.checkpoints import Checkpoint, CheckpointError
 from envs.make import make_environment
-from envs.names import GAMES
-from envs.tensor import TensorEnvironment
 from models.contract import Agent
 from models.registry import agent_class, family, inner_agents
 from models.settings import HAS_NUMBA, SettingError
 from models.spaces import Discrete, Spaces
 from models.state import StateError, check_like
-from models.streams import Streams
 
 
 def build_loop(settings: Settings, for_training: bool = True) -> Loop:
@@ -35,8 +31,12 @@ def build_loop(settings: Settings, for_training: bool = True) -> Loop:
     check_accelerator(run)
     check_spaces(run, agent_class(run.implementation), spaces)
     settings = checked_in_spaces(settings, spaces)
-    learns_from_episodes = family(run.implementation).learns_from == "episodes"
-    loop = _episode_loop(settings) if learns_from_episodes else _step_groups(settings, for_training)
+    loop: Loop
+    if family(run.implementation).learns_from == "episodes":
+        loop = EpisodeLoop(settings)
+    else:
+        loop = StepGroups(settings)
+        loop.compiled = for_training and _use_machine_code(settings, [group.loop for group in loop.groups])
     command_names = loop.agents[0].command_names
     unknown_names = [f"command.{name}" for name in settings.command if name not in command_names]
     if unknown_names:
@@ -60,8 +60,7 @@ def take_weights(agents: Sequence[Agent], checkpoint: Checkpoint) -> None:
 
 
 def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
-    """Return the spaces of the environment with the name ``game``, which is opened and closed for this. They contain
-    the time limit. ``time_limit`` replaces the limit of the environment, unless it is None."""
+    """Return the spaces of the environment ``game``. ``time_limit`` replaces its time limit, unless it is None."""
     environment = make_environment(game, 1, 1, time_limit=time_limit)
     environment.close()
     return environment.spaces
@@ -69,8 +68,7 @@ def spaces_of(game: str, time_limit: int | None = None) -> Spaces:
 
 def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_agent: str = "") -> None:
     """Raise SettingError if an agent of class ``agent_type`` cannot play the game of ``run``, which has these
-    ``spaces``. The error suggests agents that can. ``inner_agent`` is the name of the agent if it trains on a learned
-    environment or reward, and "" for the agent of an ordinary run."""
+    ``spaces``. ``inner_agent`` is the name of the agent if it trains on a learned environment or reward, else ""."""
     mismatch = _mismatch(agent_type, spaces)
     if mismatch is None:
         return
@@ -84,7 +82,7 @@ def check_spaces(run: RunConfig, agent_type: type[Agent], spaces: Spaces, inner_
 
 
 def _mismatch(agent_type: type[Agent], spaces: Spaces) -> tuple[str, str] | None:
-    """Return None if agents of class ``agent_type`` can play in ``spaces``. Otherwise return two parts of an error: the
+    """Return None if agents of class ``agent_type`` can play in ``spaces``, otherwise two parts of an error: the
     unsuitable property of the spaces, and the actions or observations that the agents take."""
     if not isinstance(spaces.actions, agent_type.action_kinds):
         supported = " or ".join(kind.__name__.lower() for kind in agent_type.action_kinds)
@@ -106,12 +104,9 @@ def with_missing_features(settings: Settings, spaces: Spaces) -> Settings:
 
 
 def checked_in_spaces(settings: Settings, spaces: Spaces, reasons: Mapping[str, str] | None = None) -> Settings:
-    """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``.
-
-    Raises SettingError if the user changed a setting from its default although it has no effect in this environment.
-    ``reasons`` are further settings without effect in this environment, ``{setting: reason}``. Settings that have no
-    effect in any environment are not checked here.
-    """
+    """Return ``settings`` with the ``missing_features`` of an environment with these ``spaces``. Raises SettingError if
+    the user changed a setting from its default that has no effect in this environment, but would have one in others.
+    ``reasons`` are further settings without effect in this environment, ``{setting: reason}``."""
     settings_here = with_missing_features(settings, spaces)
     reasons_here = {**ineffective(settings_here), **(reasons or {})}
     ineffective_only_here = reasons_here.keys() - ineffective(settings).keys()
@@ -133,41 +128,26 @@ def check_accelerator(run: RunConfig) -> None:
         raise SettingError(f"accelerator is {run.accelerator!r} (cuda){problem}", "accelerator")
 
 
-def _episode_loop(settings: Settings) -> EpisodeLoop:
-    """Build the loop of an agent that learns from whole episodes, with open environments."""
-    run, schedule = settings.run, settings.agent.schedule
-    open_environment = partial(
-        make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
-    )
-    training = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
-    seeds = list(range(run.seed, run.seed + run.num_seeds))
-    agent = agent_class(run.implementation)(settings.agent, training.spaces, seeds)
-    # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
-    needs_more_rows = run.eval_episodes > schedule.episodes
-    evaluation = open_environment(run.eval_episodes) if needs_more_rows else None
-    agent.budget = settings.total_steps  # None if the run has no limit of steps
-    return EpisodeLoop(agent, training, schedule, run.gamename, run.eval_episodes, evaluation, settings.command)
-
-
 def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], bool]) -> bool:
     """Return whether agents of the implementation ``agent`` train in machine code. They do if the setting ``compiled``
     is on and ``is_supported()``, which is called only then, returns True.
 
-    If the user, or the run to resume, switched ``compiled`` on, and machine code is impossible, raises SettingError. If
-    it is only on by default, agents without machine code train in torch. A note is printed if Numba is missing, or if
-    machine code cannot be cached.
+    Raises SettingError if machine code is impossible, but the user, or the run to resume, switched ``compiled`` on. A
+    note is printed if Numba is missing, or if machine code cannot be cached.
     """
     is_required = "compiled" in settings.explicit_names
     if not settings.value("compiled"):
         if not (HAS_NUMBA or is_required):  # without Numba, ``compiled`` is off by default
             note("training is many times as fast with Numba: pip install -c constraints.txt numba")
         return False
+    problem = ""
     if not HAS_NUMBA:
-        raise SettingError("compiled is true, but Numba is not installed; allowed: false", "compiled")
-    if not is_supported():
-        if is_required:
-            line = f"compiled is true, but {agent} with these settings has no machine code; allowed: false"
-            raise SettingError(line, "compiled")
+        problem = "Numba is not installed"
+    elif not is_supported():
+        problem = f"{agent} with these settings has no machine code"
+    if problem and is_required:
+        raise SettingError(f"compiled is true, but {problem}; allowed: false", "compiled")
+    if problem:
         return False
     from models.machine import keeps_cache
 
@@ -180,56 +160,17 @@ def decide_compiled(settings: Settings, agent: str, is_supported: Callable[[], b
 def _use_machine_code(settings: Settings, loops: Sequence[StepLoop]) -> bool:
     """Make the ``loops`` of one implementation train in machine code if settings and agent permit it. Return whether
     they do. Raises SettingError if machine code is required and impossible."""
-    implementation, threads = settings.run.implementation, settings.run.num_threads
-    if not family(implementation).has_machine_code:
-        # False, or the error if the user set ``compiled``. Without Numba, no note should recommend it for this agent.
-        return HAS_NUMBA and decide_compiled(settings, implementation, is_supported=lambda: False)
+    has_machine_code = family(settings.run.implementation).has_machine_code
+    if not (has_machine_code or HAS_NUMBA):
+        return False  # without a note that recommends Numba
 
     def is_supported() -> bool:
         """Make each loop use machine code if it can. Return whether all of them do."""
+        if not has_machine_code:
+            return False
         from control.loops.compiled import use_machine_code  # imports Numba
 
-        return all([use_machine_code(loop, threads) for loop in loops])  # a generator would end at the first False
+        # A list, because a generator would end at the first False.
+        return all([use_machine_code(loop, settings.run.num_threads) for loop in loops])
 
-    return decide_compiled(settings, implementation, is_supported)
-
-
-def _step_groups(settings: Settings, for_training: bool) -> StepGroups:
-    """Build the loop of an agent that learns step by step, with open environments. The agents of a group, one per seed,
-    have networks of one shape. Without ``for_training``, no machine code is loaded. Raises SettingError if machine code
-    is required and impossible, or if the agent needs the environment's dynamics and these are not available."""
-    run, schedule = settings.run, settings.schedule
-    seeds = list(range(run.seed, run.seed + run.num_seeds))
-    members_by_group = agent_class(run.implementation).groups(settings.agent, seeds)  # indices in `seeds`
-    workers = max(1, run.num_workers // len(members_by_group))  # processes for the environments of each group
-    groups = [_group(settings, members, seeds, workers) for members in members_by_group]
-    assert settings.epochs is not None  # an epoch has a number of steps
-    step_groups = StepGroups(groups, seeds, schedule, settings.epochs, run.gamename)
-    step_groups.compiled = for_training and _use_machine_code(settings, [group.loop for group in groups])
-    return step_groups
-
-
-def _group(settings: Settings, members: Sequence[int], seeds: Sequence[int], workers: int) -> Group:
-    """Build the agents, the environments and the loop of a group. ``members`` are the indices of its agents in
-    ``seeds``, the seeds of the run. ``workers`` is the number of processes that step its environments. Raises
-    SettingError if the agent needs the environment's dynamics and these are not available."""
-    run, config, schedule = settings.run, settings.agent, settings.schedule
-    agent_type = agent_class(run.implementation)
-    device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
-    group_seeds = [seeds[member] for member in members]
-    open_environment = partial(make_environment, run.gamename, len(members), num_workers=workers, device=device)
-    training_limit = run.time_limit
-    if training_limit is None and schedule.endless:
-        training_limit = 0  # no limit; None is the limit of the game
-    training = open_environment(config.num_envs, time_limit=training_limit)
-    dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
-    if dynamics is None and agent_type.needs_dynamics(config):
-        supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
-        line = f"gamename is {run.gamename!r}, whose states cannot be copied"
-        raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
-    options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
-    agent = agent_type(config, training.spaces, group_seeds, **options)
-    loop = StepLoop(agent, training, Streams.from_name(group_seeds, "episodes"))
-    eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
-    evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
-    return Group(torch.tensor(members), loop, evaluation)
+    return decide_compiled(settings, settings.run.implementation, is_supported)

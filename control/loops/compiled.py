@@ -1,9 +1,9 @@
 """`StepLoop` and `rollout` in machine code, for agents and environments that have compiled functions.
 
-A member is an independent agent with one seed. A block is T consecutive steps with one set of arrays (`Block`), whose
-random numbers are taken at once. One member makes all steps of a block, then the next member does, with the same random
-numbers as in torch. So a member's numbers are equal to the bit for any number of members, and the cost per member is
-constant. The code in torch is the reference: tests/test_compiled.py compares the two. Importing this requires Numba.
+A block is T consecutive steps with one set of arrays (`Block`), whose random numbers are taken at once. One member (an
+independent agent with one seed) makes all steps of a block, then the next member does, with the same random numbers as
+in torch. So a member's numbers are equal to the bit for any number of members. The code in torch is the reference:
+tests/test_compiled.py compares the two. Importing this requires Numba.
 
 In shapes, M is the number of members, E of environments of each, T of steps in a block, K of numbers in the state of an
 environment, O in an observation, A in a continuous action. Compiled code takes named tuples of arrays in place of
@@ -58,9 +58,8 @@ _POLICIES: dict[type, Any] = {ddqn.Greedy: ddqn, ppo.Play: ppo, tabular.Greedy: 
 
 
 def choose(agent, work, m, t, e, obs, state):  # type: ignore[no-untyped-def]
-    """Stub: return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for the
-    observation ``obs [O]`` of the environment's ``state [K]``. A continuous action is written to
-    ``work.continuous_action`` instead."""
+    """Stub: return the discrete action of member ``m`` in environment ``e`` at step ``t`` of the block, for ``obs [O]``
+    in ``state [K]``. A continuous action is written to ``work.continuous_action`` instead."""
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):  # type: ignore[no-untyped-def]
@@ -73,9 +72,8 @@ def improve(agent, work, m, t):  # type: ignore[no-untyped-def]
 
 
 def decide(player, m, obs, state, scratch, continuous_action):  # type: ignore[no-untyped-def]
-    """Stub: return the greedy discrete action of member ``m`` for the observation ``obs [O]`` of the environment's
-    ``state [K]``. A continuous action is written to ``continuous_action [A]`` instead. ``scratch`` is memory to
-    overwrite (`EpisodeArrays.player_scratch`)."""
+    """Stub: return the greedy discrete action of member ``m`` for ``obs [O]`` in ``state [K]``. A continuous action is
+    written to ``continuous_action [A]`` instead. ``scratch`` is `EpisodeArrays.player_scratch`."""
 
 
 def _implement(stub: Any, implementation: Any, first_type: type, jit_options: Any) -> None:
@@ -108,30 +106,31 @@ class Block(NamedTuple):
     start_step: Array  # [M, E], the step after which the current episode began; -1 if before the block
     steps_done: Array  # [M], number of steps of the block already made
     running: Array  # [M] bool
-    pause: bool  # stop after a step that ends an episode
     done: Array  # [M, T, E] bool, whether a step ended an episode
     ended_returns: Array  # [M, T, E], returns of these episodes
     ended_lengths: Array  # [M, T, E], their lengths
     losses: Array  # [M, T], of the latest update after each step
-    phase: int  # `WHOLE`, or the part of a step to make
     # Of one step, only if Python steps the environment; otherwise empty.
     actions: Array  # [M, E], discrete actions
     continuous_actions: Array  # [M, E, A]
     next_obs: Array  # [M, E, O]
     rewards: Array  # [M, E]
     discounts: Array  # [M, E]
+    pause: bool = False  # stop after a step that ends an episode
+    phase: int = WHOLE  # the part of a step to make
 
 
 class TestArrays(NamedTuple):
-    """N tests of M members during training, each with the weights at that time: K greedy episodes per member."""
+    """N tests of M members during training, each with the weights at that time: K greedy episodes per member. Arrays
+    are empty if there are no tests."""
 
-    first_states: Array  # [M, N, K, S]
-    returns: Array  # [M, N, K]
-    lengths: Array  # [M, N, K]
     test_index: Array  # [T], index of the test after each step of a block; -1 if there is none
-    # Actions of the first member in a test, [K, L] and [K, L, A], with L steps at most; empty unless they are recorded.
-    actions: Array
-    continuous_actions: Array
+    first_states: Array = np.empty((0, 0, 0, 0))  # [M, N, K, S]
+    returns: Array = np.empty((0, 0, 0), np.float32)  # [M, N, K]
+    lengths: Array = np.empty((0, 0, 0), np.int64)  # [M, N, K]
+    # Actions of the first member in a test, with L steps at most; empty unless they are recorded.
+    actions: Array = np.empty((0, 0), np.int64)  # [K, L]
+    continuous_actions: Array = np.empty((0, 0, 0), np.float32)  # [K, L, A]
 
 
 class EpisodeArrays(NamedTuple):
@@ -147,20 +146,10 @@ class EpisodeArrays(NamedTuple):
     cell_reward: Array
 
 
-_NO_ACTIONS = np.empty((0, 0), np.int64), np.empty((0, 0, 0), np.float32)  # the last fields of `TestArrays`
-
-
-def _no_tests(steps: int) -> TestArrays:
-    """Return a placeholder for a block of ``steps`` steps without tests."""
-    returns, lengths = np.empty((0, 0, 0), np.float32), np.empty((0, 0, 0), np.int64)
-    return TestArrays(np.empty((0, 0, 0, 0)), returns, lengths, np.full(steps, -1), *_NO_ACTIONS)
-
-
 @kernel
 def _play_test(player, world, tests, n, arrays, first, last):
-    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``
-    (`envs.World`). Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays``
-    (`EpisodeArrays`)."""
+    """Play test ``n`` of the members ``first`` to ``last - 1``: greedy episodes of ``player`` (`Player`) in ``world``.
+    Write ``tests.returns[m, n]`` and ``tests.lengths[m, n]``. Overwrites ``arrays`` (`EpisodeArrays`)."""
     obs = arrays.scratch[2, : world.obs_size]  # the row for observations (`envs.make_scratch`)
     _, num_tests, num_episodes = tests.returns.shape
     state, last_episode = arrays.state, arrays.last_episode
@@ -285,12 +274,10 @@ def _steps(agent, work, world, block, phi, scratch, player, test_world, tests, a
 def can_compile_agent(agent: Any) -> bool:
     """Return whether an agent has compiled functions that support its settings."""
     kind = KINDS.get(type(agent))
-    parts_without_code = [getattr(agent, name, None) for name in ("curiosity", "action_noise")]
-    uses_such_part = any(part is not None for part in parts_without_code)
-    if kind is None or uses_such_part:
+    has_other_parts = any(getattr(agent, name, None) is not None for name in ("curiosity", "action_noise"))
+    if kind is None or has_other_parts:
         return False
-    supports_settings = getattr(kind, "can_compile", None)  # a kind without this function supports all settings
-    return supports_settings is None or bool(supports_settings(agent))
+    return not hasattr(kind, "can_compile") or bool(kind.can_compile(agent))  # most kinds support all settings
 
 
 def can_compile(loop: StepLoop) -> bool:
@@ -313,26 +300,23 @@ class CompiledTests:
     def take_due(self, start_step: int, steps: int) -> TestArrays:
         """Return the arrays of all tests, in which ``test_index`` says which of them are due in the next ``steps``
         steps, after ``start_step`` steps of training. Count these as done."""
-        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # steps of training after each of the steps
+        step_counts = np.arange(start_step + 1, start_step + steps + 1)  # steps of training after each of them
         is_due = step_counts % self.test_every == 0
         test_index = np.where(is_due, step_counts // self.test_every - 1, -1)  # the first test has index 0
         self.tests_done = (start_step + steps) // self.test_every
-        arrays = self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy()
-        return TestArrays(*arrays, test_index, *_NO_ACTIONS)
+        return TestArrays(test_index, self._first_states.numpy(), self.returns.numpy(), self.lengths.numpy())
 
 
 def make_tests(loop: StepLoop, real: Environment, starts: Tensor, test_every: int) -> CompiledTests | None:
-    """Return tests that `CompiledLoop` can play in a training run that begins now: after every ``test_every`` steps, K
-    episodes of every member on ``real``. ``starts [M, N, K]`` are the seeds of at most N tests. Return None if a
-    compiled function is missing, or if an episode may never end."""
+    """Return `CompiledTests` for a training run that begins now, or None if a compiled function is missing, or if an
+    episode may never end."""
     agent = loop.agent
     assert isinstance(agent, InnerAgent)
-    compiled_policy = _player_and_world(agent.with_weights(agent.flat_parameters), real)
-    if compiled_policy is None:
+    player_and_world = _player_and_world(agent.with_weights(agent.flat_parameters), real)
+    if player_and_world is None:
         return None
     assert isinstance(real, TensorEnvironment)
-    _, world = compiled_policy
-    return CompiledTests(real, world, starts, test_every)
+    return CompiledTests(real, player_and_world[1], starts, test_every)
 
 
 def _world_of(agent: Any, environment: Environment) -> envs.World:
@@ -379,19 +363,18 @@ class CompiledLoop:
         # For each thread: `Work`, phi [E], scratch memory of the environment, `EpisodeArrays`; empty before `prepare`.
         self._memories: list[Any] = []
 
-    def __call__(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
+    def advance(self, loop: StepLoop, count: int, running: Tensor, pause: bool) -> Iterator[Ended]:
         """Make ``count`` steps of the members for which ``running [M]`` is True (`StepLoop.advance`).
 
-        With ``pause``, a member that ends an episode makes no further step before this function has yielded the episode
-        to the caller. Then the caller may set the member's ``running`` to False, which ends its training. Without
-        ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
+        With ``pause``, a member that ends an episode makes no further step before the episode is yielded, so that the
+        caller may end its training. Without ``pause``, yield nothing; `StepAgent.episodes` counts the episodes.
         """
         agent: Any = loop.agent
         while count and running.any():
-            random_numbers, steps = _take_random_numbers(agent, count, max_joined=_MAX_JOINED_STEPS // agent.members)
-            tensors, seeds = _begin_block(loop, steps, running)
+            random_numbers = agent.noise.take(count, _MAX_JOINED_STEPS // agent.members)
+            tensors, seeds = _begin_block(loop, _num_steps(random_numbers), running)
             yield from self._run_block(loop, random_numbers, tensors, seeds, pause)
-            count -= steps
+            count -= seeds.shape[1]
 
     def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
         """Train for ``steps`` steps and return the results of the epoch, as `StepLoop.epoch` does. The steps are made
@@ -407,28 +390,30 @@ class CompiledLoop:
         while steps_done < steps:
             if watch is not None:
                 watch(steps_done / steps)
-            random_numbers, block_steps = _take_random_numbers(agent, steps - steps_done, max_joined)
+            random_numbers = agent.noise.take(steps - steps_done, max_joined)
             # The numbers of the last step: the agent's metrics sample the minibatch of the latest update again.
             agent.random_numbers = {name: values[:, -1] for name, values in random_numbers.items()}
-            tensors, seeds = _begin_block(loop, block_steps, all_members)
+            tensors, seeds = _begin_block(loop, _num_steps(random_numbers), all_members)
             for _ in self._run_block(loop, random_numbers, tensors, seeds, pause=False):
                 pass  # without `pause` it yields nothing
-            blocks.append({name: tensors[name] for name in ("done", "ended_returns", "ended_lengths", "losses")})
-            steps_done += block_steps
-        results: dict[str, Tensor] = {}
-        for name in blocks[0]:
-            results[name] = torch.cat([block[name] for block in blocks], 1)  # [M, T, ...]
-        done = results["done"]
+            blocks.append(tensors)
+            steps_done += seeds.shape[1]
+
+        def of_epoch(name: str) -> Tensor:
+            """Return a field of all blocks, ``[M, T, ...]``."""
+            return torch.cat([tensors[name] for tensors in blocks], 1)
+
+        done = of_epoch("done")
         # After each step: the number of steps in all environments [T], and the number of finished episodes [M, T].
         env_steps = (steps_before + torch.arange(1, steps + 1)) * agent.envs
         episodes = episodes_before.unsqueeze(1) + done.sum(2).cumsum(1)
         is_learning = (episodes >= agent.config.init_episodes) & (env_steps >= agent.first_update)
         return loop._results(
-            losses=results["losses"],
+            losses=of_epoch("losses"),
             waited=(~is_learning).sum(1),
             counts=done.flatten(1).sum(1).double(),
-            returns=results["ended_returns"].double().flatten(1).sum(1),  # 0 if no episode ended
-            lengths=results["ended_lengths"].double().flatten(1).sum(1),
+            returns=of_epoch("ended_returns").double().flatten(1).sum(1),  # 0 if no episode ended
+            lengths=of_epoch("ended_lengths").double().flatten(1).sum(1),
         )
 
     def _run_block(
@@ -437,11 +422,11 @@ class CompiledLoop:
         """Make the steps of a block, from `_begin_block`, with the ``random_numbers``, ``{name: [M, T, ...]}``. With
         ``pause``, yield the episodes that ended before their members go on; otherwise yield nothing. Overwrites
         ``tensors``, and stores the state after the block in the loop."""
-        agent: Any = loop.agent
         steps, running = seeds.shape[1], tensors["running"]
-        block = Block(**{name: tensor.numpy() for name, tensor in tensors.items()}, pause=pause, phase=WHOLE)
-        members = KINDS[type(agent)].make_members(agent, random_numbers, steps, loop.loss)
-        tests = _no_tests(steps) if self.tests is None else self.tests.take_due(loop.steps, steps)
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        block = Block(**arrays, pause=pause)
+        members = KINDS[type(loop.agent)].make_members(loop.agent, random_numbers, steps, loop.loss)
+        tests = TestArrays(np.full(steps, -1)) if self.tests is None else self.tests.take_due(loop.steps, steps)
         self.prepare(loop, members, tests)
         background_task = partial(loop.prepare_random_numbers, steps) if self.threads > 1 else None
         while True:
@@ -453,15 +438,14 @@ class CompiledLoop:
             if len(ended_members):
                 returns, lengths = tensors["ended_returns"][indices], tensors["ended_lengths"][indices]
                 tensors["done"].zero_()
-                yield Ended(ended_members, returns, lengths, step=loop.steps + ended_steps + 1)
+                yield Ended(ended_members, returns, lengths, loop.steps + ended_steps + 1)
             has_steps_left = tensors["steps_done"] < steps
             if not (running & has_steps_left).any():
                 break
         _end_block(loop, tensors, seeds, self._world)
 
     def prepare(self, loop: StepLoop, members: Any, tests: TestArrays) -> None:
-        """Build the objects that all blocks of the run use, at the first call. ``members`` is `Members` of the kind of
-        agent."""
+        """Build the objects that all blocks of the run use, at the first call."""
         if self._memories:
             return
         agent = loop.agent
@@ -475,8 +459,7 @@ class CompiledLoop:
             self._memories.append((kind.make_work(members), phi, envs.make_scratch(self._world), arrays))
 
     def make_steps(self, members: Any, block: Block, tests: TestArrays, background_task: Any = None) -> None:
-        """Make the steps of a block, or a phase of one step, of all members (`_steps`). ``background_task`` is as for
-        `for_members`."""
+        """Make the steps of a block, or a phase of one step, of all members (`_steps`, `for_members`)."""
 
         def run(memory: Any, first: int, last: int) -> None:
             work, phi, scratch, arrays = memory
@@ -485,23 +468,182 @@ class CompiledLoop:
 
         for_members(run, len(block.running), self._memories, background_task)
 
+    def play(
+        self, policy: Policy, environment: Environment, seeds: Tensor, record_actions: bool = False
+    ) -> Episodes | None:
+        """Play K greedy episodes of each of M members from ``seeds [M, K]``, like `play_episodes`. Return None if a
+        compiled function is missing, if an episode may never end, or to record actions on a map."""
+        player_and_world = _player_and_world(policy, environment)
+        if player_and_world is None:
+            return None
+        player, world = player_and_world
+        if record_actions and world.kind == envs.CELLS:
+            return None
+        assert isinstance(environment, TensorEnvironment)
+        # Test 0 of a training run of one step consists of these episodes.
+        tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
+        arrays = tests.take_due(start_step=0, steps=1)
+        if record_actions:
+            shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
+            actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
+            arrays = arrays._replace(actions=actions, continuous_actions=vectors)
 
-def _take_random_numbers(agent: Any, max_steps: int, max_joined: int = 0) -> tuple[dict[str, Tensor], int]:
-    """Take the random numbers of the agent's next T steps. Return them as ``{name: [M, T, ...]}``, and T. They are the
-    rest of the agent's current block of random numbers, and further blocks as long as T is at most ``max_joined``. T is
-    at most ``max_steps``."""
-    random_numbers = agent.noise.take(max_steps, max_joined)
-    first, *_ = random_numbers.values()
-    return random_numbers, first.shape[1]
+        def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
+            _play_test(player, world, arrays, 0, memory, first, last)
+
+        memories = [_make_episode_arrays(player, world, arrays) for _ in range(self.threads)]
+        for_members(play_members, len(seeds), memories)
+        episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
+        if record_actions:
+            recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
+            was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
+            episodes.actions = recorded[was_running]
+        return episodes
+
+    def compile_ahead(self, loop: StepLoop, evaluation: Environment) -> None:
+        """Compile the functions that training in ``loop`` and episodes on ``evaluation`` need, or load them from the
+        cache, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new agent
+        makes a training step and plays an episode. Prints a note if the functions are not in the cache."""
+        agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
+        streams = Streams([0] * agent.members)
+        module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
+        world_name = type(_world_of(agent, loop.environment)).__name__
+        marker = (
+            cache_folder() / f"{module_name}.{world_name}.compiled"
+        )  # an empty file; exists if they are in the cache
+        if not marker.exists():
+            family_name = module_name.split(".")[-2]
+            note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
+        self._make_first_step(StepLoop(agent, loop.environment, streams))
+        policy = agent.begin(1, streams, sample=False, evaluate=True)
+        self.play(policy, evaluation, torch.zeros(agent.members, 1, dtype=torch.int64))
+        marker.touch()
+
+    def _make_first_step(self, loop: StepLoop) -> None:
+        """Make a training step of the agent in ``loop``, without a change of its environment."""
+        CompiledLoop().epoch(StepLoop(loop.agent, copy.deepcopy(loop.environment), loop.streams), steps=1)
+
+
+class CompiledAgent(CompiledLoop):
+    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps.
+
+    `epoch` prepares the random numbers of blocks of steps, which end with the epoch.
+    """
+
+    def __init__(self, loop: StepLoop, threads: int = 1):
+        super().__init__(threads)
+        self.loop = loop
+        self.agent: Any = loop.agent
+        self._steps_left = 0  # steps of the epoch after the current block
+        self._block_steps = 0  # steps in the current block
+        self._step = 0  # steps of the current block that have been made
+        self._continuous = isinstance(self.agent.spaces.actions, Continuous)
+        self._loss = torch.full((self.agent.members,), torch.nan)
+
+    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
+        """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
+        # All are reset, because an error in the previous epoch may have left a block unfinished.
+        self._steps_left, self._block_steps, self._step = steps, 0, 0
+        self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
+        return loop.epoch_by_steps(steps, watch)
+
+    def _begin_block(self) -> None:
+        """Take the random numbers of the next steps, and allocate arrays, which the blocks of both phases share."""
+        agent, kind = self.agent, KINDS[type(self.agent)]
+        self._random_numbers = agent.noise.take(self._steps_left)
+        self._block_steps, self._step = _num_steps(self._random_numbers), 0
+        self._steps_left -= self._block_steps
+        self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
+        self._tensors = _block_tensors(agent, self._block_steps)
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        self._blocks = {phase: Block(**arrays, phase=phase) for phase in (ACT, LEARN)}
+        self._no_tests = TestArrays(np.full(self._block_steps, -1))
+        self.prepare(self.loop, self._members, self._no_tests)
+        self._has_actions = False  # whether the actions of the next step are already chosen
+
+    def act(self, obs: Tensor) -> Tensor:
+        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
+        if self._step == self._block_steps:
+            self._begin_block()
+        if not self._has_actions:
+            self._tensors["obs"].copy_(obs)
+            self.make_steps(self._members, self._blocks[ACT], self._no_tests)
+        return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
+
+    def observe(
+        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
+    ) -> None:
+        """Keep the step for `learn` (`StepAgent.observe`). `act` has already stored ``obs`` and ``action``."""
+        for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
+            self._tensors[name].copy_(values)
+        self._tensors["done"][:, self._step] = done
+        # Phase `LEARN` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
+        # another one, the first of a new episode, so `act` must choose again.
+        self._has_actions = not done.any()
+
+    def learn(self) -> Tensor:
+        """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
+        self.make_steps(self._members, self._blocks[LEARN], self._no_tests)
+        self.agent.count_steps(1)
+        self._step += 1
+        if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again
+            self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
+        return self._loss.clone()
+
+    def _make_first_step(self, loop: StepLoop) -> None:
+        """Make an invented training step, all zeros, of the agent in ``loop``."""
+        agent: Any = loop.agent
+        compiled_agent = CompiledAgent(loop)
+        compiled_agent._steps_left = 1
+        shape = (agent.members, agent.envs)
+        obs, zeros = torch.zeros(*shape, *agent.spaces.obs_shape), torch.zeros(shape)
+        action = compiled_agent.act(obs)
+        compiled_agent.observe(obs, action, next_obs=obs, reward=zeros, discount=zeros, done=zeros.bool())
+        compiled_agent.learn()
+
+
+def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
+    """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
+    step. Return False and change nothing if the agent has no machine code for its settings."""
+    if not can_compile_agent(loop.agent):
+        return False
+    if envs.can_compile(loop.environment):
+        loop.machine_code = CompiledLoop(threads)
+    else:
+        loop.machine_code = loop.learner = CompiledAgent(loop, threads)
+    return True
+
+
+def _num_steps(random_numbers: dict[str, Tensor]) -> int:
+    """Return the number of steps T of random numbers ``{name: [M, T, ...]}``."""
+    return next(iter(random_numbers.values())).shape[1]
 
 
 def _begin_block(loop: StepLoop, steps: int, running: Tensor) -> tuple[dict[str, Tensor], Tensor]:
     """Return the tensors of a block of the next T = ``steps`` steps of the members for which ``running [M]`` is True,
-    ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step."""
+    ``{field of Block: tensor}``, and the seeds ``[M, T, E]`` of the episodes that may begin after each step. All
+    tensors are copies, except ``running``, because the caller changes it during the block."""
     if loop.obs is None:
         loop.obs = loop.start_episodes(None)
     seeds, starts = loop.take_initial_states(steps)
-    return {**_block_tensors(loop.agent, steps), **_current_episodes(loop, starts, running)}, seeds
+    real = envs.real_environment(loop.environment)
+    assert isinstance(real, TensorEnvironment)
+    assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
+    current = {
+        "state": real.state.double(),
+        "obs": loop.obs,
+        "age": real.age,
+        "returns": loop.returns,
+        "lengths": loop.lengths,
+        "first_states": starts.double(),
+    }
+    tensors = _block_tensors(loop.agent, steps)
+    for name, tensor in current.items():
+        # Contiguous, because Numba would compile the functions again for any other layout.
+        tensors[name] = tensor.clone(memory_format=torch.contiguous_format)
+    tensors["start_step"].fill_(-1)
+    tensors["running"] = running
+    return tensors, seeds
 
 
 def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
@@ -533,25 +675,6 @@ def _block_tensors(agent: Any, steps: int) -> dict[str, Tensor]:
     }
 
 
-def _current_episodes(loop: StepLoop, starts: Tensor, running: Tensor) -> dict[str, Tensor]:
-    """Return the fields of a `Block` that continue the current episodes of ``loop``, ``{field: tensor}``. ``starts [M,
-    T, E, K]`` are the initial states of episodes that may begin after each of its T steps. All tensors are copies,
-    except ``running [M]``, because the caller changes it during the block."""
-    real = envs.real_environment(loop.environment)
-    assert isinstance(real, TensorEnvironment) and loop.obs is not None
-    assert loop.agent.envs == real.envs and loop.agent.members == real.members  # compiled code checks no bounds
-    return {
-        "state": _contiguous_copy(real.state.double()),
-        "obs": _contiguous_copy(loop.obs),
-        "age": _contiguous_copy(real.age),
-        "returns": _contiguous_copy(loop.returns),
-        "lengths": _contiguous_copy(loop.lengths),
-        "first_states": _contiguous_copy(starts.double()),
-        "start_step": torch.full(real.age.shape, -1),
-        "running": running,
-    }
-
-
 def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world: envs.World) -> None:
     """Store the state after a block of T steps in the loop, its environment and its agent. ``tensors`` are the fields
     of the `Block`. ``seeds [M, T, E]`` are the seeds of the episodes that may have begun after each step."""
@@ -570,167 +693,6 @@ def _end_block(loop: StepLoop, tensors: dict[str, Tensor], seeds: Tensor, world:
     agent.count_steps(steps)
 
 
-class CompiledAgent:
-    """``act``, ``observe`` and ``learn`` of the loop's agent in machine code, in environments that Python steps.
-
-    `epoch` prepares the random numbers of blocks of steps, which end with the epoch.
-    """
-
-    def __init__(self, loop: StepLoop, threads: int = 1):
-        agent: Any = loop.agent
-        self.loop, self.agent = loop, agent
-        self._compiled_loop = CompiledLoop(threads)
-        self._steps_left = 0  # steps of the epoch after the current block
-        self._block_steps = 0  # steps in the current block
-        self._step = 0  # steps of the current block that have been made
-        self._continuous = isinstance(agent.spaces.actions, Continuous)
-        self._loss = torch.full((agent.members,), torch.nan)
-
-    def epoch(self, loop: StepLoop, steps: int, watch: Watch | None = None) -> dict[str, Tensor]:
-        """Make the steps of an epoch, and return its results (`StepLoop.epoch`)."""
-        # All are reset, because an error in the previous epoch may have left a block unfinished.
-        self._steps_left, self._block_steps, self._step = steps, 0, 0
-        self._loss = getattr(self.agent, "loss", self._loss)  # after a resume, PPO shows the loss of its latest rollout
-        return loop.epoch_by_steps(steps, watch)
-
-    def _begin_block(self) -> None:
-        """Take the random numbers of the next steps, and allocate arrays for their results. Two `Block`s share these
-        arrays, one for each phase (`ACT`, `LEARN`)."""
-        agent, kind = self.agent, KINDS[type(self.agent)]
-        self._random_numbers, self._block_steps = _take_random_numbers(agent, self._steps_left)
-        self._step = 0
-        self._steps_left -= self._block_steps
-        self._members = kind.make_members(agent, self._random_numbers, self._block_steps, self._loss)
-        self._tensors = _block_tensors(agent, self._block_steps)
-        arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
-        self._blocks = {phase: Block(**arrays, pause=False, phase=phase) for phase in (ACT, LEARN)}
-        self._tests = _no_tests(self._block_steps)
-        self._compiled_loop.prepare(self.loop, self._members, self._tests)
-        self._has_actions = False  # whether the actions of the next step are already chosen
-
-    def _run(self, phase: int) -> None:
-        """Run a phase of the current step, `ACT` or `LEARN` (see `_steps`), for all members."""
-        self._compiled_loop.make_steps(self._members, self._blocks[phase], self._tests)
-
-    def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]`` (`StepAgent.act`). Usually `learn` has already chosen them."""
-        if self._step == self._block_steps:
-            self._begin_block()
-        if not self._has_actions:
-            self._tensors["obs"].copy_(obs)
-            self._run(ACT)
-        return self._tensors["continuous_actions" if self._continuous else "actions"].clone()
-
-    def observe(
-        self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
-    ) -> None:
-        """Keep the step for `learn` (`StepAgent.observe`). `act` has already stored ``obs`` and ``action``."""
-        for name, values in (("next_obs", next_obs), ("rewards", reward), ("discounts", discount)):
-            self._tensors[name].copy_(values)
-        self._tensors["done"][:, self._step] = done
-        # Phase `LEARN` also chooses the next actions, for ``next_obs``. If an episode ends, the next observation is
-        # another one, the first of a new episode, so `act` must choose again.
-        self._has_actions = not done.any()
-
-    def learn(self) -> Tensor:
-        """Store the step and make the updates that are due. Return the loss (`StepAgent.learn`)."""
-        self._run(LEARN)
-        self.agent.count_steps(1)
-        self._step += 1
-        if self._step == self._block_steps:  # after the block, metrics sample the minibatch of its last step again
-            self.agent.random_numbers = {name: values[:, -1] for name, values in self._random_numbers.items()}
-        return self._loss.clone()
-
-
-def use_machine_code(loop: StepLoop, threads: int = 1) -> bool:
-    """Make `StepLoop.epoch` train in machine code: in whole blocks or, if Python must step the environment, step by
-    step. Return False and change nothing if the agent has no machine code for its settings."""
-    if not can_compile_agent(loop.agent):
-        return False
-    if envs.can_compile(loop.environment):
-        loop.machine_code = CompiledLoop(threads)
-    else:
-        loop.machine_code = loop.learner = CompiledAgent(loop, threads)
-    loop.play, loop.compile_ahead = partial(play, threads=threads), partial(_compile_ahead, loop)
-    return True
-
-
-def _compile_ahead(loop: StepLoop, evaluation: Environment) -> None:
-    """Compile the functions that a loop with `use_machine_code` needs, or load them from the cache. This is called
-    before training, so that no epoch is slower than the others. Numba compiles a function when it is called, so a new
-    agent makes one training step and plays one episode of the environment ``evaluation``. Prints a note if the
-    functions are not in the cache. The agent and the environment of ``loop`` do not change."""
-    agent: Any = type(loop.agent)(loop.agent.config, loop.agent.spaces, loop.agent.seeds)  # type: ignore[call-arg]
-    streams = Streams([0] * agent.members)
-    module_name = KINDS[type(agent)].__name__  # such as models.agents.ddqn.compiled
-    world_name = type(_world_of(agent, loop.environment)).__name__
-    marker = cache_folder() / f"{module_name}.{world_name}.compiled"  # an empty file; exists if they are in the cache
-    if not marker.exists():
-        family_name = module_name.split(".")[-2]
-        note(f"the machine code of {family_name} is compiled, which takes about half a minute and happens once")
-    if isinstance(loop.machine_code, CompiledLoop):
-        # The result, the metrics of the epoch, is not needed.
-        CompiledLoop().epoch(StepLoop(agent, copy.deepcopy(loop.environment), streams), steps=1)
-    else:  # Python steps the environment, so an invented step, all zeros, is enough
-        compiled_agent = CompiledAgent(StepLoop(agent, loop.environment, streams))
-        compiled_agent._steps_left = 1
-        shape = (agent.members, agent.envs)
-        obs, zeros = torch.zeros(*shape, *agent.spaces.obs_shape), torch.zeros(shape)
-        action = compiled_agent.act(obs)
-        not_done = torch.zeros(shape, dtype=torch.bool)
-        compiled_agent.observe(obs, action, next_obs=obs, reward=zeros, discount=zeros, done=not_done)
-        compiled_agent.learn()
-    seeds = torch.zeros(agent.members, 1, dtype=torch.int64)
-    policy = agent.begin(1, streams, sample=False, evaluate=True)
-    play(policy, evaluation, seeds)  # the episode itself is not needed
-    marker.touch()
-
-
-def _contiguous_copy(tensor: Tensor) -> Tensor:
-    """Return a contiguous copy: Numba would compile the functions again for any other layout."""
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-# -- tests -------------------------------------------------------------------------------------------------------------
-
-
-def play(
-    policy: Policy,
-    environment: Environment,
-    seeds: Tensor,
-    record_actions: bool = False,
-    threads: int = 1,
-) -> Episodes | None:
-    """Play K greedy episodes of each of M members from ``seeds [M, K]``, as `control.loops.rollout.play_episodes` does.
-    Return None if a compiled function is missing, if an episode may never end, or if actions on a map are to be
-    recorded."""
-    player_and_world = _player_and_world(policy, environment)
-    if player_and_world is None:
-        return None
-    player, world = player_and_world
-    if record_actions and world.kind == envs.CELLS:
-        return None
-    assert isinstance(environment, TensorEnvironment)
-    # Test 0 of a training run of one step consists of these episodes.
-    tests = CompiledTests(environment, world, seeds.unsqueeze(1), test_every=1)
-    arrays = tests.take_due(start_step=0, steps=1)
-    if record_actions:
-        shape = (seeds.shape[1], world.limit)  # [K, L], with L steps at most
-        actions, vectors = np.zeros(shape, np.int64), np.zeros((*shape, player.action_size), np.float32)
-        arrays = arrays._replace(actions=actions, continuous_actions=vectors)
-
-    def play_members(memory: EpisodeArrays, first: int, last: int) -> None:
-        _play_test(player, world, arrays, 0, memory, first, last)
-
-    for_members(play_members, len(seeds), [_make_episode_arrays(player, world, arrays) for _ in range(threads)])
-    episodes = Episodes(tests.returns[:, 0], tests.lengths[:, 0])
-    if record_actions:
-        recorded = torch.from_numpy(vectors if player.action_size else actions).transpose(0, 1)  # [L, K, ...]
-        was_running = torch.arange(world.limit).unsqueeze(1) < episodes.lengths[0]  # [L, K]
-        episodes.actions = recorded[was_running]
-    return episodes
-
-
 def warm() -> None:
     """Compile all functions into the cache on disk, with a training step and an episode of each kind of agent."""
     discrete = [("cartpole", name) for name in ("DDQN", "PPO", "TD3Discrete")]
@@ -740,4 +702,4 @@ def warm() -> None:
         agent: Any = agent_class(implementation)(config, environment.spaces, [0])
         loop = StepLoop(agent, environment, Streams([0]))
         use_machine_code(loop)
-        loop.compile_ahead(environment)
+        loop.machine_code.compile_ahead(loop, environment)

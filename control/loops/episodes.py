@@ -5,20 +5,21 @@ M is the number of members (independent agents, one per seed), E the number of p
 
 import math
 import time
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from control.cli.settings import Settings
 from control.loops.loop import Loop, rounds
 from control.loops.recordings import Recording
 from control.loops.rollout import Episodes, rollout
 from control.loops.stopping import RunningWindow
-from envs.base import Environment
+from envs.make import make_environment
 from models.contract import EpisodeAgent, Policy, RandomPolicy
 from models.family import EpisodeSchedule
-from models.state import check_like
+from models.registry import agent_class
 from models.streams import Streams
 from models.trajectory import Trajectory
 
@@ -26,32 +27,34 @@ _STUCK_EPOCHS = 10  # number of epochs in a row with a collapsed member after wh
 
 
 class EpisodeLoop(Loop):
-    """`Loop` with one agent for all members. ``schedule`` defines an epoch. ``command`` overrides parts of the agent's
-    command (the goals that it pursues, if any). ``evaluation`` is the environment of evaluations (None: the same)."""
+    """`Loop` of an agent that learns from whole episodes. Its ``schedule`` defines an epoch."""
 
     evaluation_modes = ("greedy", "sampled")
-    state_names = (*Loop.state_names, "stuck", "best_mean")
+    saved = (*Loop.saved, "stuck", "best_mean", "recent")
 
-    def __init__(
-        self,
-        agent: EpisodeAgent,
-        environment: Environment,
-        schedule: EpisodeSchedule,
-        game: str,
-        eval_episodes: int,
-        evaluation: Environment | None,
-        command: Mapping[str, float],
-    ):
-        super().__init__([agent], agent.seeds, game, eval_episodes)
-        self.agent, self.schedule, self.command = agent, schedule, command
-        self.environment, self.evaluation = environment, evaluation or environment
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        run, schedule = settings.run, settings.agent.schedule
+        self.schedule: EpisodeSchedule = schedule
+        self.command = settings.command  # overrides parts of the agent's command (the goals that it pursues, if any)
+        open_environment = partial(
+            make_environment, run.gamename, run.num_seeds, num_workers=run.num_workers, time_limit=run.time_limit
+        )
+        self.environment = open_environment(max(1, schedule.episodes))  # without episodes, only its spaces are used
+        self.agent: EpisodeAgent = agent_class(run.implementation)(settings.agent, self.environment.spaces, self.seeds)
+        self.agent.budget = settings.total_steps  # None if the run has no limit of steps
+        self.agents = [self.agent]
+        # Evaluation has a separate environment if it needs more rows, because unused rows would cost time in training.
+        needs_more_rows = run.eval_episodes > schedule.episodes
+        self.evaluation = open_environment(run.eval_episodes) if needs_more_rows else self.environment
         self.eval_envs = self.evaluation.envs
         self.streams = Streams.from_name(self.seeds, "rollout")
-        self.loss_tag = f"train/{agent.main_loss}"
+        self.loss_tag = f"train/{self.agent.main_loss}"
         if not schedule.episodes:
             self.steps_kind = "recorded"
         if schedule.running_mean:
             self.score_tag, self.target = "rollout/return_running_mean", schedule.target
+            self.score_name = f"mean return of the last {schedule.running_mean} episodes"
         self.recent = RunningWindow(len(self.seeds), schedule.running_mean or 1)  # training returns; 1: not used
         self.best_mean = torch.full((len(self.seeds),), -math.inf, dtype=torch.float64)
         self.stuck = 0  # number of latest epochs in a row with a collapsed member
@@ -80,9 +83,8 @@ class EpisodeLoop(Loop):
         if self.schedule.on_policy:
             row |= self._learn()
         row |= self.agent.status()
-        update_seconds = time.perf_counter() - start - rollout_seconds
-        for tag, seconds in (("time/rollout", rollout_seconds), ("time/update", update_seconds)):
-            row[tag] = torch.full((len(self.seeds),), seconds)
+        row["time/rollout"] = torch.full((len(self.seeds),), rollout_seconds)
+        row["time/update"] = torch.full((len(self.seeds),), time.perf_counter() - start - rollout_seconds)
         return row
 
     def _learn(self) -> dict[str, Tensor]:
@@ -101,9 +103,11 @@ class EpisodeLoop(Loop):
         """Play the epoch's episodes, let the agent store them, and return their statistics, ``{tag: [M]}``. If the
         schedule has no episodes, because the agent learns from recorded ones, only count the steps in the minibatches
         of the epoch."""
+        # The commands (the goals that the agent pursues, if any) of the next episodes.
+        commands = {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
         if not self.schedule.episodes:
             self.env_steps = self.env_steps + self.schedule.minibatch_steps
-            return self._command_statistics()
+            return commands
         count, streams = self.schedule.episodes, self.streams.fork()
         if self.epochs <= self.schedule.random_epochs:
             policy: Policy = RandomPolicy(self.environment.spaces, count, streams)
@@ -119,13 +123,8 @@ class EpisodeLoop(Loop):
             "rollout/return_min": returns.amin(1),
             "rollout/length_mean": trajectory.lengths.float().mean(1),
         }
-        row |= self._command_statistics()
         validation = self.agent.observe(trajectory, validate=True)
-        return row | {f"train/{name}": value for name, value in validation.items()}
-
-    def _command_statistics(self) -> dict[str, Tensor]:
-        """Return the commands (the goals that the agent pursues, if any) of the next episodes, ``{tag: [M]}``."""
-        return {f"rollout/command_{name}": value for name, value in self.agent.commands_now().items()}
+        return row | commands | {f"train/{name}": value for name, value in validation.items()}
 
     def _play(self, policy: Policy, count: int) -> Trajectory:
         """Play ``count`` training episodes of every member, check their returns, and count their steps."""
@@ -145,14 +144,6 @@ class EpisodeLoop(Loop):
         self.best_mean = torch.maximum(self.best_mean, mean)
         return {"rollout/return_running_mean": mean, "rollout/return_running_best": self.best_mean}
 
-    @property
-    def score_name(self) -> str:  # type: ignore[override]
-        """Name of the score, with the number of episodes if it is a running mean."""
-        if not self.schedule.running_mean:
-            return Loop.score_name
-        episode_count = min(self.schedule.running_mean, int(self.recent.counts.min()))
-        return f"mean return of the last {episode_count} episodes"
-
     def has_reached_target(self) -> bool:
         """Return whether the running mean, averaged over members, has reached ``target``."""
         if self.target is None or self.epochs == 0:
@@ -162,7 +153,6 @@ class EpisodeLoop(Loop):
         return float(means.mean()) >= self.target
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play evaluation episodes, under the evaluation command if the agent follows one."""
         streams = self.evaluation_streams
         policy = self.agent.begin(count, streams.fork(), sample=sample, evaluate=True, command=self.command)
         return self._play_policy(policy, self.evaluation, streams.episode_seeds(count), record_actions)
@@ -172,12 +162,10 @@ class EpisodeLoop(Loop):
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
         agent = self.agent.training_state() if resumable else None
-        loop_state = {"recent": dict(vars(self.recent)), "agent": agent}
-        return super().state_dict() | loop_state
+        return super().state_dict() | {"agent": agent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        vars(self.recent).update(check_like(vars(self.recent), state["recent"], "recent"))
         self.agent.load_training_state(state["agent"])
 
     def close(self) -> None:

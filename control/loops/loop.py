@@ -8,7 +8,7 @@ import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,27 +17,29 @@ from torch import Tensor
 
 from control.cli.colour import warning
 from control.cli.progress import Watch
+from control.cli.settings import Settings
 from control.loops.rollout import Episodes, play_episodes, rollout
 from envs.base import Environment, EnvironmentFault
 from models.contract import Agent, Policy
 from models.settings import SettingError, UserError
-from models.state import check_like
+from models.state import Stateful
 from models.streams import Streams
 from models.trajectory import Trajectory
 
 
-class Loop(ABC):
+class Loop(Stateful, ABC):
     """Trains the M members (``seeds [M]``) of a run, epoch by epoch, and evaluates them. Does not depend on Lightning.
 
     ``agents`` hold the members; most loops have one agent. ``env_steps [M]`` and ``gradient_steps`` count from the
-    start of the run. A row is a dictionary of measurements, ``{tag: [M]}``, with NaN for missing ones.
+    start of the run. The constructors open the environments and build the agents from the settings of the run.
     """
 
+    agents: list[Agent]
     evaluation_modes: tuple[str, ...]  # some of "greedy" and "sampled"
     eval_envs: int  # environments per member in an evaluation
     # Indices [M] that put the members of all agents, one agent after another, into the order of ``seeds``.
     member_order: slice | Tensor = slice(None)
-    state_names: tuple[str, ...] = ("epochs", "env_steps", "gradient_steps")  # attributes that `state_dict` saves
+    saved: ClassVar[tuple[str, ...]] = ("epochs", "env_steps", "gradient_steps")
     loss_tag: str  # tag of the loss in the progress line
     score_tag = "eval/return_greedy"  # tag of the score that selects the best checkpoint
     score_name = "mean greedy return"  # the same in words
@@ -50,13 +52,15 @@ class Loop(ABC):
     trajectories: list[Trajectory] | None = None  # collects the episodes of evaluations
     varies = False  # whether greedy returns of a member differed in the latest evaluation
 
-    def __init__(self, agents: Sequence[Agent], seeds: list[int], game: str, eval_episodes: int):
-        self.agents, self.seeds, self.game, self.eval_episodes = list(agents), seeds, game, eval_episodes
+    def __init__(self, settings: Settings):
+        run = settings.run
+        self.seeds = list(range(run.seed, run.seed + run.num_seeds))
+        self.game, self.eval_episodes = run.gamename, settings.schedule.eval_episodes
         self.epochs = 0  # number of epochs that have begun
-        self.env_steps = torch.zeros(len(seeds), dtype=torch.int64)
+        self.env_steps = torch.zeros(run.num_seeds, dtype=torch.int64)
         self.gradient_steps = 0
-        self.evaluation_streams = Streams.from_name(seeds, "evaluation")
-        self.finite_members = torch.ones(len(seeds), dtype=torch.bool)  # with finite weights after the last epoch
+        self.evaluation_streams = Streams.from_name(self.seeds, "evaluation")
+        self.finite_members = torch.ones(run.num_seeds, dtype=torch.bool)  # with finite weights after the last epoch
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -78,29 +82,24 @@ class Loop(ABC):
     @abstractmethod
     def policy(self, streams: Streams, sample: bool = False, envs: int = 1) -> Policy:
         """Return the evaluation policy of the first agent, which contains the run's first member, for ``envs`` parallel
-        episodes of each member: greedy, or with sampled actions (``sample``). ``streams`` has one stream for each of
-        the run's members."""
+        episodes of each member. ``streams`` has one stream for each of the run's members."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the environments."""
 
     def state_dict(self, resumable: bool = True) -> dict[str, Any]:
-        """Return the state that a resumed run needs in addition to weights and optimisers: the attributes
-        ``state_names``, and the states of all attributes that are streams. Without ``resumable``, subclasses leave out
-        the agents' training state."""
-        stream_states = {name: streams.get_state() for name, streams in self._streams_by_name().items()}
-        return {name: getattr(self, name) for name in self.state_names} | stream_states
+        """Return the state that a resumed run needs in addition to weights and optimisers. Without ``resumable``,
+        subclasses leave out the agents' training state."""
+        return super().state_dict() | {name: streams.get_state() for name, streams in self._streams_by_name().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a `state_dict` with ``resumable``. Raises StateError if it does not fit this loop."""
-        for name in self.state_names:
-            setattr(self, name, check_like(getattr(self, name), state[name], name))
+        super().load_state_dict(state)
         for name, streams in self._streams_by_name().items():
             streams.set_state(state[name])
 
     def _streams_by_name(self) -> dict[str, Streams]:
-        """Return all attributes that are streams."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Streams)}
 
     def evaluate(self, episodes: int, sample: bool = False, record_actions: bool = False) -> Episodes:
@@ -122,20 +121,19 @@ class Loop(ABC):
         """Evaluate with greedy and, if the agents can, with sampled actions (``evaluation_modes``), with the number of
         episodes in the settings. Return the mean returns, the mean length of greedy episodes and, in an environment
         without episodes, the mean reward of a greedy step, ``{tag: [M]}``."""
-        mean_returns: dict[str, Tensor] = {}
-        greedy_only: dict[str, Tensor] = {}
+        episodes_by_mode: dict[str, Episodes] = {}
         for mode in self.evaluation_modes:
             episodes = self.evaluate(self.eval_episodes, mode == "sampled", record_actions=True)
+            episodes_by_mode[mode] = episodes
             if episodes.actions is not None:
                 self.actions = {**self.actions, mode: episodes.actions}
-            mean_returns[f"eval/return_{mode}"] = episodes.returns.mean(1)
-            if mode == "greedy":
-                first_returns = episodes.returns[:, :1]
-                self.varies = bool((episodes.returns != first_returns).any())
-                greedy_only["eval/length_greedy"] = episodes.lengths.float().mean(1)
-                if self.continuing:
-                    greedy_only["eval/reward_rate"] = (episodes.returns / episodes.lengths).mean(1)
-        return {**mean_returns, **greedy_only}
+        row = {f"eval/return_{mode}": episodes.returns.mean(1) for mode, episodes in episodes_by_mode.items()}
+        greedy = episodes_by_mode["greedy"]
+        self.varies = bool((greedy.returns != greedy.returns[:, :1]).any())
+        row["eval/length_greedy"] = greedy.lengths.float().mean(1)
+        if self.continuing:
+            row["eval/reward_rate"] = (greedy.returns / greedy.lengths).mean(1)
+        return row
 
     def second_score(self) -> Tensor:
         """Return the mean greedy returns ``[M]`` of a second evaluation, in as many episodes as `measure` plays, from
@@ -174,8 +172,7 @@ class Loop(ABC):
         self.finite_members = torch.cat([_finite_members(agent) for agent in self.agents])[self.member_order]
         for seed, is_finite in zip(self.seeds, self.finite_members.tolist(), strict=True):
             if not is_finite:
-                details = f" (epoch {self.epochs}); it cannot recover"
-                self._warn(f"seed {seed}: weights are no longer finite", details)
+                self._warn(f"seed {seed}: weights are no longer finite", f" (epoch {self.epochs}); it cannot recover")
         if not self.finite_members.any():
             raise UserError(
                 f"the weights are no longer finite (epoch {self.epochs}), so training stops; earlier checkpoints are "

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from envs.gymnasium_adapter import action_space_of
+from envs.gymnasium_adapter import equals_spaces
 from envs.names import Game, first_line
 from models.settings import SettingError
 from models.spaces import Continuous, Discrete, Spaces
@@ -30,14 +30,13 @@ class Recording:
     def __init__(self, source: str, game: str, spaces: Spaces):
         self.source, self.spaces = source, spaces
         self.dataset = self._open()
-        actions = action_space_of(self.dataset.action_space)
-        obs_size = gym.spaces.flatdim(self.dataset.observation_space)
+        obs_space, action_space = self.dataset.observation_space, self.dataset.action_space
         if spaces.is_image:
             raise self._error(f"but {game} shows images", "an environment that shows vectors")
         if not self.dataset.total_episodes:
             raise self._error("which has no episodes", "one or more episodes")
-        if (obs_size,) != spaces.obs_shape or actions != spaces.actions:
-            problem = f"which has observations of {obs_size} numbers and {actions or self.dataset.action_space}"
+        if not equals_spaces(obs_space, action_space, spaces):
+            problem = f"which has observations of {gym.spaces.flatdim(obs_space)} numbers and {action_space}"
             raise self._error(problem, f"{spaces.obs_shape[0]} numbers and {spaces.actions}, as {game} has")
 
     def _error(self, problem: str, allowed: str) -> SettingError:
@@ -99,28 +98,27 @@ class Recording:
     def _steps(self, episode: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Return the observations ``[T + 1, O]``, actions ``[T]`` or ``[T, A]`` and rewards ``[T]`` of an episode.
         Raises SettingError if they do not fit the spaces."""
+        obs_shape, space = self.spaces.obs_shape, self.spaces.actions
         try:
             obs = torch.from_numpy(_flat_observations(self.dataset.observation_space, episode))
             values = np.asarray(episode.actions)
-            if isinstance(self.spaces.actions, Discrete):  # agents count actions from 0, the dataset from its ``start``
+            if isinstance(space, Discrete):  # agents count actions from 0, the dataset from its ``start``
                 actions = torch.as_tensor(values.reshape(-1).astype(np.int64) - int(self.dataset.action_space.start))
             else:
                 actions = torch.as_tensor(values.reshape(len(values), -1).astype(np.float32))
             rewards = torch.from_numpy(np.asarray(episode.rewards)).float()
-        except Exception as error:  # other values than the dataset's spaces have
+            length = len(rewards)
+            if not length or rewards.ndim != 1 or obs.shape != (length + 1, *obs_shape) or len(actions) != length:
+                shapes = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
+                raise ValueError(shapes)
+            if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
+                raise ValueError("numbers that are not finite")
+            if isinstance(space, Discrete) and not ((actions >= 0) & (actions < space.n)).all():
+                raise ValueError("other actions")
+        except Exception as error:  # also other values than the dataset's spaces have
             problem = f"whose episode {episode.id} cannot be read: {first_line(error)}"
-            raise self._error(problem, "values of the dataset's spaces") from error
-        length, start = len(rewards), f"whose episode {episode.id} has"
-        obs_shape = (length + 1, *self.spaces.obs_shape)
-        if not length or rewards.ndim != 1 or obs.shape != obs_shape or len(actions) != length:
-            problem = f"observations {list(obs.shape)}, {len(actions)} actions and rewards {list(rewards.shape)}"
-            raise self._error(f"{start} {problem}", f"[T + 1, {self.spaces.obs_shape[0]}], T and [T]")
-        if not all(values.isfinite().all() for values in (obs, actions, rewards.sum())):
-            raise self._error(f"{start} numbers that are not finite", "finite numbers")
-        if isinstance(self.spaces.actions, Discrete):
-            is_valid = (actions >= 0) & (actions < self.spaces.actions.n)
-            if not is_valid.all():
-                raise self._error(f"{start} other actions", f"the {self.spaces.actions.n} of its action space")
+            allowed = f"observations [T + 1, {obs_shape[0]}], T finite rewards, and T actions of {space}"
+            raise self._error(problem, allowed) from error
         return obs, actions, rewards
 
 
@@ -129,28 +127,24 @@ def check_new(name: str) -> None:
     from minari.dataset.minari_dataset import parse_dataset_id
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    problem = ""
+    rules = "an id such as lander/ppo-v0: letters, digits, _ and -, two or more before the /, and a version"
     try:
         parse_dataset_id(name)
         path = get_dataset_path(name)
-        parents = path.parents[: name.count("/")]  # the folders that are named in the id, such as lander
-        if path.exists():
-            problem = ", which exists; allowed: a new id"
-        elif any((parent / "data").exists() for parent in parents):
-            problem = ", inside another dataset; allowed: an id beside it"
-    except (TypeError, ValueError):
-        rules = "letters, digits, _ and -, two or more before the /, and a version"
-        problem = f"; allowed: an id such as lander/ppo-v0: {rules}"
-    except OSError as error:
-        problem = f", which cannot be written: {error}"
-    if problem:
-        raise SettingError(f"save_dataset is {name!r}{problem}", "save_dataset")
+        # Also the folders that are named in the id, such as lander: datasets cannot contain others.
+        exists = any((folder / "data").exists() for folder in (path, *path.parents[: name.count("/")]))
+    except (TypeError, ValueError, OSError) as error:
+        raise SettingError(
+            f"save_dataset is {name!r}, which cannot be written; allowed: {rules}", "save_dataset"
+        ) from error
+    if exists:
+        line = f"save_dataset is {name!r}, which exists or is inside another dataset; allowed: a new id"
+        raise SettingError(line, "save_dataset")
 
 
 def save(name: str, trajectories: Sequence[Trajectory], spaces: Spaces, game: Game, algorithm: str) -> Path:
-    """Write all episodes of all members as the new dataset ``name``, and return its folder. Observations are the
-    vectors that the agent receives, or numbers of cells. The dataset names the environment if its Gymnasium id, without
-    options or wrappers, is enough to make it."""
+    """Write all episodes of all members as the new dataset ``name``, and return its folder. The dataset names the
+    environment if its Gymnasium id, without options or wrappers, is enough to make it."""
     import minari
 
     obs_space, action_space = _gym_spaces(spaces)
@@ -188,25 +182,24 @@ def _episode_buffers(trajectories: Sequence[Trajectory], one_hot: bool) -> list[
 
     buffers: list[EpisodeBuffer] = []
     for trajectory in trajectories:
-        for m, member_lengths in enumerate(trajectory.lengths.tolist()):
-            for e, length in enumerate(member_lengths):
-                obs = torch.cat([trajectory.obs[:length, m, e], trajectory.final_obs[m, e].unsqueeze(0)])
-                buffers.append(
-                    EpisodeBuffer(
-                        id=len(buffers),
-                        observations=(obs.argmax(1) if one_hot else obs).numpy(),
-                        actions=trajectory.action[:length, m, e].numpy(),
-                        rewards=trajectory.reward[:length, m, e].tolist(),
-                        terminations=trajectory.terminated[:length, m, e].tolist(),
-                        truncations=trajectory.truncated[:length, m, e].tolist(),
-                    )
+        for m, e in np.ndindex(*trajectory.lengths.shape):
+            steps = slice(int(trajectory.lengths[m, e])), m, e
+            obs = torch.cat([trajectory.obs[steps], trajectory.final_obs[m, e].unsqueeze(0)])
+            buffers.append(
+                EpisodeBuffer(
+                    id=len(buffers),
+                    observations=(obs.argmax(1) if one_hot else obs).numpy(),
+                    actions=trajectory.action[steps].numpy(),
+                    rewards=trajectory.reward[steps].tolist(),
+                    terminations=trajectory.terminated[steps].tolist(),
+                    truncations=trajectory.truncated[steps].tolist(),
                 )
+            )
     return buffers
 
 
 def _flat_observations(space: gym.Space, episode: Any) -> np.ndarray:
-    """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium: parts of
-    dictionaries and tuples one after another, discrete numbers one-hot."""
+    """Return the observations of an episode as vectors ``[T + 1, O]`` float32, flattened as by Gymnasium."""
     observations = iterate(batch_space(space, len(episode) + 1), episode.observations)
     vectors: list[Any] = [gym.spaces.flatten(space, observation) for observation in observations]
     return np.stack(vectors).astype(np.float32)

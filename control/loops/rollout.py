@@ -18,6 +18,7 @@ from models.contract import Policy
 from models.trajectory import Trajectory
 
 LONG = 10_000  # steps after which a note says that an episode has no time limit
+_note_once = functools.cache(note)
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Episodes:
 
 
 class FunctionPolicy(Policy):
-    """Policy of one member. Its ``function`` computes actions ``[N]`` or ``[N, A]`` from observations ``[N, *O]``."""
+    """Policy of one member. Its ``function`` computes actions ``[E]`` or ``[E, A]`` from observations ``[E, *O]``."""
 
     members = 1
 
@@ -49,7 +50,6 @@ class FunctionPolicy(Policy):
         self.function = function
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return the actions ``[1, N]`` or ``[1, N, A]`` for ``obs [1, N, *O]``. The first axis is the only member."""
         return self.function(obs[0]).unsqueeze(0)
 
 
@@ -63,12 +63,6 @@ class Step(NamedTuple):
     truncated: Tensor
     valid: Tensor
     next_obs: Tensor
-
-
-@functools.cache  # a second call does nothing
-def _note_length() -> None:
-    """Print a note about a long episode without a time limit, once per process."""
-    note(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
 
 
 def rollout(policy: Policy, environment: Environment, seeds: Tensor) -> Trajectory:
@@ -116,12 +110,11 @@ def _play(policy: Policy, environment: Environment, seeds: Tensor) -> Iterator[S
     running = torch.ones(seeds.shape, dtype=torch.bool)
     obs = environment.reset(padded(seeds), padded(running))[:, :count]
     running = running.to(obs.device)
-    has_limit = environment.spaces.max_episode_steps is not None
     num_steps = 0
     while running.any():
         num_steps += 1
-        if num_steps > LONG and not has_limit:
-            _note_length()  # prints only once
+        if num_steps == LONG and environment.spaces.max_episode_steps is None:
+            _note_once(f"an episode has no time limit and has taken {LONG:,} steps; --time_limit N cuts it")
         action = policy.act(obs)
         result = environment.step(padded(action), padded(running))
         reward, next_obs = result.reward[:, :count], result.obs[:, :count]

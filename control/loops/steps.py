@@ -6,19 +6,24 @@ number of environments of each. A block is the random numbers of `BLOCK` steps, 
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from control.cli.progress import Watch, watch_part
+from control.cli.settings import Settings
 from control.loops.loop import Loop
 from control.loops.rollout import Episodes
 from envs.base import Environment
+from envs.make import make_environment
+from envs.names import GAMES
+from envs.tensor import TensorEnvironment
 from models.contract import Policy, StepAgent
-from models.family import StepSchedule
+from models.registry import agent_class
+from models.settings import SettingError
 from models.state import check_like, require
 from models.streams import Blocks, Streams
 
@@ -26,15 +31,14 @@ BLOCK = 128  # number of steps for which initial states are sampled at once
 STATE_NAMES = ("steps", "obs", "agent_obs", "returns", "lengths", "seeds")  # attributes of `StepLoop` in its state
 
 
-@dataclass
-class Ended:
-    """N episodes that ended: their ``members`` (in ascending order), ``returns`` and ``lengths``, ``[N]`` each, and the
-    ``step`` of the loop at which they ended, one number or ``[N]``."""
+class Ended(NamedTuple):
+    """N episodes that ended: their ``members`` (in ascending order), ``returns``, ``lengths``, and the ``steps`` of the
+    loop after which they ended, ``[N]`` each."""
 
     members: Tensor
     returns: Tensor
     lengths: Tensor
-    step: int | Tensor
+    steps: Tensor
 
 
 class InitialStates(Blocks):
@@ -59,11 +63,7 @@ class StepLoop:
     def __init__(self, agent: StepAgent, environment: Environment, streams: Streams):
         self.agent, self.environment, self.streams = agent, environment, streams
         self.learner: Any = agent  # acts, observes and learns: the agent, or its machine code
-        # `control.loops.compiled.use_machine_code` sets the next three attributes. They train an epoch, play episodes,
-        # and compile the code for both ahead of time.
-        self.machine_code: Any = None
-        self.play: Any = None
-        self.compile_ahead: Any = None
+        self.machine_code: Any = None  # `control.loops.compiled.CompiledLoop`, which makes the steps if it is set
         self.steps = 0
         self.obs: Tensor | None = None
         # Observations for the agent, if they differ from `obs`: some agents act once more after the end of an episode.
@@ -71,7 +71,6 @@ class StepLoop:
         shape, device = (agent.members, agent.envs), agent.device
         self.returns = torch.zeros(shape, device=device)
         self.lengths = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._ones = torch.ones(shape, device=device)
         self.seeds = torch.zeros(shape, dtype=torch.int64, device=streams.device)  # of the current episodes
         self.loss = torch.full((agent.members,), torch.nan, device=device)
         self._all_learn = False  # whether all members have begun to make updates
@@ -90,7 +89,7 @@ class StepLoop:
         done = step.terminated | step.truncated
         discount = step.discount  # the factor of the next value in a target; None: 0 after a termination, else 1
         if discount is None:
-            discount = self._ones.masked_fill(step.terminated, 0.0)
+            discount = (~step.terminated).float()
         learner.observe(obs, action, step.obs, step.reward, discount, done)
         self.loss = learner.learn()
         self.returns = self.returns + step.reward
@@ -101,7 +100,8 @@ class StepLoop:
         indices = done.view(-1).nonzero().view(-1)  # member * E + environment
         if not len(indices):
             return None
-        episodes = Ended(indices // agent.envs, self.returns.take(indices), self.lengths.take(indices), self.steps)
+        returns, lengths = self.returns.take(indices), self.lengths.take(indices)
+        episodes = Ended(indices // agent.envs, returns, lengths, torch.full_like(indices, self.steps))
         self.returns.masked_fill_(done, 0.0)
         self.lengths.masked_fill_(done, 0)
         self.obs = self.start_episodes(done)
@@ -146,9 +146,8 @@ class StepLoop:
     def _results(
         self, losses: Tensor, waited: Tensor, counts: Tensor, returns: Tensor, lengths: Tensor
     ) -> dict[str, Tensor]:
-        """Return the results of `epoch` from the ``losses [M, T]`` after each of its T steps and, ``[M]`` each: the
-        number of steps before a member could learn (``waited``), the number of finished episodes (``counts``), and the
-        sums of their ``returns`` and ``lengths``."""
+        """Return the results of `epoch` from the ``losses [M, T]`` after each step and, ``[M]`` each: the steps before
+        a member could learn (``waited``), the finished episodes (``counts``), and their summed returns and lengths."""
         steps = losses.shape[1]
         is_before_learning = torch.arange(steps, device=losses.device) < waited.unsqueeze(1)  # [M, T]
         updated = steps - waited
@@ -174,9 +173,12 @@ class StepLoop:
         """Make ``count`` steps, or fewer if no member is ``running [M]`` any more. After each step that ended episodes,
         yield them. The caller may then set ``running`` of their members to False.
 
-        Members that are not running make the steps too. ``pause`` has no effect here. It is for
-        `control.loops.compiled.CompiledLoop`, which replaces this function.
+        Members that are not running make the steps too, except in machine code. ``pause`` is an argument of
+        `CompiledLoop.advance`, without effect in torch.
         """
+        if self.machine_code is not None:
+            yield from self.machine_code.advance(self, count, running, pause)
+            return
         for _ in range(count):
             if not running.any():
                 return
@@ -186,8 +188,7 @@ class StepLoop:
 
     def take_initial_states(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the seeds ``[M, T, E]`` of the episodes that may begin after each of the next T = ``count`` steps, and
-        their initial states ``[M, T, E, ...]``. They may come from several blocks, and the last one becomes the current
-        one."""
+        their initial states ``[M, T, E, ...]``. The block of the last step becomes the current one."""
         seeds, states = [], []
         step, last_step = self.steps + 1, self.steps + count
         while step <= last_step:
@@ -211,8 +212,7 @@ class StepLoop:
                 self._initial_states.prepare()
 
     def start_episodes(self, where: Tensor | None) -> Tensor:
-        """Start an episode in each environment for which ``where [M, E]`` is True, or in all if it is None. Return the
-        observations of all environments."""
+        """Start an episode in each environment of the mask ``where [M, E]`` (None: all). Return all observations."""
         numbers = self._initial_states_at(self.steps).numbers_at(self.steps % BLOCK)
         seeds = numbers["seeds"]
         self.seeds = seeds if where is None else torch.where(where.to(seeds.device), seeds, self.seeds)
@@ -253,14 +253,33 @@ class StepLoop:
         self.environment.restore(state["environment"])
 
 
-@dataclass
 class Group:
     """Members that are trained together, because their networks have one shape. ``members [m]`` are their indices among
-    the run's members. They train in ``loop``, and are evaluated in the environment ``evaluation``."""
+    the run's members. They train in ``loop``, and are evaluated in the environment ``evaluation``. ``num_workers`` is
+    the number of processes that step an environment. Raises SettingError if the agent needs the environment's dynamics
+    and these are not available."""
 
-    members: Tensor
-    loop: StepLoop
-    evaluation: Environment
+    def __init__(self, settings: Settings, members: Sequence[int], num_workers: int):
+        run, config, schedule = settings.run, settings.agent, settings.schedule
+        agent_type = agent_class(run.implementation)
+        device = torch.device("cuda" if run.accelerator == "gpu" else "cpu")
+        self.members = torch.tensor(members)
+        seeds = [run.seed + member for member in members]
+        open_environment = partial(make_environment, run.gamename, len(members), num_workers=num_workers, device=device)
+        training_limit = run.time_limit
+        if training_limit is None and schedule.endless:
+            training_limit = 0  # no limit; None is the limit of the game
+        training = open_environment(config.num_envs, time_limit=training_limit)
+        dynamics = training.device_dynamics if isinstance(training, TensorEnvironment) else None
+        if dynamics is None and agent_type.needs_dynamics(config):
+            supported = ", ".join(entry.name for entry in GAMES.values() if entry.dynamics)
+            line = f"gamename is {run.gamename!r}, whose states cannot be copied"
+            raise SettingError(f"{line}; allowed for {run.implementation}: {supported}", "gamename")
+        options = {"dynamics": dynamics, "device": device} if agent_type.knows_dynamics else {}
+        agent = agent_type(config, training.spaces, seeds, **options)
+        self.loop = StepLoop(agent, training, Streams.from_name(seeds, "episodes"))
+        eval_limits = [limit for limit in (schedule.eval_steps, run.time_limit) if limit is not None]
+        self.evaluation = open_environment(schedule.eval_episodes, time_limit=min(eval_limits, default=None))
 
 
 class StepGroups(Loop):
@@ -273,19 +292,25 @@ class StepGroups(Loop):
 
     evaluation_modes = ("greedy",)
     # The budget is saved, because exploration must not start again when a resumed run gets longer.
-    state_names = (*Loop.state_names, "updates", "budget")
+    saved = (*Loop.saved, "updates", "budget")
 
-    def __init__(self, groups: list[Group], seeds: list[int], schedule: StepSchedule, epochs: int, game: str = ""):
-        super().__init__([group.loop.agent for group in groups], seeds, game, schedule.eval_episodes)
-        self.groups, self.schedule, self.envs = groups, schedule, groups[0].loop.agent.envs
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        run, schedule = settings.run, settings.schedule
+        members_by_group = agent_class(run.implementation).groups(settings.agent, self.seeds)  # indices in `seeds`
+        num_workers = max(1, run.num_workers // len(members_by_group))
+        self.groups = groups = [Group(settings, members, num_workers) for members in members_by_group]
+        self.agents = [group.loop.agent for group in groups]
+        self.envs = groups[0].loop.agent.envs
         self.continuing = schedule.continuing
         self.eval_envs, self.loss_tag = groups[0].evaluation.envs, f"train/{groups[0].loop.agent.main_loss}"
         # Puts the concatenated results of the groups into the order of the run's members.
         self.member_order = torch.cat([group.members for group in groups]).argsort()
         self.steps = -(-schedule.steps_per_epoch // self.envs)  # per epoch, of each environment, rounded up
-        self.budget = epochs * self.steps * self.envs
-        self.updates = torch.zeros(len(seeds), dtype=torch.int64)
-        self.acting_streams = Streams.from_name(seeds, "latents of evaluations")  # for policies that sample
+        assert settings.epochs is not None  # an epoch has a number of steps
+        self.budget = settings.epochs * self.steps * self.envs
+        self.updates = torch.zeros(len(self.seeds), dtype=torch.int64)
+        self.acting_streams = Streams.from_name(self.seeds, "latents of evaluations")  # for policies that sample
 
     def warm_up(self) -> None:
         """Warn if the run ends before the first update."""
@@ -296,12 +321,10 @@ class StepGroups(Loop):
 
     def compile_ahead(self) -> None:
         for group in self.groups:
-            if group.loop.compile_ahead is not None:
-                group.loop.compile_ahead(group.evaluation)
+            if group.loop.machine_code is not None:
+                group.loop.machine_code.compile_ahead(group.loop, group.evaluation)
 
     def epoch(self) -> dict[str, Tensor]:
-        """Train for one epoch and return its measurements, ``{tag: [M]}`` (`Loop.epoch`). The groups train one after
-        another; their results are joined in the order of members."""
         start = time.perf_counter()
         self.epochs += 1
         results = []
@@ -327,8 +350,7 @@ class StepGroups(Loop):
         return row | {"time/train": seconds}
 
     def _play_round(self, count: int, sample: bool, record_actions: bool) -> Episodes:
-        """Play ``count`` greedy evaluation episodes of every member, in machine code where possible. ``sample`` must be
-        False."""
+        """Play greedy evaluation episodes (`Loop._play_round`), in machine code where possible."""
         assert not sample
         seeds, streams = self.evaluation_streams.episode_seeds(count), self.acting_streams.fork()
         by_group: list[Episodes] = []
@@ -336,8 +358,9 @@ class StepGroups(Loop):
             members = group.members
             policy = group.loop.agent.begin(count, streams.subset(members), sample=False, evaluate=True)
             episodes = None
-            if group.loop.play is not None and self.trajectories is None:  # machine code keeps no trajectories
-                episodes = group.loop.play(policy, group.evaluation, seeds[members], record_actions)
+            machine_code = group.loop.machine_code
+            if machine_code is not None and self.trajectories is None:  # machine code keeps no trajectories
+                episodes = machine_code.play(policy, group.evaluation, seeds[members], record_actions)
             if episodes is None:
                 episodes = self._play_policy(policy, group.evaluation, seeds[members], record_actions)
             by_group.append(episodes)
@@ -359,10 +382,7 @@ class StepGroups(Loop):
         new_budget = self.budget
         super().load_state_dict(state)
         if new_budget > self.budget and getattr(self.groups[0].loop.agent.config, "anneal_lr", False):
-            self._warn(
-                f"steps after {self.budget:,} learn nothing: anneal_lr lowers the learning rate to 0 by then, the end "
-                "of the run as it was begun; a new run can have --no_anneal_lr"
-            )
+            self._warn(f"steps after {self.budget:,} learn nothing: anneal_lr has lowered the learning rate to 0")
         for group, group_state in zip(self.groups, state["groups"], strict=True):
             group.loop.load_state_dict(group_state)
             steps = {group.loop.steps, group.loop.agent.steps}

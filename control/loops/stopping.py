@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from control.loops.steps import Ended, StepLoop
-
-Test = Callable[[StepLoop, Tensor], Tensor]
-"""``test(loop, members [N])`` returns the members' scores ``[N]`` in a test with their current weights."""
+from models.state import Stateful
 
 
-class RunningWindow:
+class RunningWindow(Stateful):
     """The latest ``size`` numbers of each member (fewer at first), in a ring buffer, and their mean."""
+
+    saved = ("values", "counts")
 
     def __init__(self, members: int, size: int):
         self.values = torch.zeros(members, size, dtype=torch.float64)
@@ -69,7 +69,7 @@ class Plateau:
         relative_difference = (current - previous).abs() / (previous.abs() + 1e-9)  # without a division by 0
         is_flat = relative_difference < self.difference
         has_episodes = self.latest.counts[members] > self.initial + n
-        has_steps = episodes.step * loop.agent.envs >= self.floor
+        has_steps = episodes.steps * loop.agent.envs >= self.floor
         return is_flat & has_episodes & has_steps
 
 
@@ -77,12 +77,14 @@ class Solved:
     """A member is done if the mean of its latest ``number`` scores reaches ``solved``. It needs more than ``initial``
     episodes.
 
-    The score of an episode is its return. With ``test(loop, members) -> [N]``, it is the result of a test of the member
-    (one test if several of its episodes ended at once). The published rule tests on the real environment after every
-    training episode. Source: Ferreira et al. 2022, section 3.
+    The score of an episode is its return or, with ``test(loop, members [N])``, the member's result ``[N]`` in a test
+    with its current weights (one test if several of its episodes ended at once), as published. Source: Ferreira et al.
+    2022, section 3.
     """
 
-    def __init__(self, members: int, number: int, solved: float, initial: int, test: Test | None = None):
+    def __init__(
+        self, members: int, number: int, solved: float, initial: int, test: Callable[..., Tensor] | None = None
+    ):
         self.latest = RunningWindow(members, number)  # scores
         self.number, self.solved, self.initial, self.test = number, solved, initial, test
 

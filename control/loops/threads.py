@@ -43,27 +43,24 @@ def for_members(
     size = min(MOST_PER_CALL, -(-members // num_pieces))  # rounded up
     pieces = deque(range(0, members, size))  # the first member of each piece that no thread has taken yet
 
-    def run_pieces(memory: Memory, take_piece: Callable[[], int]) -> None:
-        """Work on pieces until none is left. ``take_piece`` removes a piece and returns it."""
-        while pieces:
+    def run_thread(memory: Memory, take_piece: Callable[[], int], task: Callable[[], object] | None = None) -> None:
+        """Call ``task`` if there is one, and then work on pieces until none is left. ``take_piece`` removes a piece and
+        returns it."""
+        if task is not None:
+            task()
+        while True:
             try:
                 first = take_piece()
-            except IndexError:  # another thread has just taken the last piece
+            except IndexError:  # none is left
                 return
             work(memory, first, min(first + size, members))
 
-    def run_thread(memory: Memory, task: Callable[[], object] | None) -> None:
-        """Call ``task`` if there is one, and then work on pieces, from the last one backwards."""
-        if task is not None:
-            task()
-        run_pieces(memory, pieces.pop)
-
     tasks = []
     for memory in memories[1:]:
-        tasks.append(_pool(threads - 1).submit(run_thread, memory, background_task))
+        tasks.append(_pool(threads - 1).submit(run_thread, memory, pieces.pop, background_task))
         background_task = None  # only the second thread has it
     try:
-        run_pieces(memories[0], pieces.popleft)  # from the other end, so that a core finds its members in its cache
+        run_thread(memories[0], pieces.popleft)  # from the other end, so that a core finds its members in its cache
     finally:
         pieces.clear()  # after an exception, the other threads stop too
         wait(tasks)

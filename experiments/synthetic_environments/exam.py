@@ -79,7 +79,7 @@ def examine(proxy: Proxy, name: str, seed: int, agents: int | None, real: bool =
     agent_config = default_config(kind, proxy.game) if real else agent_settings(proxy, kind, {})
     if name == SUPERVISED:
         return taught(proxy, config, [derive_seed(seed, f"{name}, policy {i}") for i in range(count)])
-    workers = make_workers(config, kind, dataclasses.replace(agent_config, **changed), proxy.game)
+    workers = make_workers((config, kind, dataclasses.replace(agent_config, **changed), proxy.game))
     seeds = [derive_seed(seed, f"{name}, agent {i}") for i in range(count)]
     started = time.process_time()
     proxies, steps = None if real else proxy.parameters.expand(count, -1), config.steps_in_use

@@ -191,10 +191,6 @@ class Greedy(Policy):
     def __init__(self, flat_parameters: Tensor, num_states: int):
         self.flat_parameters, self.num_states, self.members = flat_parameters, num_states, len(flat_parameters)
 
-    def moves(self) -> Tensor:
-        """Return the best action in each of S cells, ``[M, S]`` int64; the first one if several are equally good."""
-        return self.flat_parameters.unflatten(1, (self.num_states, -1)).argmax(2)
-
     def act(self, obs: Tensor) -> Tensor:
         """Return the best actions ``[M, E]`` int64 for ``obs [M, E, S]``; the first one if several are equally good."""
         return table_rows(self.flat_parameters, obs).argmax(2)
