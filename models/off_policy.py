@@ -34,6 +34,7 @@ class OffPolicyAgent(InnerAgent):
     replay_buffer: ReplayBuffer
     noise: NoiseBlocks
     update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
+    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm")  # of `metrics`, without "train/"
     groups = staticmethod(groups)
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
@@ -70,18 +71,31 @@ class OffPolicyAgent(InnerAgent):
             batch["reward"] = batch["reward"] + novelty
         return batch
 
-    def latest_minibatch(self) -> dict[str, Tensor] | None:
-        """Sample the minibatch of the latest update again, without training. Return None if no member learns yet."""
-        if not self.random_numbers or not self.learning().any():
-            return None
-        no_member = torch.zeros(self.members, dtype=torch.bool)
-        last_uniform = self.random_numbers["replay"][:, -1]  # of the last of the U updates
-        return self.minibatch(last_uniform, learning=no_member)
+    @torch.enable_grad()
+    def metrics(self) -> dict[str, Tensor]:
+        """Return statistics of the current weights on the minibatch of the latest update, which is sampled again. They
+        are NaN for members that do not learn yet."""
+        learning = self.learning()
+        statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
+        if self.random_numbers and learning.any():
+            no_member = torch.zeros(self.members, dtype=torch.bool)
+            statistics = self.statistics(self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member))
+        return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
 
-    def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
-        not_learning = ~self.learning()
-        return {tag: values.masked_fill(not_learning, torch.nan) for tag, values in metrics.items()}
+    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return statistics of the current weights on a minibatch, ``{name: [M]}``, at least ``metric_names``."""
+        raise NotImplementedError
+
+    def value_statistics(self, optimizer: MemberAdam, loss: Tensor, q: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return statistics of the values ``q [M, K, B]`` of K critics with a ``loss [M]`` and TD targets ``[M, B]``,
+        and the norm of the gradient of their ``optimizer``, which takes no step."""
+        loss.sum().backward()
+        q = q.detach()
+        return {
+            "q_mean": q.flatten(1).mean(1),
+            "explained_variance": explained_variance(q[:, 0], target),
+            "grad_norm": norms([optimizer.take_gradient()]),
+        }
 
     def status(self) -> dict[str, Tensor]:
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
@@ -158,7 +172,7 @@ class TwinCritics(nn.Module, Stateful):
 
     def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
-        return min_values(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
+        return self._values(self.target_parameters, obs, action, 2 if self.twins else 1).amin(1)
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
         """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
@@ -170,13 +184,6 @@ class TwinCritics(nn.Module, Stateful):
     def update_targets(self, tau: float, members: Tensor | None = None) -> None:
         """Move the target networks of ``members [M]`` bool (None: all) towards the critics (`polyak_update`)."""
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
-
-
-def min_values(values: Tensor) -> Tensor:
-    """Return the smaller of the values of K = 2 critics, or the values of K = 1 critic, ``[M, K, B] -> [M, B]``."""
-    if values.shape[1] == 1:
-        return values[:, 0]
-    return torch.minimum(values[:, 0], values[:, 1])
 
 
 class TwinCriticAgent(OffPolicyAgent):
@@ -191,6 +198,7 @@ class TwinCriticAgent(OffPolicyAgent):
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
+    metric_names: tuple[str, ...] = (*OffPolicyAgent.metric_names, "policy_loss")
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
@@ -339,28 +347,12 @@ class TwinCriticAgent(OffPolicyAgent):
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
 
-    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # keys of `metrics`
-
-    @torch.enable_grad()
-    def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of critics and actor with the current weights on the minibatch of the latest update. They
-        are NaN for members that do not learn yet."""
-        batch = self.latest_minibatch()
-        if batch is None:
-            return {f"train/{name}": torch.full((self.members,), torch.nan) for name in self.metric_names}
+    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         random_numbers = self.numbers_of_update(-1)
         self.critics.optimizer.zero_grad()
-        loss, q, target = self.critic_loss(batch, random_numbers)
-        loss.sum().backward()
-        q = q.detach()
-        critic_metrics = {
-            "q_mean": q.flatten(1).mean(1),
-            "explained_variance": explained_variance(q[:, 0], target),
-            "grad_norm": norms([self.critics.optimizer.take_gradient()]),  # takes no step
-        }
+        statistics = self.value_statistics(self.critics.optimizer, *self.critic_loss(batch, random_numbers))
         with torch.no_grad():
-            metrics = critic_metrics | self.actor_metrics(batch["obs"], random_numbers)
-        return self.mask_non_learners({f"train/{name}": metrics[name] for name in self.metric_names})
+            return statistics | self.actor_metrics(batch["obs"], random_numbers)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss"."""

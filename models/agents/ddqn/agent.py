@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.contract import Command, GreedyNetwork, Policy
 from models.epsilon import EpsilonGreedy
-from models.losses import explained_variance, td_loss, td_target
+from models.losses import td_loss, td_target
 from models.mlp import MLP, Layer
 from models.off_policy import OffPolicyAgent
-from models.optim import MemberAdam, norms, polyak_update
+from models.optim import MemberAdam, polyak_update
 from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
-
-STATISTICS = ("train/q_mean", "train/explained_variance", "train/grad_norm")
 
 
 class DuelingQNetwork:
@@ -134,20 +132,13 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         q = q_of(self.values(batch["obs"]), batch["action"].long())
         return td_loss(q, target), q, target
 
-    @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return epsilon, and statistics of the current weights on the minibatch of the latest update."""
-        statistics = dict.fromkeys(STATISTICS, torch.full((self.members,), torch.nan))
-        batch = self.latest_minibatch()
-        if batch is not None:
-            self.optimizer.zero_grad()
-            loss, q, target = self.q_loss(batch)
-            loss.sum().backward()
-            q = q.detach()
-            statistics["train/q_mean"] = q.mean(1)
-            statistics["train/explained_variance"] = explained_variance(q, target)
-            statistics["train/grad_norm"] = norms([self.optimizer.take_gradient()])
-        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(statistics)
+        return {"train/epsilon": self.epsilon()} | super().metrics()
+
+    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.optimizer.zero_grad()
+        loss, q, target = self.q_loss(batch)
+        return self.value_statistics(self.optimizer, loss, q.unsqueeze(1), target)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""

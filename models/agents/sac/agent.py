@@ -10,7 +10,7 @@ from torch import Tensor
 from models.agents.sac.config import Config
 from models.layers import exp, softplus
 from models.losses import gaussian_nll, temperature_loss
-from models.off_policy import TwinCriticAgent, min_values
+from models.off_policy import TwinCriticAgent
 from models.spaces import Spaces
 from models.streams import Draw, Streams
 
@@ -85,7 +85,7 @@ class Agent(TwinCriticAgent):
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
         their log-probabilities ``[M, B]``. No gradient flows into alpha."""
         action, log_prob = self._sample_action(obs, random_numbers["now"])
-        q = min_values(self.critics(obs, action))
+        q = self.critics(obs, action).amin(1)  # the smaller value
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
