@@ -21,7 +21,7 @@ from models.mlp import MLP
 from models.optim import MemberAdam
 from models.spaces import Continuous, Discrete
 from models.tiles import ACTIVATIONS, PRELU, ZERO, activate, input_gradient, layer_forward, outer, slope_gradient
-from models.vectors import LANES, entry, load, spread, store
+from models.vectors import LANES, TILE, address, entry, read_vector, store
 
 Array = np.ndarray[Any, Any]
 
@@ -73,11 +73,11 @@ class Layers(NamedTuple):
 
 def make_layers(net: Net, batch_size: int) -> Layers:
     """Return zeroed memory for a batch of ``batch_size`` examples, one in each column. The number of columns is rounded
-    up to whole vectors of ``LANES`` numbers. Inputs and gradients must remain 0 in the additional columns, because
+    up to whole tiles of ``TILE`` columns. Inputs and gradients must remain 0 in the additional columns, because
     gradients of weights are sums over all columns."""
-    columns = -(-batch_size // LANES) * LANES
+    columns = -(-batch_size // TILE) * TILE
     shape = 3, len(net.sizes), net.widest, columns
-    memory = np.zeros(math.prod(shape) + LANES, np.float32)
+    memory = np.zeros(math.prod(shape) + 16, np.float32)
     # Arrays that begin at a line of the processor's cache, which has 64 bytes, save up to an eighth of the time. This
     # is the index of the first such number; a float32 has 4 bytes.
     first = -memory.ctypes.data % 64 // 4
@@ -92,16 +92,13 @@ def better(x, y):
 
 @compiled
 def forward(net, params, layers):
-    """Run the network ``net`` of one member with parameters ``params [D]`` on a batch (`MLP.forward`). The inputs are
-    ``layers.acts[0]``, ``[inputs, columns]`` with one example in each column. Write the activations of layer l to
-    ``acts[l]``, so the outputs of the network to ``acts[L]``. With prelu, also write the values before the activation
-    to ``preacts[l]``."""
+    """Run the network ``net`` of one member with parameters ``params [D]`` on the batch ``layers.acts[0] [inputs,
+    columns]`` (`MLP.forward`). Write the activations of layer l to ``acts[l]``, so the outputs of the network to
+    ``acts[L]``. With prelu, also write the values before the activation to ``preacts[l]``."""
     acts, preacts = layers.acts, layers.preacts
     depth, num_columns = len(net.sizes) - 1, acts.shape[2]
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
-    # Two vectors of columns at a time run through all layers, while they are in the cache.
-    for left in range(0, num_columns, 2 * LANES):  # first column of the first vector
-        right = min(left + LANES, num_columns - LANES)  # of the second vector; equals ``left`` if only one is left
+    for column in range(0, num_columns, TILE):  # a tile of columns runs through all layers while it is in the cache
         for layer in range(depth):
             num_in, num_out = net.sizes[layer], net.sizes[layer + 1]
             activation = net.activation if layer < depth - 1 else 0  # the last layer has none
@@ -109,16 +106,15 @@ def forward(net, params, layers):
             x, y, z = acts[layer], acts[layer + 1], preacts[layer + 1]  # inputs, outputs, before the activation
             weight, bias = net.weights[layer], net.biases[layer]
             layer_forward(
-                x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, left, right, activation, leak
+                x, y, z, params, weight, bias, num_in, in_stride, out_stride, num_out, column, activation, leak
             )
 
 
 @compiled
 def backward(net, params, layers, grad, need_grad, need_input_grad):
-    """Backpropagate through the network ``net`` of one member with parameters ``params [D]``, after `forward`
-    (`MLP.backward`). ``layers.grads[L]`` must hold d loss / d outputs. Write d loss / d activations of layer l to
-    ``layers.grads[l]``, but d loss / d inputs, ``grads[0]``, only if ``need_input_grad``. If ``need_grad``, write d
-    loss / d parameters to this network's positions of ``grad [D]``."""
+    """Backpropagate from d loss / d outputs in ``layers.grads[L]``, after `forward` (`MLP.backward`). Write d loss / d
+    activations of layer l to ``layers.grads[l]``, but d loss / d inputs, ``grads[0]``, only if ``need_input_grad``. If
+    ``need_grad``, write d loss / d parameters to this network's positions of ``grad [D]``."""
     acts, preacts, act_grads = layers.acts, layers.preacts, layers.grads
     depth, slope_grad = len(net.sizes) - 1, ZERO
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
@@ -150,9 +146,9 @@ def backward(net, params, layers, grad, need_grad, need_input_grad):
 
 @compiled
 def single(net, params, scratch, row):
-    """Run the network ``net`` of one member with parameters ``params [D]`` on one example (`MLP.forward`), whose inputs
-    are ``scratch[row]``. ``scratch`` is ``[rows, widest]``. Return the index of the row of ``scratch`` that holds the
-    outputs. Layers alternate between the rows ``row`` and ``row ^ 1`` (0 and 1, or 2 and 3) and overwrite both."""
+    """Run the network ``net`` of one member with parameters ``params [D]`` on one example, the inputs in row ``row`` of
+    ``scratch [rows, widest]``. Return the index of the row that holds the outputs. Layers alternate between the rows
+    ``row`` and ``row ^ 1`` (0 and 1, or 2 and 3) and overwrite both."""
     depth = len(net.sizes) - 1
     leak = params[net.slope_position] if net.activation == PRELU else net.leak
     for layer in range(depth):
@@ -163,9 +159,9 @@ def single(net, params, scratch, row):
         if net.transposed[layer]:  # weights of adjacent outputs are adjacent in memory
             vector_end = num_out - num_out % LANES
             for o in range(0, vector_end, LANES):  # 16 outputs together
-                sums = load(params, bias + o)
+                sums = read_vector(address(params, bias + o))
                 for i in range(num_in):
-                    sums += spread(x, i) * load(params, weight + i * num_out + o)
+                    sums += entry(x, i) * read_vector(address(params, weight + i * num_out + o))
                 store(sums, scratch, output_row, o)
             for o in range(vector_end, num_out):  # the remaining outputs
                 total = entry(params, bias + o)
@@ -187,8 +183,7 @@ def single(net, params, scratch, row):
 
 @compiled
 def outputs_row(net, params, obs, scratch):
-    """Run a network with a member's parameters ``params [D]`` on ``obs [O]``. Return the index of the row of ``scratch
-    [2, widest]`` that contains its outputs."""
+    """Run a network on ``obs [O]``. Return the index of the row of ``scratch [2, widest]`` that holds its outputs."""
     for i in range(len(obs)):
         scratch[0, i] = obs[i]
     return single(net, params, scratch, 0)
@@ -196,8 +191,8 @@ def outputs_row(net, params, obs, scratch):
 
 @compiled
 def argmax(values, count):
-    """Return the index of the largest of the first ``count`` numbers in ``values``. If several are equal, return the
-    first of their indices. NaN counts as the largest number, as in torch."""
+    """Return the index of the largest of the first ``count`` numbers in ``values``, the first one if several are equal.
+    NaN counts as the largest number, as in torch."""
     best = 0
     for i in range(1, count):
         best = i if better(values[i], values[best]) else best
@@ -206,10 +201,8 @@ def argmax(values, count):
 
 def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], **fields: Any) -> Any:
     """Return a named tuple of the class ``record`` for compiled code. The value of a field is in ``fields``, or it has
-    the name of the field in ``random_numbers``, in the attributes of ``agent`` or in its settings.
-
-    Arrays share the memory of tensors. Floats become float32, None becomes -1, and the value of a setting with choices
-    becomes its index among them."""
+    the name of the field in ``random_numbers``, in the attributes of ``agent`` or in its settings. The value of a
+    setting with choices becomes its index among them."""
     metadata = {field.name: field.metadata for field in dataclasses.fields(agent.config)}
     for name in set(record._fields) - fields.keys():
         if name in random_numbers:
@@ -223,7 +216,7 @@ def make_record(record: Any, agent: Any, random_numbers: Mapping[str, Tensor], *
 
 
 def as_argument(value: Any) -> Any:
-    """Return a tensor or a number as an argument of compiled code (`make_record`)."""
+    """Return a value for compiled code: tensors become arrays that share their memory, floats float32, and None -1."""
     if isinstance(value, Tensor):
         return value.detach().numpy()
     if value is None:
@@ -250,8 +243,8 @@ def make_learner(flat_parameters: Tensor, target_parameters: Tensor, optimizer: 
 
 @compiled
 def adam(learner, m, grad):
-    """Make a step of `MemberAdam` for member ``m``, with gradient ``grad [D]`` and the default betas and eps. Update
-    the member's weights, moments and count in ``learner`` (`Learner`) in place."""
+    """Make a step of `MemberAdam` for member ``m`` of a `Learner` with gradient ``grad [D]``, with default betas and
+    eps."""
     learner.counts[m] += 1
     count, params = learner.counts[m], learner.flat_parameters[m]
     mean, square = learner.mean[m], learner.square[m]
@@ -268,8 +261,7 @@ def adam(learner, m, grad):
 
 @compiled
 def follow(learner, m, tau):
-    """Move the target weights of member ``m`` in ``learner`` (`Learner`) in place, by the share ``tau`` of their
-    difference from the member's weights (`Tensor.lerp_`)."""
+    """Move the target weights of member ``m`` of a `Learner` towards its weights by the share ``tau``."""
     target_parameters, flat_parameters = learner.target_parameters[m], learner.flat_parameters[m]
     for i in range(len(target_parameters)):
         target_parameters[i] += tau * (flat_parameters[i] - target_parameters[i])
@@ -277,9 +269,8 @@ def follow(learner, m, tau):
 
 @exact
 def epsilon(agent, m, t):
-    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the current block (the steps
-    of one call). ``agent`` (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`: ``by_step`` has epsilon
-    for each step of the block. If it is empty, ``by_episode`` has epsilon by number of finished episodes."""
+    """Return epsilon, the probability of a random action, of member ``m`` at step ``t`` of the block. ``agent``
+    (`Members`) has the two arrays of `EpsilonGreedy.upcoming_epsilon`."""
     return agent.by_step[t] if len(agent.by_step) else agent.by_episode[agent.episodes[m]]
 
 
@@ -306,8 +297,7 @@ class Replay(NamedTuple):
 
 
 def make_replay(agent: Any, uniform: Tensor, steps: int) -> Replay:
-    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for compiled code that makes the next T = ``steps``
-    steps, for which rows are reserved. ``uniform [M, T, U, B]`` choose the minibatches."""
+    """Return the replay buffer of ``agent`` (`OffPolicyAgent`) for a block of T = ``steps`` steps, and reserve rows."""
     buffer = agent.replay_buffer
     (table,) = buffer.reserve(steps * agent.envs)  # a single table, because all columns are float32
     return Replay(
@@ -342,10 +332,36 @@ def is_learning(replay, episodes, num_rows):
 
 
 @compiled
-def sample_row(uniform, num_rows):
-    """Return the row of a replay buffer that ``uniform`` in [0, 1) chooses, below ``num_rows``
-    (`ReplayBuffer.sample`)."""
-    return min(np.int64(uniform * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
+def write_values(row, position, values):
+    """Write ``values [N]`` to ``row`` from ``position`` on. Return the position after them."""
+    for i in range(len(values)):
+        row[position + i] = values[i]
+    return position + len(values)
+
+
+@compiled
+def sample_minibatch(replay, m, uniform, num_rows, sample):
+    """Copy the rows of member ``m`` that ``uniform [B]`` chooses, below ``num_rows``, to the columns of ``sample
+    [width, columns]`` (`ReplayBuffer.sample`)."""
+    for column in range(len(uniform)):
+        row = min(np.int64(uniform[column] * np.float32(num_rows)), num_rows - 1)  # rounding may give ``num_rows``
+        for i in range(replay.table.shape[2]):
+            sample[i, column] = replay.table[row, m, i]
+
+
+def make_improve(update):  # type: ignore[no-untyped-def]
+    """Return `improve`, the updates that follow a step of an `OffPolicyAgent`. ``update(agent, work, m, t, i)`` makes
+    update ``i`` after step ``t`` with the minibatch in ``work.sample [width, columns]``, and returns its loss."""
+
+    def improve(agent, work, m, t):
+        """Make the updates of member ``m`` after step ``t``, if it has enough experience (`OffPolicyAgent.learn`)."""
+        replay, num_rows = agent.replay, count_rows(agent.replay, t + 1)
+        if is_learning(replay, agent.episodes[m], num_rows):
+            for i in range(replay.uniform.shape[2]):
+                sample_minibatch(replay, m, replay.uniform[m, t, i], num_rows, work.sample)
+                agent.loss[m] = update(agent, work, m, t, i)
+
+    return improve
 
 
 class Bounds(NamedTuple):
@@ -379,8 +395,7 @@ def clip_action(bounds, x, i):
 
 @compiled
 def scale_action(bounds, scaled, i):
-    """Return coordinate ``i`` of the environment's action for the number ``scaled`` in [-1, 1]
-    (`TwinCriticAgent.clip`). ``bounds`` is `Bounds`."""
+    """Return coordinate ``i`` of the environment's action for the number ``scaled`` (`TwinCriticAgent.clip`)."""
     return clip_action(bounds, bounds.centre[i] + scaled * bounds.half_range[i], i)
 
 
@@ -407,8 +422,7 @@ def make_actor_player(mlp: MLP, flat_parameters: Tensor, actions: Discrete | Con
 
 def decide(player, m, obs, state, scratch, continuous_action):
     """Return the greedy discrete action of member ``m`` of a `Player` for ``obs [O]``. For a continuous action return
-    0, and write it to ``continuous_action [A]``, in the environment's units. Overwrites ``scratch [2, widest]``.
-    ``state``, the environment's state, is not used. It is an argument because other agents choose by it."""
+    0, and write it to ``continuous_action [A]``, in the environment's units. Overwrites ``scratch [2, widest]``."""
     row = outputs_row(player.actor, player.flat_parameters[m], obs, scratch)
     if player.action_size == 0:
         return argmax(scratch[row], player.num_actions)

@@ -30,7 +30,6 @@ class ActorCritic(NamedTuple):
     critic1: nets.Net  # the parameters of both critics are in one array
     critic2: nets.Net
     learner: nets.Learner  # of both critics
-    replay: nets.Replay  # a row: obs, action vector, next_obs, reward, discount
     random: Array  # [M, T, E, A], uniform numbers for random actions
     explore: Array  # [M, T, E, A], normal noise on actions
     next: Array  # [M, T, U, A, B], normal noise on actions in the next states
@@ -54,7 +53,7 @@ class Work(NamedTuple):
     actor_grad: Array  # [D]
     grad: Array  # [2 D], of both critics
     td_target: Array  # [B]
-    minibatch: Array  # [B], row numbers in the table
+    sample: Array  # [2 O + A + 2, columns], rows of the replay buffer: obs, action vector, next_obs, reward, discount
     std: Array  # [A, B], standard deviations of sampled actions
     log_prob: Array  # [B], log-probabilities of sampled actions
     probs: Array  # [A, B], samples of the Gumbel-softmax
@@ -64,9 +63,9 @@ class Work(NamedTuple):
 def make_members(
     record: Any, agent: TwinCriticAgent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor
 ) -> Any:
-    """Return a named tuple of the class ``record`` (`Members` of a kind of agent) for compiled code that makes the next
-    T = ``steps`` steps. ``random_numbers`` for these steps are ``{name: [M, T, ...]}``. Compiled code writes into
-    ``loss [M]``. Reserves rows for the steps in the replay buffer."""
+    """Return a named tuple of the class ``record`` (`Members` of a kind of agent) for a block of T = ``steps`` steps
+    with ``random_numbers``, ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay
+    buffer."""
     critics, critic = agent.critics, agent.critics.network
     target_parameters: Any = getattr(agent, "target_parameters", agent.flat_parameters)  # SAC has no target actor
     actor_critic = nets.make_record(
@@ -78,28 +77,29 @@ def make_members(
         critic1=nets.make_net(critic),
         critic2=nets.make_net(critic, begin=critic.size),
         learner=nets.make_learner(critics.flat_parameters, critics.target_parameters, critics.optimizer),
-        replay=nets.make_replay(agent, random_numbers["replay"], steps),
         action_vector=np.empty((agent.members, agent.envs, agent.action_size), np.float32),
         bounds=nets.make_bounds(agent.spaces.actions),
         twins=critics.twins,
     )
-    return nets.make_record(record, agent, random_numbers, ac=actor_critic, loss=loss.numpy())
+    replay = nets.make_replay(agent, random_numbers["replay"], steps)
+    return nets.make_record(record, agent, random_numbers, ac=actor_critic, replay=replay, loss=loss.numpy())
 
 
 def make_work(agent: Any) -> Work:
-    """Allocate scratch memory for one thread, which trains one member after another. ``agent`` is `Members`."""
+    """Allocate scratch memory for one thread. ``agent`` is `Members`."""
     ac: ActorCritic = agent.ac
-    batch_size, action_size = ac.replay.uniform.shape[3], ac.action_size
+    batch_size, action_size = agent.replay.uniform.shape[3], ac.action_size
+    actor = nets.make_layers(ac.actor, batch_size)
     return Work(
         scratch=np.empty((2, ac.actor.widest), np.float32),
         continuous_action=np.empty(len(ac.bounds.low), np.float32),
-        actor=nets.make_layers(ac.actor, batch_size),
+        actor=actor,
         critic1=nets.make_layers(ac.critic1, batch_size),
         critic2=nets.make_layers(ac.critic2, batch_size),
         actor_grad=np.zeros(ac.actor_learner.flat_parameters.shape[1], np.float32),
         grad=np.zeros(ac.learner.flat_parameters.shape[1], np.float32),
         td_target=np.empty(batch_size, np.float32),
-        minibatch=np.empty(batch_size, np.int64),
+        sample=np.zeros((agent.replay.table.shape[2], actor.acts.shape[2]), np.float32),
         std=np.empty((action_size, batch_size), np.float32),
         log_prob=np.empty(batch_size, np.float32),
         probs=np.empty((action_size, batch_size), np.float32),
@@ -112,11 +112,10 @@ def make_choose(exploring_action):  # type: ignore[no-untyped-def]
     of an exploring action in [-1, 1] for ``outputs`` of the actor."""
 
     def choose(agent, work, m, t, e, obs, state):
-        """Choose the exploring action for ``obs [O]`` (`TwinCriticAgent.act`). It is random until the member learns.
-        Write it to ``work.continuous_action [A]`` in the environment's units, and to ``ac.action_vector[m, e]`` in
-        [-1, 1]. Return 0 in place of a discrete action."""
+        """Write the exploring action for ``obs [O]`` to ``work.continuous_action [A]`` in the environment's units, and
+        to ``ac.action_vector[m, e]`` in [-1, 1] (`TwinCriticAgent.act`)."""
         ac = agent.ac
-        learning = nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t))
+        learning = nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t))
         row = nets.outputs_row(ac.actor, ac.actor_learner.flat_parameters[m], obs, work.scratch) if learning else 0
         for i in range(ac.action_size):
             if learning:
@@ -139,63 +138,39 @@ def make_player(policy: ActorPolicy) -> nets.Player | None:
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the replay buffer (`TwinCriticAgent.observe`). The row consists of ``obs``, the action vector
-    in ``ac.action_vector[m, e]``, ``next_obs``, ``reward`` and ``discount``. Other arguments are not used."""
-    ac, table, row = agent.ac, agent.ac.replay.table, nets.new_row(agent.ac.replay, t, e)
-    obs_size, next_obs_at = ac.obs_size, ac.obs_size + ac.action_size
-    for i in range(obs_size):
-        table[row, m, i] = obs[i]
-        table[row, m, next_obs_at + i] = next_obs[i]
-    for i in range(ac.action_size):
-        table[row, m, obs_size + i] = ac.action_vector[m, e, i]
-    table[row, m, next_obs_at + obs_size] = reward
-    table[row, m, next_obs_at + obs_size + 1] = discount
+    """Write the step into the replay buffer, with the action vector (`TwinCriticAgent.observe`)."""
+    row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
+    position = nets.write_values(row, 0, obs)
+    position = nets.write_values(row, position, agent.ac.action_vector[m, e])
+    position = nets.write_values(row, position, next_obs)
+    row[position], row[position + 1] = reward, discount
 
 
 def make_improve(write_next_values, update_actor):  # type: ignore[no-untyped-def]
-    """Return `improve`, the updates of an agent by two functions of its kind with the arguments ``(agent, work, m, t,
-    update)``. The first one writes the values of the next states to ``work.td_target``. The second one updates the
-    actor and all target weights after an update of the critics."""
+    """Return `improve` for two functions of a kind of agent with the arguments ``(agent, work, m, t, i)``. The first
+    one writes the values of the next states to ``work.td_target``. The second one updates the actor and all target
+    weights after an update of the critics."""
 
-    def improve(agent, work, m, t):
-        """Make the updates of member ``m`` after step ``t``, if it has enough experience (`TwinCriticAgent.learn`).
-        Update critics and Adam's state in ``ac.learner``, and the actor in ``ac.actor_learner``. Write the critics'
-        loss to ``agent.loss[m]``."""
-        ac, num_rows = agent.ac, nets.count_rows(agent.ac.replay, t + 1)
-        if not nets.is_learning(ac.replay, agent.episodes[m], num_rows):
-            return
-        for update in range(ac.replay.uniform.shape[2]):  # U updates per step
-            sample_next_obs(ac, work, m, t, update, num_rows)
-            write_next_values(agent, work, m, t, update)
-            agent.loss[m] = update_critics(ac, work, m)
-            update_actor(agent, work, m, t, update)
+    @compiled
+    def update(agent, work, m, t, i):
+        """Make an update of member ``m`` with the minibatch in ``work.sample`` (`TwinCriticAgent.update`)."""
+        ac = agent.ac
+        copy(work.sample, ac.obs_size + ac.action_size, work.actor.acts[0], 0, ac.obs_size)  # the next observations
+        write_next_values(agent, work, m, t, i)
+        loss = update_critics(ac, work, m)
+        update_actor(agent, work, m, t, i)
+        return loss
 
-    return improve
-
-
-@compiled
-def sample_next_obs(ac, work, m, t, update, num_rows):
-    """Choose the minibatch of member ``m`` for update number ``update`` after step ``t`` of the block. Write B row
-    numbers of the replay buffer, each below ``num_rows``, to ``work.minibatch [B]`` (`ReplayBuffer.sample`). Write the
-    next observations in these rows to the actor's inputs."""
-    for column in range(len(work.minibatch)):
-        work.minibatch[column] = nets.sample_row(ac.replay.uniform[m, t, update, column], num_rows)
-    next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
-    for column in range(len(work.minibatch)):
-        row = work.minibatch[column]
-        for i in range(ac.obs_size):
-            work.actor.acts[0, i, column] = ac.replay.table[row, m, next_obs_at + i]
+    return nets.make_improve(update)
 
 
 @compiled
 def write_next_values(ac, work, m):
-    """Write the values of the next states of member ``m`` to ``work.td_target [B]``: the smaller value of both target
-    critics, or the value of the first one without twins (`TwinCritics.target_values`). The next observations are read
-    from the actor's inputs. The next actions must already be in both critics' inputs, after the rows for
-    observations."""
+    """Write the values of the next states to ``work.td_target [B]`` (`TwinCritics.target_values`). The next
+    observations are read from the actor's inputs. The next actions must already be in the first critic's inputs."""
     batch_size, depth = len(work.td_target), len(ac.critic1.sizes) - 1
     copy(work.actor.acts[0], 0, work.critic1.acts[0], 0, ac.obs_size)
-    copy(work.actor.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size)
+    copy(work.critic1.acts[0], 0, work.critic2.acts[0], 0, ac.obs_size + ac.action_size)
     target_params = ac.learner.target_parameters[m]
     nets.forward(ac.critic1, target_params, work.critic1)
     if ac.twins:
@@ -208,21 +183,19 @@ def write_next_values(ac, work, m):
 
 @compiled
 def update_critics(ac, work, m):
-    """Make a step of both critics of member ``m`` towards the TD targets (`TwinCriticAgent.critic_loss`), with Adam's
-    state and weights in ``ac.learner``. Return the sum of the critics' mean squared errors before the step.
-    ``work.td_target [B]`` must hold the values of the next states, and is replaced by the targets ``reward + discount *
-    value``. The discount is the agent's, and 0 after a termination. The observations of the minibatch remain in both
-    critics' inputs."""
-    next_obs_at = ac.obs_size + ac.action_size  # a row: obs, action vector, next_obs, reward, discount
-    reward_at, td_target, table = next_obs_at + ac.obs_size, work.td_target, ac.replay.table
+    """Make a step of both critics towards the TD targets (`TwinCriticAgent.critic_loss`). Return the loss before the
+    step. ``work.td_target [B]`` must hold the values of the next states, and is replaced by the targets. The
+    observations of the minibatch remain in both critics' inputs."""
+    pair_size, td_target = ac.obs_size + ac.action_size, work.td_target
+    reward_at = pair_size + ac.obs_size
     for column in range(len(td_target)):
-        # Read the next value before the table. In another order, the compiler rounds the target differently.
-        row, next_value = work.minibatch[column], td_target[column]
-        reward, continues = table[row, m, reward_at], table[row, m, reward_at + 1]  # continues: 0 after a termination
-        td_target[column] = reward + ac.discount * continues * next_value
-        for i in range(next_obs_at):  # obs and action
-            work.critic1.acts[0, i, column] = table[row, m, i]
-            work.critic2.acts[0, i, column] = table[row, m, i]
+        # Read the next value before the sample. In another order, the compiler rounds the target differently.
+        next_value = td_target[column]
+        # The discount is 0 after a termination.
+        reward, discount = work.sample[reward_at, column], work.sample[reward_at + 1, column]
+        td_target[column] = reward + ac.discount * discount * next_value
+    copy(work.sample, 0, work.critic1.acts[0], 0, pair_size)
+    copy(work.sample, 0, work.critic2.acts[0], 0, pair_size)
     params, grad = ac.learner.flat_parameters[m], work.grad
     loss = _critic_gradient(ac.critic1, params, work.critic1, grad, td_target)
     if ac.twins:
@@ -233,8 +206,7 @@ def update_critics(ac, work, m):
 
 @compiled
 def _critic_gradient(net, params, layers, grad, td_target):
-    """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to the critic's positions of
-    ``grad [2 D]`` (`TwinCriticAgent.critic_loss`). The inputs in ``layers`` are pairs of observation and action."""
+    """Return a critic's mean squared error to ``td_target [B]``, and write its gradient to ``grad [2 D]``."""
     nets.forward(net, params, layers)
     depth, batch_size, total = len(net.sizes) - 1, len(td_target), np.float32(0)
     for column in range(batch_size):
@@ -247,25 +219,24 @@ def _critic_gradient(net, params, layers, grad, td_target):
 
 @compiled
 def run_actor(ac, work, m):
-    """Run the actor of member ``m`` on the observations of the minibatch, which `update_critics` has written to the
-    inputs of the first critic. The actor's outputs are then the last layer of ``work.actor.acts``."""
+    """Run the actor of member ``m`` on the observations that `update_critics` has left in the first critic's
+    inputs."""
     copy(work.critic1.acts[0], 0, work.actor.acts[0], 0, ac.obs_size)
     nets.forward(ac.actor, ac.actor_learner.flat_parameters[m], work.actor)
 
 
 @compiled
 def actor_backward(ac, work, m):
-    """Backpropagate d loss / d outputs, which the caller has written to the last layer of ``work.actor.grads``, through
-    the actor of member ``m``. Write the gradient of its weights to ``work.actor_grad [D]``."""
+    """Write the gradient of the actor's weights to ``work.actor_grad [D]``, by backpropagation from the last layer of
+    ``work.actor.grads``."""
     params = ac.actor_learner.flat_parameters[m]
     nets.backward(ac.actor, params, work.actor, work.actor_grad, need_grad=True, need_input_grad=False)
 
 
 @compiled
 def q1_gradient(ac, work, m):
-    """Compute the gradient of the mean, over the batch, of the first critic's values of member ``m``
-    (`TwinCritics.first_values`). Write it to ``work.critic1.grads[0]``. It is the gradient with respect to the critic's
-    inputs, pairs of observation and action, which must be in ``work.critic1.acts[0]``."""
+    """Write the gradient of the mean of the first critic's values with respect to its inputs to
+    ``work.critic1.grads[0]`` (`TwinCritics.first_values`). The inputs must be in ``work.critic1.acts[0]``."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     nets.forward(ac.critic1, params, work.critic1)

@@ -29,7 +29,6 @@ _COMPILED_FILES = (
     "compiled.py",
     "compiled_critics.py",
     "machine.py",
-    "replay.py",
     "synthetic.py",
     "tiles.py",
     "vectors.py",
@@ -47,9 +46,8 @@ FAST: dict[str, Any] = EXACT | {"fastmath": {"reassoc", "contract", "arcp", "nsz
 
 @functools.cache
 def cache_folder() -> Path:
-    """Return the folder of the cache for this version of the sources, and create it in the user's cache folder. If that
-    is not writable, it is a temporary folder, which is deleted when this process ends. Delete the folders of
-    older versions, except the ``_MAX_VERSIONS`` folders that were used last."""
+    """Create and return the folder of the cache for this version of the sources, a temporary one if the user's cache
+    folder is not writable. Keep the ``_MAX_VERSIONS`` folders that were used last."""
     digest = _source_digest()
     try:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "understudy"

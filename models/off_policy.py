@@ -34,6 +34,7 @@ class OffPolicyAgent(InnerAgent):
     replay_buffer: ReplayBuffer
     noise: NoiseBlocks
     update_numbers: tuple[str, ...] = ("replay",)  # names of the random numbers ``[M, U, ...]`` of updates
+    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm")  # of `metrics`, without "train/"
     groups = staticmethod(groups)
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
@@ -45,13 +46,11 @@ class OffPolicyAgent(InnerAgent):
         return {name: self.random_numbers[name][:, i] for name in self.update_numbers}
 
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make one update of the members ``learning [M]`` bool (None: all). ``random_numbers`` (`numbers_of_update`)
-        choose the minibatch. Return the loss ``[M]`` before the update."""
+        """Make one update of the members ``learning [M]`` bool (None: all) with the ``random_numbers`` from
+        `numbers_of_update`. Return the loss ``[M]`` before the update."""
         raise NotImplementedError
 
     def learn(self) -> Tensor:
-        """Make the updates that follow this step, in the members that have enough experience (`learning`). Return the
-        loss of the last update ``[M]``, NaN for the other members."""
         learning = self.learning()
         if not learning.any():
             return torch.full((self.members,), torch.nan)
@@ -60,15 +59,10 @@ class OffPolicyAgent(InnerAgent):
             loss = self.update(self.numbers_of_update(i), updated_members)
         return loss.masked_fill(~learning, torch.nan)
 
-    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
-        """Sample rows of the replay buffer by ``uniform [M, B]`` (`ReplayBuffer.sample`)."""
-        return self.replay_buffer.sample(uniform)
-
     def minibatch(self, uniform: Tensor, learning: Tensor | None = None) -> dict[str, Tensor]:
-        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). If the agent gets rewards for
-        novelty (``curiosity``), add them to the reward, and train the networks that compute them in the members
-        ``learning [M]`` bool (None: all)."""
-        batch = self.sample(uniform)
+        """Sample a minibatch ``{column: [M, B, ...]}`` by ``uniform [M, B]`` in [0, 1). Rewards for novelty
+        (``curiosity``) are added, and their networks are trained in the members ``learning [M]`` bool (None: all)."""
+        batch = self.replay_buffer.sample(uniform)
         if self.curiosity is not None:
             action = batch["action"]
             if isinstance(self.spaces.actions, Discrete) and action.dim() == 3:  # vectors, such as one-hot ones
@@ -77,18 +71,31 @@ class OffPolicyAgent(InnerAgent):
             batch["reward"] = batch["reward"] + novelty
         return batch
 
-    def latest_minibatch(self) -> dict[str, Tensor] | None:
-        """Sample the minibatch of the latest update again, without training. Return None if no member learns yet."""
-        if not self.random_numbers or not self.learning().any():
-            return None
-        no_member = torch.zeros(self.members, dtype=torch.bool)
-        last_uniform = self.random_numbers["replay"][:, -1]  # of the last of the U updates
-        return self.minibatch(last_uniform, learning=no_member)
+    @torch.enable_grad()
+    def metrics(self) -> dict[str, Tensor]:
+        """Return statistics of the current weights on the minibatch of the latest update, which is sampled again. They
+        are NaN for members that do not learn yet."""
+        learning = self.learning()
+        statistics = dict.fromkeys(self.metric_names, torch.full((self.members,), torch.nan))
+        if self.random_numbers and learning.any():
+            no_member = torch.zeros(self.members, dtype=torch.bool)
+            statistics = self.statistics(self.minibatch(self.random_numbers["replay"][:, -1], learning=no_member))
+        return {f"train/{name}": statistics[name].masked_fill(~learning, torch.nan) for name in self.metric_names}
 
-    def mask_non_learners(self, metrics: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``metrics`` (``[M]`` each) with NaN for members that do not learn yet."""
-        not_learning = ~self.learning()
-        return {tag: values.masked_fill(not_learning, torch.nan) for tag, values in metrics.items()}
+    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return statistics of the current weights on a minibatch, ``{name: [M]}``, at least ``metric_names``."""
+        raise NotImplementedError
+
+    def value_statistics(self, optimizer: MemberAdam, loss: Tensor, q: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Return statistics of the values ``q [M, K, B]`` of K critics with a ``loss [M]`` and TD targets ``[M, B]``,
+        and the norm of the gradient of their ``optimizer``, which takes no step."""
+        loss.sum().backward()
+        q = q.detach()
+        return {
+            "q_mean": q.flatten(1).mean(1),
+            "explained_variance": explained_variance(q[:, 0], target),
+            "grad_norm": norms([optimizer.take_gradient()]),
+        }
 
     def status(self) -> dict[str, Tensor]:
         buffer_sizes = torch.full((self.members,), self.replay_buffer.size)
@@ -96,17 +103,13 @@ class OffPolicyAgent(InnerAgent):
 
     @property
     def first_update(self) -> int:
-        """A lower bound on the step of the first update, from ``fill`` alone: how many steps ``init_episodes`` take is
-        not known before they are played."""
+        """A lower bound: how many steps ``init_episodes`` take is not known before they are played."""
         return max(1, self.config.fill)
 
     def learning(self) -> Tensor:
-        """Return whether members have played ``init_episodes`` and stored ``fill`` steps, ``[M]`` bool."""
         return (self.episodes >= self.config.init_episodes) & (self.replay_buffer.size >= max(1, self.config.fill))
 
     def count_steps(self, steps: int) -> None:
-        """Count ``steps`` steps in each environment, after compiled code has made them and written their rows to the
-        replay buffer."""
         super().count_steps(steps)
         self.replay_buffer.advance(steps * self.envs)
 
@@ -114,15 +117,12 @@ class OffPolicyAgent(InnerAgent):
 class OrnsteinUhlenbeck(Stateful):
     """Ornstein-Uhlenbeck noise x (``level``), ``[M, E, A]``: ``x += -THETA x DT + sqrt(DT) n`` with standard normal n.
 
-    x is 0 at the start of an episode. The noise in stable-baselines3 is x times its parameter sigma. After t steps the
-    standard deviation of x is about ``sqrt((1 - exp(-2 THETA DT t)) / (2 THETA))``: 0.1 after one step, 0.9 after a
-    hundred, 1.8 in the limit.
-
-    The value of THETA is from Lillicrap et al. 2016, arXiv 1509.02971, the value of DT from stable-baselines3.
+    x is 0 at the start of an episode. Its standard deviation is about 0.1 after one step, 0.9 after a hundred, 1.8 in
+    the limit. The value of THETA is from Lillicrap et al. 2016, arXiv 1509.02971, the value of DT from
+    stable-baselines3, whose noise is x times its parameter sigma.
     """
 
     THETA, DT = 0.15, 0.01
-
     saved = ("level",)
 
     def __init__(self, *shape: int):
@@ -172,7 +172,7 @@ class TwinCritics(nn.Module, Stateful):
 
     def target_values(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return the smaller value of both target networks, ``[M, B]``, or the value of the first without ``twins``."""
-        return min_values(self._values(self.target_parameters, obs, action, 2 if self.twins else 1))
+        return self._values(self.target_parameters, obs, action, 2 if self.twins else 1).amin(1)
 
     def _values(self, flat: Tensor, obs: Tensor, action: Tensor, count: int) -> Tensor:
         """Return the values of the first ``count`` critics, ``[M, count, B]``, with parameters ``flat [M, 2 D]``."""
@@ -186,15 +186,8 @@ class TwinCritics(nn.Module, Stateful):
         polyak_update(self.target_parameters, self.flat_parameters, tau, members)
 
 
-def min_values(values: Tensor) -> Tensor:
-    """Return the smaller of the values of K = 2 critics, or the values of K = 1 critic, ``[M, K, B] -> [M, B]``."""
-    if values.shape[1] == 1:
-        return values[:, 0]
-    return torch.minimum(values[:, 0], values[:, 1])
-
-
 class TwinCriticAgent(OffPolicyAgent):
-    """Base class of TD3 and SAC: an actor and twin critics that learn from a replay buffer. E is ``config.num_envs``.
+    """Base class of TD3 and SAC: an actor and twin critics that learn from a replay buffer.
 
     The networks use action vectors of A numbers in [-1, 1], which `clip` scales to the bounds of the environment. So
     noise is in units of half the range. A member acts at random until it learns. Values are bootstrapped at time
@@ -205,6 +198,7 @@ class TwinCriticAgent(OffPolicyAgent):
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]] = (Continuous,)
     saved = (*OffPolicyAgent.saved, "critic_optimizer", "action_noise")
     update_numbers: tuple[str, ...] = (*OffPolicyAgent.update_numbers, "next")
+    metric_names: tuple[str, ...] = (*OffPolicyAgent.metric_names, "policy_loss")
 
     def __init__(self, config: Any, spaces: Spaces, seeds: Sequence[int]):
         super().__init__(config, spaces, seeds)
@@ -216,12 +210,14 @@ class TwinCriticAgent(OffPolicyAgent):
         self.flat_parameters = nn.Parameter(self._initial_weights(streams), requires_grad=False)
         rates = torch.tensor([member_config.lr for member_config in self.member_configs])
         self.optimizer = MemberAdam(self.flat_parameters, rates)
-        pair_size = self.obs_size + self.action_size
         twin_critics = getattr(config, "twin_critics", True)
-        self.critics = TwinCritics([pair_size, *hidden, 1], config.activation, streams, rates, twin_critics)
+        self.critics = TwinCritics(
+            [self.obs_size + self.action_size, *hidden, 1], config.activation, streams, rates, twin_critics
+        )
         self.critic_optimizer = self.critics.optimizer  # in ``saved``
         columns = {
-            "pair": ((pair_size,), torch.float32),
+            "obs": ((self.obs_size,), torch.float32),
+            "action": ((self.action_size,), torch.float32),
             "next_obs": ((self.obs_size,), torch.float32),
             "reward": ((), torch.float32),
             "discount": ((), torch.float32),
@@ -245,10 +241,9 @@ class TwinCriticAgent(OffPolicyAgent):
         return self.network.initial(streams)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the distributions, names and shapes of the random numbers of a step, for `NoiseBlocks`. To act, a
-        member that does not learn yet takes uniform numbers ``random``, any other normal numbers ``explore``. In each
-        update, uniform numbers ``replay`` choose the minibatch, and normal numbers ``next`` are the noise on actions in
-        the next states."""
+        """Return the random numbers of a step for `NoiseBlocks`. To act, a member that does not learn yet takes uniform
+        numbers ``random``, any other normal numbers ``explore``. In each update, ``replay`` chooses the minibatch, and
+        ``next`` is the noise on actions in the next states."""
         action_shape, updates = (self.envs, self.action_size), self.updates_per_step
         return [
             (Streams.uniform, {"random": action_shape, "replay": (updates, self.batch)}),
@@ -261,9 +256,7 @@ class TwinCriticAgent(OffPolicyAgent):
 
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Update critics, actor and target networks of the members ``learning [M]`` bool (None: all).
-        ``random_numbers`` (`numbers_of_update`) choose the minibatch and the noise on next actions. Return the critics'
-        loss ``[M]`` before the update."""
+        """Update critics, actor and target networks (`OffPolicyAgent.update`). Return the critics' loss ``[M]``."""
         batch = self.minibatch(random_numbers["replay"], learning)
         self.critics.optimizer.zero_grad()
         critic_loss, _, _ = self.critic_loss(batch, random_numbers)
@@ -290,25 +283,17 @@ class TwinCriticAgent(OffPolicyAgent):
         """Update actor and target networks after an update of the critics, on ``obs [M, B, O]``."""
         raise NotImplementedError
 
-    def sample(self, uniform: Tensor) -> dict[str, Tensor]:
-        """Sample rows of the replay buffer by ``uniform [M, B]``, with columns "obs" and "action" (vectors)."""
-        batch = self.replay_buffer.sample(uniform)
-        batch["obs"], batch["action"] = batch.pop("pair").split((self.obs_size, self.action_size), 2)
-        return batch
-
     def _explore(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return exploring action vectors ``[M, E, A]``, from the ``outputs`` of the actor's network in each
-        environment and from the ``random_numbers`` of the step."""
+        """Return exploring action vectors ``[M, E, A]`` for ``outputs [M, E, outputs]`` of the actor's network."""
         raise NotImplementedError
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for evaluation, from the ``outputs`` of the actor's network in each
-        environment. They are sampled with the random generators ``streams``, or greedy if it is None."""
+        """Return action vectors ``[M, E, A]`` for ``outputs [M, E, outputs]`` of the actor's network: samples by the
+        random generators ``streams`` or, if it is None, greedy ones."""
         raise NotImplementedError
 
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions for ``obs [M, E, O]``, and random ones for members that do not learn yet. Sample the
-        random numbers of the step, and store them and the action vectors for `observe` and `learn`."""
+        """Return exploring actions for ``obs [M, E, O]``, and random ones for members that do not learn yet."""
         with torch.no_grad():
             self.random_numbers = self.noise.next()
             if self.action_noise is not None:
@@ -323,7 +308,7 @@ class TwinCriticAgent(OffPolicyAgent):
             return self.clip(self.action_vectors)
 
     def _random_vectors(self) -> Tensor:
-        """Return uniformly random action vectors ``[M, E, A]`` in [-1, 1), from `random_numbers`."""
+        """Return uniformly random action vectors ``[M, E, A]`` in [-1, 1)."""
         return 2 * self.random_numbers["random"] - 1
 
     def clip(self, vectors: Tensor) -> Tensor:
@@ -334,10 +319,8 @@ class TwinCriticAgent(OffPolicyAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step with the actor's outputs that `act` chose (``action_vectors``). ``action`` is not used: it is
-        scaled to the environment's bounds or, if actions are discrete, the index of the largest output."""
-        pair = torch.cat([obs, self.action_vectors], 2)
-        self.replay_buffer.add(pair=pair, next_obs=next_obs, reward=reward, discount=discount)
+        """Store the step with the ``action_vectors`` that `act` chose, not with the environment's ``action``."""
+        self.replay_buffer.add(obs=obs, action=self.action_vectors, next_obs=next_obs, reward=reward, discount=discount)
         self.episodes += done.sum(1)
         if self.action_noise is not None:
             self.action_noise.reset_finished(done)
@@ -364,28 +347,12 @@ class TwinCriticAgent(OffPolicyAgent):
             vectors = nn.functional.one_hot(vectors.argmax(2), self.action_size).to(vectors.dtype)
         return self.critics.target_values(obs, vectors)
 
-    metric_names: tuple[str, ...] = ("q_mean", "explained_variance", "grad_norm", "policy_loss")  # keys of `metrics`
-
-    @torch.enable_grad()
-    def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of critics and actor (`actor_metrics`), ``{tag: [M]}``. They are computed with the current
-        weights on the minibatch of the latest update. NaN for members that do not learn yet."""
-        batch = self.latest_minibatch()
-        if batch is None:
-            return {f"train/{name}": torch.full((self.members,), torch.nan) for name in self.metric_names}
+    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         random_numbers = self.numbers_of_update(-1)
         self.critics.optimizer.zero_grad()
-        loss, q, target = self.critic_loss(batch, random_numbers)
-        loss.sum().backward()
-        q = q.detach()
-        critic_metrics = {
-            "q_mean": q.flatten(1).mean(1),
-            "explained_variance": explained_variance(q[:, 0], target),
-            "grad_norm": norms([self.critics.optimizer.take_gradient()]),  # takes no step
-        }
+        statistics = self.value_statistics(self.critics.optimizer, *self.critic_loss(batch, random_numbers))
         with torch.no_grad():
-            metrics = critic_metrics | self.actor_metrics(batch["obs"], random_numbers)
-        return self.mask_non_learners({f"train/{name}": metrics[name] for name in self.metric_names})
+            return statistics | self.actor_metrics(batch["obs"], random_numbers)
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return statistics of the actor on ``obs [M, B, O]``, ``{name: [M]}``, among them its "policy_loss"."""

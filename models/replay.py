@@ -29,19 +29,14 @@ class ReplayBuffer:
         self, columns: Columns, capacity: int, members: int, device: torch.device | None = None, grows: bool = False
     ):
         self.columns, self.capacity, self.members = dict(columns), capacity, members
-        # For each dtype, the names of its columns with vectors, and of its columns with single numbers.
-        self._vectors: dict[torch.dtype, list[str]] = {dtype: [] for _, dtype in columns.values()}
-        self._numbers: dict[torch.dtype, list[str]] = {dtype: [] for _, dtype in columns.values()}
-        for name, (shape, dtype) in columns.items():
-            names = self._vectors if shape else self._numbers
-            names[dtype].append(name)
-        # For each dtype the length of each vector, then the number of single numbers.
-        self._widths: dict[torch.dtype, list[int]] = {}
+        self._names: dict[torch.dtype, list[str]] = {}  # for each dtype, its columns
+        for name, (_, dtype) in columns.items():
+            self._names.setdefault(dtype, []).append(name)
+        self._widths: dict[torch.dtype, list[int]] = {}  # for each dtype, how many numbers these columns have
         self._tables: dict[torch.dtype, Tensor] = {}
         rows = min(capacity, _FIRST_ROWS) if grows else capacity
-        for dtype, vectors in self._vectors.items():
-            vector_lengths = [prod(columns[name][0]) for name in vectors]
-            self._widths[dtype] = [*vector_lengths, len(self._numbers[dtype])]
+        for dtype, names in self._names.items():
+            self._widths[dtype] = [prod(columns[name][0]) for name in names]
             self._tables[dtype] = torch.empty(rows, members, sum(self._widths[dtype]), dtype=dtype, device=device)
         self.size = self.position = 0
         self._member_indices = torch.arange(members, device=device).unsqueeze(1)
@@ -73,11 +68,10 @@ class ReplayBuffer:
         self.size = min(self.size + count, self.capacity)
 
     def _concatenate(self, dtype: torch.dtype, values: Mapping[str, Tensor]) -> Tensor:
-        """Concatenate the columns of one dtype along the last axis, in the order of its table: ``values {name: [I, J,
-        ...]}`` -> ``[I, J, width]``."""
-        vectors = [values[name].flatten(2) for name in self._vectors[dtype]]
-        numbers = [values[name].unsqueeze(2) for name in self._numbers[dtype]]
-        return torch.cat([*vectors, *numbers], 2)
+        """Concatenate the columns of one dtype along the last axis: ``values {name: [I, J, ...]}`` -> ``[I, J,
+        width]``."""
+        # A number gets an axis of length 1.
+        return torch.cat([values[name].unsqueeze(-1).flatten(2) for name in self._names[dtype]], 2)
 
     def _grow(self, rows_needed: int) -> None:
         """Replace tables of less than ``rows_needed`` rows (at most ``capacity``) by larger ones with the same rows."""
@@ -109,14 +103,13 @@ class ReplayBuffer:
     def _split(self, dtype: torch.dtype, rows: Tensor) -> dict[str, Tensor]:
         """Split ``rows [I, J, width]`` of the table of ``dtype`` into its columns, ``{name: [I, J, ...]}``. Vectors are
         views, numbers are copies."""
-        *vector_parts, number_part = rows.split(self._widths[dtype], -1)
         columns = {}
-        for name, part in zip(self._vectors[dtype], vector_parts, strict=True):
+        for name, part in zip(self._names[dtype], rows.split(self._widths[dtype], -1), strict=True):
             shape, _ = self.columns[name]
-            columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
-        number_columns = number_part.movedim(-1, 0).contiguous()  # [numbers, I, J]
-        for name, column in zip(self._numbers[dtype], number_columns, strict=True):
-            columns[name] = column
+            if not shape:
+                columns[name] = part.squeeze(-1).contiguous()
+            else:
+                columns[name] = part if len(shape) == 1 else part.unflatten(-1, shape)
         return columns
 
     def state_dict(self) -> dict[str, Any]:

@@ -87,8 +87,7 @@ def numbers_of(agent: TwinCriticAgent, m: int) -> dict[str, Tensor]:
 def rows_of(agent: TwinCriticAgent, m: int) -> tuple[Tensor, ...]:
     """Batch of member ``m``'s next update: obs, action, next obs, reward, discount."""
     rows = agent.replay_buffer.sample(agent.random_numbers["replay"][:, 0])
-    pair, next_obs, reward, discount = (rows[name][m] for name in ("pair", "next_obs", "reward", "discount"))
-    return pair[:, :OBS], pair[:, OBS:], next_obs, reward, discount
+    return tuple(rows[name][m] for name in ("obs", "action", "next_obs", "reward", "discount"))
 
 
 def torch_actor(agent: TwinCriticAgent, weights: Tensor, obs: Tensor, gumbel: Tensor) -> Tensor:
@@ -217,7 +216,7 @@ def test_actor_is_updated_after_every_delay_of_its_member(config: Any) -> None:
 def test_random_actions_before_learning() -> None:
     agent = make_agent(dataclasses.replace(NOW, fill=300, action_std=0.0))
     live(agent, 300, learns=False)
-    action = agent.replay_buffer.rows()["pair"][:, :, OBS:]
+    action = agent.replay_buffer.rows()["action"]
     assert action.amin() < -0.97 and action.amax() > 0.97 and abs(action.mean()) < 0.05
     obs = torch.randn(3, 1, OBS)
     assert torch.equal(agent.act(obs), agent.begin(1, Streams([1, 2, 3]), sample=False).act(obs))
@@ -240,11 +239,11 @@ def test_discrete_action_is_argmax_of_stored_vector() -> None:
     obs = torch.randn(3, 1, OBS)
     action = agent.act(obs)
     agent.observe(obs, action, obs, torch.zeros(3, 1), torch.ones(3, 1), torch.zeros(3, 1, dtype=torch.bool))
-    vector = agent.replay_buffer.rows()["pair"][-1, :, OBS:]
+    vector = agent.replay_buffer.rows()["action"][-1]
     assert torch.equal(vector.argmax(1), action[:, 0])
     noise = agent.random_numbers["explore"][:, 0]
     assert_near((vector - noise).sum(1), torch.ones(3))
-    first = agent.replay_buffer.rows()["pair"][0, :, OBS:]
+    first = agent.replay_buffer.rows()["action"][0]
     assert sorted(first[0].tolist()) == [0, 0, 1]
 
 

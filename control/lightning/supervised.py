@@ -16,7 +16,7 @@ from control.evolution.strategies import Archive
 from control.lightning.proxy_module import SyntheticEnvironmentModule
 from control.reports.tags import HELD_OUT, LEARNING_RATE, MODEL_LOSSES, SPEED
 from envs.make import Stages
-from models.off_policy import OffPolicyAgent
+from models.off_policy import OffPolicyAgent, TwinCriticAgent
 from models.proxies.supervised import PARTS, Fit, Transitions
 from models.settings import SettingError
 from models.spaces import Discrete
@@ -170,9 +170,8 @@ def _replayed_transitions(agent: Any) -> Transitions:
     Their shape is ``[M E T, ...]``, one environment after another."""
     rows = agent.replay_buffer.rows()  # {name: [T E, M, ...]}
     discrete = isinstance(agent.spaces.actions, Discrete)
-    if "pair" in rows:
-        # Observation and action in one vector; the action is one-hot if discrete, else scaled to [-1, 1].
-        rows["obs"], vector = rows["pair"].split([agent.obs_size, agent.action_size], -1)
+    if isinstance(agent, TwinCriticAgent):  # actions are vectors: one-hot if discrete, else scaled to [-1, 1]
+        vector = rows["action"]
         rows["action"] = vector.argmax(-1) if discrete else agent.centre + agent.half_range * vector
     elif discrete:
         rows["action"] = rows["action"].long()

@@ -98,8 +98,6 @@ def _replayed_samples(agent: Any, proxy: Proxy, networks: Networks) -> np.ndarra
     """Return the next states (for a bandit, states) and rewards in the replay buffers of agents, ``[N, S + 1]``."""
     obs_key = "next_obs" if proxy.config.proxy == "mdp" else "obs"
     columns = agent.replay_buffer.rows()  # [rows, agents, ...] each
-    if obs_key not in columns:  # agents of continuous actions store observation and action together
-        columns[obs_key] = columns["pair"][..., : agent.spaces.obs_shape[0]]
     states, rewards = columns[obs_key].flatten(0, -2), columns["reward"].flatten()
     if networks.scales_obs:  # the buffers have scaled states
         states = unscale_states(states[None], networks.fixed(proxy.parameters[None]))[0]

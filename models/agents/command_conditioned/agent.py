@@ -90,10 +90,8 @@ class Agent(EpisodeAgent):
         return self.policy(self.trunk(obs), self.commands.scaled(command))
 
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store whole episodes and update the distribution from which exploration commands are sampled. With
-        ``validate``, return the loss on these episodes, ``{"validation_loss": [M]}``. The result is empty if
-        ``num_val_batches`` is 0. It is also empty for RCP-A: its commands are advantages, and `learn` computes the
-        advantages of the new episodes later."""
+        """Store whole episodes and update the distribution of exploration commands. With ``validate``, return the loss
+        on these episodes, ``{"validation_loss": [M]}``, but not for RCP-A: `learn` computes its advantages later."""
         returns_to_go = self._returns_to_go(trajectory)
         # [M, E], the returns-to-go of the first steps. They are discounted if commanded returns are.
         episode_returns = discounted_returns(trajectory.reward, trajectory.valid, self.config.return_discount)[0]
@@ -114,8 +112,7 @@ class Agent(EpisodeAgent):
 
     def learn(self) -> dict[str, Tensor]:
         """Make the gradient steps of one epoch on minibatches from memory: first of the value or quantile network, if
-        there is one, then of the policy. Return means over these steps, ``{name: [M]}``. Only ``entropy`` is not a
-        mean: it is for the last minibatch."""
+        there is one, then of the policy. Return means over these steps, but ``entropy`` for the last minibatch."""
         config = self.config
         metrics = {}
         num_value_updates = max(1, config.num_grad_steps // config.val_func_update_interval)
@@ -138,9 +135,9 @@ class Agent(EpisodeAgent):
     def _descend(
         self, optimizer: Adam, num_updates: int, loss_function: Callable[[Tensor], tuple[Tensor, Tensor]]
     ) -> Tensor:
-        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps the ``slots [M, B]``
-        of a minibatch, the positions of its steps in memory, to two losses ``[M]``: one to minimise, and one to report.
-        Return the mean reported loss ``[M]``. Keep the gradient norms of the steps in ``_grad_norms``."""
+        """Take ``num_updates`` gradient steps on minibatches from memory. ``loss_function`` maps ``slots [M, B]``, the
+        positions of a minibatch's steps in memory, to two losses ``[M]``: one to minimise, and one to report. Return
+        the mean reported loss ``[M]``."""
         config = self.config
         params = optimizer.param_groups[0]["params"]
         reported_losses, self._grad_norms = [], []
@@ -157,8 +154,8 @@ class Agent(EpisodeAgent):
         return torch.stack(reported_losses).mean(0)
 
     def _policy_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two mean losses ``[M]`` of the policy on a minibatch ``slots [M, B]`` (positions of steps in memory):
-        one to minimise, with exponential weights if they are on, and one to report, without weights or gradient."""
+        """Return two mean losses ``[M]`` of the policy on the steps ``slots [M, B]``: one to minimise, with exponential
+        weights if they are on, and one to report, without weights or gradient."""
         config = self.config
         obs, action, *command = self.memory.gather(slots, ["obs", "action", *self._command_fields])
         loss = self._fit_loss(obs, action, command)
@@ -171,8 +168,8 @@ class Agent(EpisodeAgent):
 
     def _fit_loss(self, obs: Tensor, action: Tensor, command: list[Tensor]) -> Tensor:
         """Return the loss ``[M, B]`` of the policy on recorded actions: the cross-entropy of discrete actions, or the
-        squared error of continuous actions in units of half their range. ``command`` is a list of C tensors ``[M, B]``,
-        the fields that `_command_fields` names. Keep the outputs of the policy in ``_outputs``."""
+        squared error of continuous actions in units of half their range. ``command`` has a tensor ``[M, B]`` for each
+        of `_command_fields`."""
         if self.quantile_net is not None:
             column = self.commands.column["rank"]  # it holds returns-to-go until here
             command[column] = self.rank(obs, command[column])
@@ -191,9 +188,7 @@ class Agent(EpisodeAgent):
     @torch.no_grad()
     def _returns_to_go(self, trajectory: Trajectory) -> Tensor:
         """Return the return-to-go of every step, ``[T, M, E]``: the discounted sum of the rewards from this step on.
-        There is one exception: if ranks are commanded and the quantile network has been trained, it is the TD(lambda)
-        return, which also uses the values of later states. The value of a state is the mean of its predicted
-        quantiles."""
+        If ranks are commanded and the quantile network has been trained, it is the TD(lambda) return instead."""
         config, reward, valid = self.config, trajectory.reward, trajectory.valid
         # The second optimiser trains the quantile network.
         is_trained = self.quantile_net is not None and self.optimizers[1].param_groups[0]["step_count"] > 0
@@ -220,9 +215,8 @@ class Agent(EpisodeAgent):
     def _to_episodes(
         self, trajectory: Trajectory, returns_to_go: Tensor, episode_returns: Tensor, member: int
     ) -> list[Episode]:
-        """Convert the episodes of one member to a list of `Episode`, for `EpisodeMemory.add`. The fields of a step
-        include every command that its action has fulfilled, such as the return-to-go. ``returns_to_go`` are ``[T, M,
-        E]``. ``episode_returns [M, E]`` are the returns of whole episodes, discounted if commanded returns are."""
+        """Return the episodes of one member as `Episode`. The fields of a step include every command that its action
+        has fulfilled, such as its entry in ``returns_to_go [T, M, E]``. ``episode_returns`` are ``[M, E]``."""
         episodes = []
         for e, length in enumerate(trajectory.lengths[member].tolist()):
             undiscounted_return = float(trajectory.returns[member, e])
@@ -246,9 +240,8 @@ class Agent(EpisodeAgent):
     def begin(
         self, envs: int, streams: Streams, *, sample: bool, evaluate: bool = False, command: Command | None = None
     ) -> "CommandedPolicy":
-        """Return a policy for E = ``envs`` episodes of each member. Each episode follows a command, which is sampled at
-        its start. If ``evaluate`` is on and ``eval_command`` is "lower_bound", the command is the mean of the
-        distribution instead. `models.contract.Agent.begin` describes the arguments."""
+        """Return a policy whose episodes follow commands that are sampled at their start. If ``evaluate`` is on and
+        ``eval_command`` is "lower_bound", commands are the mean of the distribution instead."""
         at_mean = evaluate and self.config.eval_command == "lower_bound"
         return CommandedPolicy(self, envs, streams, sample, at_mean, command or {})
 
@@ -261,13 +254,10 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def rank(self, obs: Tensor, returns: Tensor) -> Tensor:
-        """Return the rank ``[M, B]`` of each of ``returns [M, B]``: the probability that the return-to-go from ``obs
-        [M, B, *O]`` is smaller than this return, as the quantile network estimates it."""
+        """Return the ranks ``[M, B]`` of ``returns [M, B]`` among the quantiles of the return-to-go from ``obs``."""
         return rank(returns / self._value_scale().unsqueeze(1), self._quantiles(obs), self.levels)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        """Return the network of a member's greedy policy for an exported file, or None if one network is not enough.
-        ``command`` replaces commands by name, such as ``{"return": 250.0}``."""
         # A commanded return needs the quantile network too, which computes its rank in each state.
         if self.config.desire_rank and "return" in command:
             return None
@@ -277,9 +267,8 @@ class Agent(EpisodeAgent):
         return GreedyNetwork(layers, activations, head, command=self.commands.of_member(member, command))
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether the policy of each member is uniform for all inputs, ``[M]`` bool, and a message for the user.
-        ``metrics`` is the result of `learn`. Only policies of discrete actions are checked: their loss is ln(A) if they
-        are uniform, and the loss of continuous actions has no such value."""
+        """Return which members have a uniform policy. Only policies of discrete actions are checked: their loss is
+        ln(A) if they are uniform, and the loss of continuous actions has no such value."""
         if not isinstance(self.spaces.actions, Discrete):
             return super().has_collapsed(metrics)
         uniform_loss = math.log(self.spaces.actions.n)
@@ -289,8 +278,7 @@ class Agent(EpisodeAgent):
         return is_uniform, f"{text} is uniform and not learning; {advice}"
 
     def status(self) -> dict[str, Tensor]:
-        """Return ``{tag: [M]}``: learning rate, number of steps in memory and, if a command is a return, the smallest
-        and the largest return of the episodes in memory."""
+        """Return also the smallest and the largest return in memory if a command is a return."""
         buffer_sizes = [sum(map(len, episodes)) for episodes in self.memory.episodes]
         status = super().status() | {"train/buffer_size": torch.tensor(buffer_sizes)}
         returns = self._episode_returns()
@@ -300,16 +288,16 @@ class Agent(EpisodeAgent):
         return status
 
     def _episode_returns(self) -> list[Tensor]:
-        """Return for each member the returns ``[N]`` of the N episodes in its memory. They are discounted if the
-        command is the return-to-go or its rank. Empty if no command is a return."""
+        """Return for each member the returns ``[N]`` of the N episodes in its memory, discounted if commanded returns
+        are. Empty if no command is a return."""
         if "return" not in self.command_names:
             return []
         return [torch.stack([episode.extras["return"] for episode in episodes]) for episodes in self.memory.episodes]
 
     @torch.no_grad()
     def _validation_loss(self, episodes: list[list[Episode]]) -> Tensor:
-        """Return the mean loss ``[M]`` of the policy on steps that are sampled from the new ``episodes`` of each
-        member. They are sampled by a fork of the random streams, so that validation does not change the training."""
+        """Return the mean loss ``[M]`` of the policy on a sample of the steps in the new ``episodes`` of each member,
+        by a fork of the random streams, so that validation does not change the training."""
         num_samples = self.config.num_val_batches * self.config.batch_size
         num_steps = [sum(map(len, member_episodes)) for member_episodes in episodes]
         rows = self.streams.fork().integers(num_steps, num_samples)  # [M, samples]
@@ -354,12 +342,10 @@ class Agent(EpisodeAgent):
 
     def _clamped_values(self) -> tuple[list[Tensor], list[Tensor]]:
         """Return for each member the values of all steps in memory, ``[steps]``, and of all final observations,
-        ``[episodes]``, in units of reward. Values are clamped to the range of the returns-to-go in memory, which for
-        final values is extended to 0. Final values are 0 after termination, and all of them are 0 without
-        ``bootstrap_truncation``.
+        ``[episodes]``, in units of reward. Final values are 0 after termination and without ``bootstrap_truncation``.
 
-        At a time limit the network may extrapolate: a lander that climbs for ever reaches states that were never seen.
-        Bootstrapping from an extrapolated value amplifies its error, so values are clamped.
+        Values are clamped to the range of the returns-to-go in memory. A lander that climbs for ever reaches states
+        that were never seen, and bootstrapping from an extrapolated value would amplify its error.
         """
         memory, scale = self.memory, self._value_scale()
         values = self._values(memory.column("obs"))
@@ -400,16 +386,15 @@ class Agent(EpisodeAgent):
         return self.quantile_net(self.trunk(obs))  # type: ignore[no-any-return]
 
     def _quantile_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean pinball loss ``[M]`` of the quantile network on a minibatch ``slots [M, B]`` (positions of
-        steps in memory), in units of `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
+        """Return the mean pinball loss ``[M]`` of the quantile network on the steps ``slots [M, B]``, in units of
+        `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
         obs, target = self.memory.gather(slots, ["obs", "rtg"])
         quantiles, scaled_target = self._quantiles(obs), target / self._value_scale().unsqueeze(1)
         loss = pinball_loss(quantiles, scaled_target, self.levels).mean(1)
         return loss, loss.detach()
 
     def _value_loss(self, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean squared error ``[M]`` of the value network on a minibatch ``slots [M, B]`` (positions of
-        steps in memory), in units of `_value_scale`, twice: with gradient (to minimise) and without (to report)."""
+        """Return the mean squared error ``[M]`` of the value network, as in `_quantile_loss`."""
         obs, target = self.memory.gather(slots, ["obs", "value_target"])
         loss = (self._value(obs) - target / self._value_scale().unsqueeze(1)).square().mean(1)
         return loss, loss.detach()
@@ -419,8 +404,7 @@ class Agent(EpisodeAgent):
 
     @property
     def command_names(self) -> list[str]:
-        """The names of the commands that a user can replace. If ranks are commanded, "return" is one of them: the
-        policy then converts a commanded return to its rank."""
+        """With "return" if ranks are commanded: the policy then converts a commanded return to its rank."""
         names = super().command_names
         return [*names, "return"] if self.config.desire_rank else names
 
@@ -449,12 +433,8 @@ def _range_with_zero(returns: Tensor) -> tuple[Tensor, Tensor]:
 
 class CommandedPolicy(Policy):
     """Policy for E episodes of every member. It samples their commands ``[M, E, C]`` and counts them down.
-
-    If ``sample``, actions are sampled; otherwise they are the most likely ones. If ``at_mean``, commands are the mean
-    of their distribution instead of a sample. ``overrides`` replaces some commands (see `Commands.sample`). If ranks
-    are commanded and ``overrides`` has a return, this return is counted down, and in every step the command is its rank
-    in the current state.
-    """
+    `Commands.sample` describes ``at_mean`` and ``overrides``. If ranks are commanded and ``overrides`` has a return,
+    this return is counted down, and in every step the command is its rank in the current state."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool, at_mean: bool, overrides: Command):
         self.agent, self.commands, self.sample, self.members = agent, agent.commands, sample, len(streams)
@@ -483,28 +463,19 @@ class CommandedPolicy(Policy):
             self.command[..., self.commands.column["advantage"]] = self.commands.sample_value(noise["command"])
         if self.commanded_returns is not None:
             self.command[..., self.commands.column["rank"]] = self.agent.rank(obs, self.commanded_returns)
-        outputs = self.agent.averaged_forward(obs, self.command)
-        return self._discrete(outputs, noise) if self.agent.is_discrete else self._continuous(outputs, noise)
-
-    def _discrete(self, logits: Tensor, noise: dict[str, Tensor]) -> Tensor:
-        """Return discrete actions ``[M, E]`` for ``logits [M, E, A]``: the most likely ones or, with ``sample``,
-        samples by ``noise``. With a probability of ``floor``, an action is uniformly random instead."""
-        if self.sample:
-            logits = logits * self.agent.config.action_noise + noise["action"]
+        outputs, scale = self.agent.averaged_forward(obs, self.command), self.agent.config.action_noise
+        if not self.agent.is_discrete:  # the outputs are means in units of half the range of actions
+            if self.sample:
+                outputs = outputs + _CONTINUOUS_NOISE * scale * noise["action"]
+            # A diverged member must not end the run of all members by an action that is not a number.
+            return self.agent.middle + self.agent.half_width * outputs.nan_to_num(0.0).clamp(-1.0, 1.0)
+        logits = outputs * scale + noise["action"] if self.sample else outputs
         action = logits.argmax(-1)
         if self.floor:
             floor_uniform, action_uniform = noise["floor"].unbind(-1)
             random_action = (action_uniform * self.agent.num_outputs).long()
             action = torch.where(floor_uniform < self.floor, random_action, action)
         return action
-
-    def _continuous(self, means: Tensor, noise: dict[str, Tensor]) -> Tensor:
-        """Return continuous actions ``[M, E, A]`` in the environment's units, for ``means [M, E, A]`` in units of half
-        the range of actions: the means themselves or, with ``sample``, samples by ``noise``."""
-        if self.sample:
-            means = means + _CONTINUOUS_NOISE * self.agent.config.action_noise * noise["action"]
-        # A diverged member must not end the run of all members by an action that is not a number.
-        return self.agent.middle + self.agent.half_width * means.nan_to_num(0.0).clamp(-1.0, 1.0)
 
     def current_command(self) -> dict[str, Tensor]:
         return self.commands.by_name(self.command)

@@ -117,8 +117,7 @@ class Commands(nn.Module):
 
     def of_member(self, member: int, overrides: Mapping[str, float]) -> dict[str, Tensor]:
         """Return ``{name for users: numbers [7]}`` of one member's commands, for an exported file: the mean of a
-        command at the start of an episode, then the numbers by which it is counted down and scaled. ``overrides``
-        replaces commands, as in `sample`."""
+        command at the start of an episode, then the numbers by which it is counted down and scaled."""
         streams = Streams([0] * len(self.mean))  # any will do: the mean uses no random numbers
         start = self.sample(1, streams, at_mean=True, overrides=overrides)[member, 0]  # [C]
         count_down = [self.fall_per_step, self.fall_per_reward, self.smallest, self.largest]
@@ -132,14 +131,12 @@ class Commands(nn.Module):
         return self.mean.unsqueeze(1) + self.spread.unsqueeze(1) * deviation
 
     def count_down(self, command: Tensor, reward: Tensor) -> None:
-        """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``. The horizon falls by 1, but not
-        below 1. In UDRL, the return-to-go falls by the reward, and is at most ``max_return``."""
+        """Update ``command [M, E, C]`` in place after a step with ``reward [M, E]``."""
         command.sub_(self.fall_per_step + self.fall_per_reward * reward.unsqueeze(-1))
         command.clamp_(self.smallest, self.largest)
 
     def now(self) -> dict[str, Tensor]:
-        """Return the mean of the current exploration commands by their names for users, as copies ``[M]``. For ranks it
-        is ``eval_rank``, the rank that evaluations command."""
+        """Return the mean of the current exploration commands by their names for users, ``eval_rank`` for ranks."""
         eval_rank = torch.full_like(self.mean, self.config.eval_rank)
         means = dict.fromkeys(COMMANDS, self.mean) | {"horizon": self.horizon, "rank": eval_rank}
         return {_USER_NAMES[name]: means[name].clone() for name in self.names}
@@ -206,9 +203,8 @@ class Commands(nn.Module):
         return torch.tensor(horizons, dtype=torch.float32)
 
     def update_from_advantages(self, advantages: Sequence[Tensor]) -> None:
-        """Update mean, spread and scale of the advantage command. ``advantages`` has a tensor ``[n]`` for each member,
-        with the advantages of the n steps in its memory. The mean command is the largest of them, as published by
-        Kumar et al. 2019, or a quantile."""
+        """Update mean, spread and scale of the advantage command from the ``advantages [n]`` of each member's n steps
+        in memory. The mean is the largest of them (Kumar et al. 2019) or a quantile."""
         config = self.config
         for m, advantage in enumerate(advantages):
             std = advantage.std(correction=0)
@@ -223,8 +219,8 @@ class Commands(nn.Module):
         self.update_scale()
 
     def widen_scales(self, returns_to_go: Tensor, returns: Tensor, lengths: Tensor) -> None:
-        """Increase the reaches (the largest magnitudes of returns and horizons so far, from which automatic scales
-        follow), if needed, to include new ``returns_to_go [T, M, E]``, ``returns [M, E]`` and ``lengths [M, E]``."""
+        """Increase the reaches, if needed, to include new ``returns_to_go [T, M, E]``, ``returns [M, E]`` and ``lengths
+        [M, E]``."""
         max_return = torch.maximum(returns_to_go.abs().amax((0, 2)), returns.abs().amax(1))
         max_length = lengths.amax(1).float()
         # Reaches are powers of two, so that the scales seldom change.
@@ -234,8 +230,7 @@ class Commands(nn.Module):
         self.update_scale()
 
     def update_scale(self) -> None:
-        """Set ``scale [M, C]``, the factor on each command: the setting of the user if there is one, otherwise
-        `SCALED_LIMIT` divided by the largest magnitude that the command is expected to have."""
+        """Set ``scale [M, C]``: the setting of the user if there is one, otherwise `SCALED_LIMIT` / reach."""
         reaches = {"horizon": self.horizon_reach, "advantage": self.advantage_reach}
         for column, name in enumerate(self.names):
             fixed_scale = self.config.horizon_scale if name == "horizon" else self.config.reward_scale

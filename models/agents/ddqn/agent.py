@@ -12,15 +12,13 @@ from torch import Tensor, nn
 from models.agents.ddqn.config import Config
 from models.contract import Command, GreedyNetwork, Policy
 from models.epsilon import EpsilonGreedy
-from models.losses import explained_variance, td_loss, td_target
+from models.losses import td_loss, td_target
 from models.mlp import MLP, Layer
 from models.off_policy import OffPolicyAgent
-from models.optim import MemberAdam, norms, polyak_update
+from models.optim import MemberAdam, polyak_update
 from models.replay import ReplayBuffer
 from models.spaces import Discrete, Spaces
 from models.streams import NoiseBlocks, Streams, integers_below, lockstep_streams
-
-STATISTICS = ("train/q_mean", "train/explained_variance", "train/grad_norm")
 
 
 class DuelingQNetwork:
@@ -44,9 +42,8 @@ class DuelingQNetwork:
         return torch.cat([part.initial(streams) for part in self.parts], 1)
 
     def advantage_of_member(self, flat: Tensor, member: int) -> tuple[list[Layer], list[str | float]]:
-        """Return the network that computes the advantages of one member, without autograd: for each layer its weight
-        ``[out, in]`` and bias ``[out]``, then the activation of each hidden layer. The best action has the largest
-        advantage, so a greedy policy needs no value."""
+        """Return the network that computes the advantages of one member (`MLP.of_member`). The best action has the
+        largest advantage, so a greedy policy needs no value."""
         feature_weights, _, advantage_weights = flat.split([part.size for part in self.parts], 1)
         features, first_activations = self.features.of_member(feature_weights, member)
         advantages, last_activations = self.advantage.of_member(advantage_weights, member)
@@ -66,10 +63,9 @@ class DuelingQNetwork:
 
 
 class Agent(EpsilonGreedy, OffPolicyAgent):
-    """Double DQN with a plain or a dueling network. E is ``config.num_envs``. The TD target is ``r + discount *
-    Q_target(s', argmax_a Q(s', a))``, or r after termination. Values are bootstrapped at time limits. With
-    ``intrinsic``, a novelty bonus is added to the rewards of a minibatch (`models.curiosity`). The loss is the mean
-    squared error. A soft target update follows every gradient step of Adam."""
+    """Double DQN with a plain or a dueling network. The TD target is ``r + discount * Q_target(s', argmax_a Q(s',
+    a))``, or r after termination. Values are bootstrapped at time limits. The loss is the mean squared error. A soft
+    target update follows every gradient step of Adam."""
 
     action_kinds = (Discrete,)
 
@@ -101,8 +97,7 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         )
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and sample its random numbers. Return epsilon-greedy actions ``[M, E]`` for ``obs [M,
-        E, O]``."""
+        """Begin a step. Return epsilon-greedy actions ``[M, E]`` for ``obs [M, E, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         explore = self.random_numbers["explore"] < self.epsilon().unsqueeze(1)
@@ -112,14 +107,12 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
     def observe(
         self, obs: Tensor, action: Tensor, next_obs: Tensor, reward: Tensor, discount: Tensor, done: Tensor
     ) -> None:
-        """Store the step in the replay buffer, and count finished episodes."""
         self.replay_buffer.add(obs=obs, next_obs=next_obs, action=action, reward=reward, discount=discount)
         self.episodes += done.sum(1)
 
     @torch.enable_grad()
     def update(self, random_numbers: dict[str, Tensor], learning: Tensor | None = None) -> Tensor:
-        """Make a gradient step on the minibatch that ``random_numbers["replay"]`` chooses, and a soft target update, in
-        the members ``learning [M]`` bool (None: all). Return the loss ``[M]`` before the step."""
+        """Make a gradient step and a soft target update (`OffPolicyAgent.update`)."""
         batch = self.minibatch(random_numbers["replay"], learning)
         self.optimizer.zero_grad()
         loss, _, _ = self.q_loss(batch)
@@ -129,8 +122,8 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         return loss.detach()
 
     def q_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return three tensors for a minibatch ``{column: [M, B, ...]}``: the loss ``[M]`` of double DQN, the values
-        ``[M, B]`` of its actions, and their TD targets ``[M, B]``."""
+        """Return the loss ``[M]`` of double DQN on a minibatch, the values ``[M, B]`` of its actions, and their TD
+        targets ``[M, B]``."""
         with torch.no_grad():
             next_action = self.network(self.flat_parameters, batch["next_obs"]).argmax(2)
             target_values = self.network(self.target_parameters, batch["next_obs"])  # [M, B, A]
@@ -139,28 +132,19 @@ class Agent(EpsilonGreedy, OffPolicyAgent):
         q = q_of(self.values(batch["obs"]), batch["action"].long())
         return td_loss(q, target), q, target
 
-    @torch.enable_grad()
     def metrics(self) -> dict[str, Tensor]:
-        """Return ``{tag: [M]}``: epsilon, and statistics of the current weights on the minibatch of the latest update.
-        Statistics are NaN for members that do not learn yet."""
-        statistics = dict.fromkeys(STATISTICS, torch.full((self.members,), torch.nan))
-        batch = self.latest_minibatch()
-        if batch is not None:
-            self.optimizer.zero_grad()
-            loss, q, target = self.q_loss(batch)
-            loss.sum().backward()
-            q = q.detach()
-            statistics["train/q_mean"] = q.mean(1)
-            statistics["train/explained_variance"] = explained_variance(q, target)
-            statistics["train/grad_norm"] = norms([self.optimizer.take_gradient()])
-        return {"train/epsilon": self.epsilon()} | self.mask_non_learners(statistics)
+        return {"train/epsilon": self.epsilon()} | super().metrics()
+
+    def statistics(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.optimizer.zero_grad()
+        loss, q, target = self.q_loss(batch)
+        return self.value_statistics(self.optimizer, loss, q.unsqueeze(1), target)
 
     def values(self, obs: Tensor) -> Tensor:
         """Return the values of all actions, ``obs [M, B, O] -> [M, B, A]``."""
         return self.network(self.flat_parameters, obs)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the network of a member's greedy policy, for an exported file."""
         if isinstance(self.network, DuelingQNetwork):
             layers, activations = self.network.advantage_of_member(self.flat_parameters, member)
         else:

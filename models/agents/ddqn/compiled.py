@@ -15,8 +15,8 @@ from models.agents.ddqn.agent import Agent, DuelingQNetwork, Greedy
 from models.compiled import Layers, Learner, Net, Replay
 from models.machine import FAST, compiled, exact_inlined
 from models.mlp import MLP
-from models.tiles import ZERO, copy
-from models.vectors import LANES, load, splat, store, total, where_better, where_less
+from models.tiles import ZERO, copy, total
+from models.vectors import LANES, load, store, where_less, zeros
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
@@ -69,8 +69,8 @@ class Work(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Reserves rows in the replay buffer."""
+    """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
+    writes into ``loss [M]``. Reserves rows in the replay buffer."""
     by_episode, by_step = agent.upcoming_epsilon(steps)
     return nets.make_record(  # type: ignore[no-any-return]
         Members,
@@ -86,7 +86,6 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def _make_network(network: MLP | DuelingQNetwork, flat_parameters: torch.Tensor) -> QNetwork:
-    """Return ``network`` with the parameters ``flat_parameters [M, D]``, whose memory it shares, for compiled code."""
     dueling, over_batch = isinstance(network, DuelingQNetwork), False
     value = advantage = nets.NO_NET
     # A row of ``flat_parameters`` holds the parameters of the features, the value and the advantage, in this order.
@@ -106,12 +105,11 @@ Player = QNetwork
 
 
 def make_player(policy: Greedy) -> Player:
-    """Return the record of a greedy policy for compiled code. Its weights share the policy's memory."""
     return _make_network(policy.network, policy.flat_parameters)
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate the memory in which one thread computes the updates of a member. Unused columns contain zeros."""
+    """Allocate scratch memory for one thread. Unused columns contain zeros."""
     batch_size, network = agent.replay.uniform.shape[3], agent.network
     layers = [nets.make_layers(net, batch_size) for net in (network.trunk, network.value, network.advantage)]
     num_columns = layers[0].acts.shape[2]
@@ -133,9 +131,8 @@ def make_work(agent: Members) -> Work:
 
 @exact_inlined
 def _greedy_action(network, m, obs, scratch):
-    """Return the action of member ``m`` with the largest value for ``obs [O]``, the first one if several are equal
-    (`Greedy.act`). The parts of ``network`` (`QNetwork`) run in the rows of ``scratch [4, widest]``: the value network
-    in rows 2 and 3, the others in rows 0 and 1."""
+    """Return the greedy action of member ``m`` for ``obs [O]`` (`Greedy.act`). The parts of ``network`` (`QNetwork`)
+    run in the rows of ``scratch [4, widest]``: the value network in rows 2 and 3, the others in rows 0 and 1."""
     params = network.flat_parameters[m]
     # ``scratch[row]`` contains the outputs of the trunk: action values or, if dueling, features.
     row = nets.outputs_row(network.trunk, params, obs, scratch)
@@ -163,20 +160,16 @@ def choose(agent, work, m, t, e, obs, state):
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
     """Write the step into the replay buffer (`Agent.observe`). A row is ``obs, next_obs, action, reward, discount``."""
-    table, obs_size, row = agent.replay.table, agent.obs_size, nets.new_row(agent.replay, t, e)
-    for i in range(obs_size):
-        table[row, m, i] = obs[i]
-        table[row, m, obs_size + i] = next_obs[i]
-    table[row, m, 2 * obs_size] = np.float32(action)
-    table[row, m, 2 * obs_size + 1] = reward
-    table[row, m, 2 * obs_size + 2] = discount
+    row = agent.replay.table[nets.new_row(agent.replay, t, e), m]
+    position = nets.write_values(row, 0, obs)
+    position = nets.write_values(row, position, next_obs)
+    row[position], row[position + 1], row[position + 2] = np.float32(action), reward, discount
 
 
 @compiled
 def _write_q_values(agent, work, params):
-    """Compute the action values of a minibatch with a member's parameters ``params [D]``, from the observations in
-    ``work.trunk.acts[0]``, which has one column for each of them. Write the action values to ``work.q [A, columns]``,
-    and the activations of all networks to ``work`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
+    """Write the action values of the observations in ``work.trunk.acts[0]`` to ``work.q [A, columns]``, for a member's
+    parameters ``params [D]`` (`DuelingQNetwork`, or `MLP.forward` if not dueling)."""
     network = agent.network
     nets.forward(network.trunk, params, work.trunk)
     depth, batch_size = len(network.trunk.sizes) - 1, agent.replay.uniform.shape[3]
@@ -244,8 +237,8 @@ def _q_backward(agent, work, params):
 
 @compiled
 def _write_td_targets(agent, work, m):
-    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target [1, columns]`` for member ``m``
-    (`Agent.q_loss`). Overwrites ``work.q`` and ``work.online_q``."""
+    """Write the TD targets of the minibatch in ``work.sample`` to ``work.td_target [1, columns]`` (`Agent.q_loss`).
+    Overwrites ``work.q`` and ``work.online_q``."""
     params, target_params = agent.q_learner.flat_parameters[m], agent.q_learner.target_parameters[m]
     obs_size = agent.obs_size
     reward_row, discount_row = 2 * obs_size + 1, 2 * obs_size + 2
@@ -254,16 +247,14 @@ def _write_td_targets(agent, work, m):
     copy(work.q, 0, work.online_q, 0, agent.network.num_actions)
     _write_q_values(agent, work, target_params)
     # ``online_q`` now has the values of the online network, ``q`` has the values of the target network.
-    for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
-        # Values of the best action so far: ``max_q`` of the online network, ``next_q`` of the target network.
-        # ``where_better(x, y, a, b)`` is a if an argmax prefers x to y, else b.
-        max_q, next_q = load(work.online_q, 0, column), load(work.q, 0, column)
+    for column in range(agent.replay.uniform.shape[3]):
+        best = 0
         for action in range(1, agent.network.num_actions):
-            online_q = load(work.online_q, action, column)
-            next_q = where_better(online_q, max_q, load(work.q, action, column), next_q)
-            max_q = where_better(online_q, max_q, online_q, max_q)
-        reward, discount = load(work.sample, reward_row, column), load(work.sample, discount_row, column)
-        store(reward + agent.discount * discount * next_q, work.td_target, 0, column)
+            best = action if nets.better(work.online_q[action, column], work.online_q[best, column]) else best
+        # Read the next value before the sample. In another order, the compiler rounds the target differently.
+        next_q = work.q[best, column]
+        reward, discount = work.sample[reward_row, column], work.sample[discount_row, column]
+        work.td_target[0, column] = reward + agent.discount * discount * next_q
 
 
 @compiled
@@ -271,7 +262,7 @@ def _replace_q_by_gradient(agent, work):
     """Return the mean squared TD error of the action values ``work.q [A, columns]`` for the minibatch in
     ``work.sample``, and replace these values by d loss / d value (`Agent.q_loss`)."""
     action_row, weight_row = 2 * agent.obs_size, 2 * agent.obs_size + 3
-    loss = splat(ZERO)
+    loss = zeros()
     for column in range(0, work.q.shape[1], LANES):  # vectors of 16 columns
         taken_action, taken_q = load(work.sample, action_row, column), load(work.q, 0, column)
         # ``where_less(x, y, a, b)`` is a if x < y, else b. Actions are stored as float32, so they are compared with
@@ -287,28 +278,22 @@ def _replace_q_by_gradient(agent, work):
     return total(loss)
 
 
-def improve(agent, work, m, t):
-    """Make the updates after step ``t``, if the member has enough experience (`Agent.learn`). Update weights, target
-    weights and Adam's state in ``agent.q_learner``. Write the last loss to ``agent.loss[m]``."""
-    replay, num_rows = agent.replay, nets.count_rows(agent.replay, t + 1)
-    if not nets.is_learning(replay, agent.episodes[m], num_rows):
-        return
-    _, _, updates, batch_size = replay.uniform.shape
+@compiled
+def _update(agent, work, m, t, i):
+    """Make an update of member ``m`` with the minibatch in ``work.sample`` (`Agent.update`). Return the loss."""
     params = agent.q_learner.flat_parameters[m]
-    for update in range(updates):
-        for column in range(batch_size):
-            row = nets.sample_row(replay.uniform[m, t, update, column], num_rows)
-            for i in range(replay.table.shape[2]):
-                work.sample[i, column] = replay.table[row, m, i]
-        _write_td_targets(agent, work, m)
-        copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
-        _write_q_values(agent, work, params)
-        agent.loss[m] = _replace_q_by_gradient(agent, work)
-        _q_backward(agent, work, params)
-        nets.adam(agent.q_learner, m, work.grad)
-        nets.follow(agent.q_learner, m, agent.tau)
+    _write_td_targets(agent, work, m)
+    copy(work.sample, 0, work.trunk.acts[0], 0, agent.obs_size)
+    _write_q_values(agent, work, params)
+    loss = _replace_q_by_gradient(agent, work)
+    _q_backward(agent, work, params)
+    nets.adam(agent.q_learner, m, work.grad)
+    nets.follow(agent.q_learner, m, agent.tau)
+    return loss
+
+
+improve = nets.make_improve(_update)
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action for ``obs [O]`` (`Greedy.act`). Overwrites ``scratch [4, widest]``."""
     return _greedy_action(player, m, obs, scratch)

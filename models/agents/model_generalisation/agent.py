@@ -5,6 +5,7 @@ model, action values learn from rollouts that the model imagines. A latent model
 variables, which it samples. O is the number of numbers in an observation, A of actions.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -97,31 +98,24 @@ class Agent(StepAgent):
         self.random_numbers: dict[str, Tensor] = {}  # random numbers of the current step
 
     def _noise_blocks(self) -> NoiseBlocks:
-        """Return the `NoiseBlocks` that sample the random numbers of every step, by name. ``rows`` and ``starts``
-        choose transitions from the replay buffer: for the batch, and for the starts of imagined rollouts. ``act`` and
-        ``imagined`` choose actions: in the environment, and in imagined rollouts. The other names are methods of the
-        model. The shapes of all but ``act`` and ``encode`` begin with an axis of length ``updates_per_step``."""
+        """Return the random numbers of every step, by name. ``rows`` and ``starts`` choose transitions from the replay
+        buffer: for the batch, and for the starts of imagined rollouts. ``act`` and ``imagined`` choose actions: in the
+        environment, and in imagined rollouts. The other names are methods of the model."""
         config = self.config
         # Sampler -> name -> shape without the axis of members. Several kinds of numbers may have the same sampler.
-        draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = {}
-        numbers_per_step = 0
-
-        def add(sampler: Callable[..., Tensor], name: str, *shape: int) -> None:
-            nonlocal numbers_per_step
-            draws.setdefault(sampler, {})[name] = shape
-            numbers_per_step += prod(shape)
-
+        draws: dict[Callable[..., Tensor], dict[str, tuple[int, ...]]] = defaultdict(dict)
         updates, rollout_steps = config.updates_per_step, config.rollout_length
         explore_sampler, count = exploration_noise(config, self.num_actions)
-        add(Streams.uniform, "rows", updates, config.batch_size)
-        add(explore_sampler, "act", 1, count)
+        draws[Streams.uniform]["rows"] = (updates, config.batch_size)
+        draws[explore_sampler]["act"] = (1, count)
         if config.model != "none":
-            add(explore_sampler, "imagined", updates, rollout_steps, self.num_rollouts, count)
+            draws[explore_sampler]["imagined"] = (updates, rollout_steps, self.num_rollouts, count)
             if config.rollout_batch_size is not None:
-                add(Streams.uniform, "starts", updates, self.num_rollouts)
+                draws[Streams.uniform]["starts"] = (updates, self.num_rollouts)
         leading_axes = {"encode": (), "fit": (updates,), "begin": (updates,), "step": (updates, rollout_steps)}
         for name, shape in self.model.noise_shapes.items():
-            add(self.model.sample_noise, name, *leading_axes[name], *shape)
+            draws[self.model.sample_noise][name] = (*leading_axes[name], *shape)
+        numbers_per_step = sum(prod(shape) for shapes in draws.values() for shape in shapes.values())
         # A block's length must not depend on the number of members, because random numbers depend on this length.
         steps = max(1, min(_MAX_STEPS, _MAX_NUMBERS // numbers_per_step))
         streams = Streams.from_name(self.seeds, "model generalisation")
@@ -129,37 +123,17 @@ class Agent(StepAgent):
 
     @staticmethod
     def needs_dynamics(config: Config) -> bool:
-        """Return whether the agent needs the environment itself as its model."""
         return config.model == "perfect"
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return exploring actions ``[M, 1]`` of M members with one environment each, for ``obs [M, 1, O]``. First
-        count the step and sample its random numbers, of which a latent model uses some in `encode`."""
+        """Return exploring actions ``[M, 1]`` for ``obs [M, 1, O]``."""
         self.random_numbers = self.noise.next()
         self.steps += 1
         features = self.model.encode(obs, self.random_numbers.get("encode"))
         q = self.values(features)
         self._acting_q.append(q)  # for `metrics`
         return explore(self.config, q, self.random_numbers["act"])
-
-    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
-        """Return the network of a member's greedy policy, for an exported file: the network of the action values or,
-        with a latent model, the encoder followed by this network."""
-        q_network = self.values.q_network
-        layers, activations = q_network.mlp.of_member(q_network.flat, member)
-        if "encode" in self.model.noise_shapes:  # a latent model
-            encoder, latents = self.model.encoder, self.model.latents
-            first_layers, first_activations = encoder.mlp.of_member(encoder.flat, member)
-            weight, bias = first_layers[-1]
-            # Only outputs for the likeliest latent, which the activation ``latents.mode`` computes from them.
-            first_layers[-1] = weight[: latents.size], bias[: latents.size]
-            layers, activations = first_layers + layers, [*first_activations, latents.mode, *activations]
-        return GreedyNetwork(layers, activations, "argmax")
-
-    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
-        """Return the greedy policy. A latent model samples latents from ``streams``."""
-        return Greedy(self, streams)
 
     def visit(self, state: Tensor) -> None:
         """Store the environment's state ``[M, 1, K]``, if the model is the environment itself."""
@@ -177,17 +151,13 @@ class Agent(StepAgent):
 
     @property
     def first_update(self) -> int:
-        """The number of the step after which the first update follows."""
         return self.config.first_update + 1
 
     def learning(self) -> Tensor:
-        """Return whether there were enough steps to learn, ``[M]`` bool, equal for all members."""
         return torch.full((self.members,), self.steps > self.config.first_update, device=self.device)
 
     @torch.no_grad()
     def learn(self) -> Tensor:
-        """Copy weights to the target network every ``target_update_frequency`` steps, then make the updates of this
-        step. Return the loss ``[M]`` of the action values in the last update, NaN before the first update."""
         if self.steps <= self.config.first_update:
             return torch.full((self.members,), torch.nan, device=self.device)
         previous_steps = self.steps - 1  # before this step
@@ -208,8 +178,8 @@ class Agent(StepAgent):
         }
 
     def update(self, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Fit the model to a batch, then update the action values. ``random_numbers`` are from `numbers_of_update`.
-        Return the losses of the model by name, and the ``loss`` of the action values, ``{name: [M]}``."""
+        """Fit the model to a batch, then update the action values. Return the losses of the model by name, and the
+        ``loss`` of the action values, ``{name: [M]}``."""
         batch: Any = self.replay_buffer.batch(random_numbers["rows"])
         with torch.enable_grad():
             losses = self.model.fit(batch, random_numbers.get("fit"))
@@ -221,15 +191,27 @@ class Agent(StepAgent):
         return losses | {"loss": self._latest.loss.clone()}
 
     def _values_update(self, batch: Any, random_numbers: dict[str, Tensor]) -> Update:
-        """Compute the update of the action values from ``batch``: from its transitions or, with a model, from imagined
-        rollouts that start there."""
         if self.config.model == "none":
             return replay_update(self.values, batch)
         return imagined_update(self.values, self.model, batch, random_numbers)
 
+    def greedy_network(self, member: int, command: Command) -> GreedyNetwork | None:
+        """Return the network of the action values or, with a latent model, the encoder followed by this network."""
+        q_network = self.values.q_network
+        layers, activations = q_network.mlp.of_member(q_network.flat, member)
+        if "encode" in self.model.noise_shapes:  # a latent model
+            encoder, latents = self.model.encoder, self.model.latents
+            first_layers, first_activations = encoder.mlp.of_member(encoder.flat, member)
+            weight, bias = first_layers[-1]
+            # Only outputs for the likeliest latent, which the activation ``latents.mode`` computes from them.
+            first_layers[-1] = weight[: latents.size], bias[: latents.size]
+            layers, activations = first_layers + layers, [*first_activations, latents.mode, *activations]
+        return GreedyNetwork(layers, activations, "argmax")
+
+    def begin(self, envs: int, streams: Streams, **_: Any) -> "Greedy":
+        return Greedy(self, streams)
+
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics since the last call, ``{tag: [M]}``, and forget them: mean losses of the model, mean value
-        and mean entropy of exploration. Explained variance and gradient norm are of the latest update."""
         self._loss_sums.pop("loss", None)  # of the action values; `learn` has returned it
         means = {f"model/{name}_loss": total / self._num_updates for name, total in self._loss_sums.items()}
         self._loss_sums, self._num_updates = {}, 0

@@ -200,13 +200,9 @@ _AGENT_SETTINGS: dict[str, dict[str, object]] = {
     "SimpleModel": {"model": "simple", "batch_size": 32},
     "CategoricalLatent": {"model": "latent", "batch_size": 32},
     "GaussianLatent": {
-        "model": "latent",
-        "batch_size": 32,
-        "latent_type": "gaussian",
-        "min_std": 0.1,
-        "std_act": "sigmoid2",
+        "model": "latent", "batch_size": 32, "latent_type": "gaussian", "min_std": 0.1, "std_act": "sigmoid2",
     },
-}
+}  # fmt: skip
 IMPLEMENTATIONS = {name: overrides | _DEFAULT_PRESET[name] for name, overrides in _AGENT_SETTINGS.items()}
 
 LEARNED_MODEL_SETTINGS = names_with(Config, "part", "learned model")
@@ -228,13 +224,10 @@ def ineffective(config: Config) -> dict[str, str]:
     model = f"model is {config.model!r}, so "
     latent_type = f"latent_type is {config.latent_type!r}"
     strategy = f"exploration_strat is {config.exploration_strat!r}"
+    learns_model, target_settings = config.model in ("simple", "latent"), ("target_update_frequency", "double_DQN")
     return reasons_by_setting(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
-        (
-            config.model in ("none", "perfect"),
-            (*LEARNED_MODEL_SETTINGS, "rollout_batch_size"),
-            f"{model}no model is learned",
-        ),
+        (not learns_model, (*LEARNED_MODEL_SETTINGS, "rollout_batch_size"), f"{model}no model is learned"),
         (config.model != "latent", tuple(LATENT_SETTINGS), f"{model}there are no latent states"),
         (config.model != "simple", ("bernoulli_logits",), f"{model}no bits are imagined"),
         (config.binary_obs is False, ("bernoulli_logits",), "binary_obs is off, so no bits are imagined"),
@@ -242,11 +235,7 @@ def ineffective(config: Config) -> dict[str, str]:
         (config.latent_type == "categorical", ("min_std", "std_act"), latent_type),
         (config.exploration_strat != "epsilon_greedy", ("epsilon",), strategy),
         (config.exploration_strat != "softmax", ("softmax_temp",), strategy),
-        (
-            not config.use_target,
-            ("target_update_frequency", "double_DQN"),
-            "use_target is off, so there is only one network of values",
-        ),
+        (not config.use_target, target_settings, "use_target is off, so there is only one network of values"),
     )
 
 

@@ -97,18 +97,15 @@ class PerfectModel(Imagination):
             self.noise_shapes = {"step": (num_rollouts, num_chances)}
 
     def begin(self, start: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
-        """Start from states ``[M, B, K]`` of the environment. Return them and their observations."""
         return start, self.dynamics.observe(start)
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, Any]:
-        """Return the next state ``[M, B, K]``, its observation, and its reward and termination as a record."""
         # Deterministic dynamics have no noise.
         result = self.dynamics.step(state, action) if noise is None else self.dynamics.advance(state, action, noise)
         next_state, reward, terminated, _ = result
         return next_state, self.dynamics.observe(next_state), (reward, terminated)
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Return the recorded rewards, and 0 for steps that terminated or 1 for others, ``[M, T B]`` each."""
         reward = torch.cat([step_reward for step_reward, _ in records], 1)
         terminated = torch.cat([step_terminated for _, step_terminated in records], 1)
         return reward, (~terminated).float()
@@ -163,7 +160,6 @@ class _LearnedModel(Imagination):
         return {name: mean.detach() for name, mean in means.items()}
 
     def outcomes(self, features: Tensor, action: Tensor, records: list[Any]) -> tuple[Tensor, Tensor]:
-        """Predict rewards and probabilities that the episode continues, ``[M, T B]`` each."""
         x = self.with_action(features, action)
         return self.reward(x)[..., 0], sigmoid(self.termination(x)[..., 0])
 
@@ -180,16 +176,14 @@ class SimpleModel(_LearnedModel):
         self.noise_shapes = {"step": (spec.num_rollouts, self.size)}
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Update the model on ``batch``. Return its losses, ``{name: [M]}``. Transitions that terminate do not count in
-        the loss ``obs``."""
+        # Transitions that terminate do not count in the loss ``obs``.
         x = self.with_action(batch.obs, batch.action)
         nll = bit_nll if self.spec.has_bits else gaussian_nll
         obs_loss = nll(self.following(x), batch.next_obs).sum(2) * batch.continues
         return self.update_model(self.outcome_losses(x, batch) | {"obs": obs_loss})
 
     def step(self, state: Tensor, action: Tensor, noise: Noise) -> tuple[Tensor, Tensor, None]:
-        """Sample the next observation by ``noise [M, B, O]``, which is uniform for bits and standard normal for
-        numbers. Return it twice: as the state, and as the inputs of the action values."""
+        """Sample the next observation. Return it twice: as the state, and as the inputs of the action values."""
         assert noise is not None
         outputs = self.following(self.with_action(state, action))
         if not self.spec.has_bits:
@@ -225,8 +219,6 @@ class LatentModel(_LearnedModel):
         return self.latents.sample(params, noise)
 
     def fit(self, batch: Batch, noise: Noise) -> dict[str, Tensor]:
-        """Update the model on ``batch``. Return its losses, ``{name: [M]}``. In the loss ``obs``, each observation is
-        decoded from its latent, and transitions that terminate do not count."""
         assert noise is not None
         encoder_outputs = self.encoder(torch.cat((batch.obs, batch.next_obs), 1))  # one pass for both
         obs_outputs, next_obs_outputs = encoder_outputs.split(batch.action.shape[1], 1)
@@ -272,9 +264,8 @@ def _stop_gradient(params: Params) -> Params:
 
 def imagined_update(values: ActionValues, model: Imagination, start: Any, random_numbers: dict[str, Tensor]) -> Update:
     """Play an imagined rollout of T steps from each of the states ``start`` by the exploring policy, and compute an
-    update of the action values from all steps (Young et al. 2023, algorithm 1). ``random_numbers`` are from
-    `Agent.numbers_of_update`. The function changes nothing, has fixed shapes and never waits for the device, so that it
-    can be compiled or captured as a graph."""
+    update of the action values from all steps (Young et al. 2023, algorithm 1). The function changes nothing, has fixed
+    shapes and never waits for the device, so that it can be compiled or captured as a graph."""
     config = values.config
     state, features = model.begin(start, random_numbers.get("begin"))
     exploration = random_numbers["imagined"].unbind(1)

@@ -54,7 +54,6 @@ class Agent(EpisodeAgent):
         self.member_steps = torch.zeros(len(seeds), dtype=torch.int64)  # number of steps that members learned from
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the network of a member's greedy policy, for an exported file."""
         policy, count = self.network.policy, self.network.num_actions
         layers, activations = policy.mlp.of_member(policy.flat, member)
         weight, bias = layers[-1]
@@ -66,9 +65,8 @@ class Agent(EpisodeAgent):
 
     @torch.no_grad()
     def observe(self, trajectory: Trajectory, validate: bool = False) -> dict[str, Tensor]:
-        """Store the episodes of one update as ``batch``, with returns and advantages; ``validate`` has no effect.
-        Return ``{name: [M]}``, empty without a baseline: the mean of the baseline over the experiences (``baseline``)
-        and, with a value network, the mean advantage (``advantage_mean``) and ``explained_variance``."""
+        """Store the episodes of one update as ``batch``, with returns and advantages. Return statistics of the
+        baseline, if there is one; ``validate`` has no effect."""
         config = self.config
         self.batch = batch = pack(trajectory)
         values = None  # [M, N] if there is a value network
@@ -114,12 +112,9 @@ class Agent(EpisodeAgent):
         return lambda_returns(reward, next_value, valid, config.discount, config.gae_lambda)
 
     def learn(self) -> dict[str, Tensor]:
-        """Take one gradient step on the batch, and ``value_steps`` more of the value network. Then forget the batch.
-
-        Return ``{name: [M]}``: ``policy_loss``, ``entropy_loss`` (if beta > 0), ``value_loss`` (with a value network),
-        their sum ``total_loss``, ``entropy`` of the policy in nats, ``entropy_share``, which is this entropy divided by
-        the largest possible one, and ``grad_norm``.
-        """
+        """Take one gradient step on the batch, and ``value_steps`` more of the value network. Return the losses, their
+        sum ``total_loss``, ``entropy`` of the policy in nats, ``entropy_share`` of the largest possible one, and
+        ``grad_norm``."""
         assert self.batch is not None
         batch, self.batch = self.batch, None
         if self.config.anneal_lr:
@@ -169,8 +164,7 @@ class Agent(EpisodeAgent):
 
     def _accumulate_gradient(self, chunk: "Batch") -> dict[str, Tensor]:
         """Add the gradient of a chunk to the ``grad`` of the parameters. Return the contribution of the chunk to the
-        mean losses in `learn`, ``{name: [M]}``. Contributions add up to means, because ``chunk.mean_weight`` is 1 / the
-        number of experiences of a member in all chunks."""
+        mean losses of the batch, ``{name: [M]}``."""
         config = self.config
         logits, values = self.network(chunk.obs)
         # Minus the entropy, as a share of the largest possible entropy.
@@ -194,8 +188,6 @@ class Agent(EpisodeAgent):
         return norm
 
     def has_collapsed(self, metrics: Mapping[str, Tensor]) -> tuple[Tensor, str]:
-        """Return whether the policy of each member has almost no entropy, ``[M]`` bool, and a message for the user.
-        ``metrics`` is the result of `learn`."""
         text = "the policy has been sure of every action, so it explores nothing and learns no more"
         return metrics["entropy_share"] < _COLLAPSE_THRESHOLD, f"{text}; a smaller lr or a larger beta may help"
 
@@ -207,7 +199,7 @@ def _standardise(values: Tensor) -> Tensor:
 
 
 class SoftmaxPolicy(Policy):
-    """Policy for E episodes of every member. Actions are sampled if ``sample``, otherwise the most likely ones."""
+    """Policy whose actions are sampled if ``sample``, otherwise the most likely ones."""
 
     def __init__(self, agent: Agent, envs: int, streams: Streams, sample: bool):
         self.network, self.members = agent.network, agent.members
@@ -299,19 +291,15 @@ class Batch:
 def table(values: Tensor, valid: Tensor, rows: int) -> Tensor:
     """Return ``values [T, M, E, ...]`` of the steps that are ``valid [T, M, E]`` as a table ``[M, rows, ...]``: one
     episode after another, then zeros."""
-    member_rows = []
-    for m in range(values.shape[1]):
-        # Transposed from [T, E, ...] to [E, T, ...], so that the mask selects one episode after another.
-        member_values, member_valid = values[:, m].transpose(0, 1), valid[:, m].T
-        member_rows.append(member_values[member_valid])
-    return stack_padded(member_rows, rows)
+    counts = valid.sum((0, 2)).tolist()  # [M]
+    # As [M, E, T, ...], so that the mask selects one episode after another.
+    return stack_padded(values.movedim(0, 2)[valid.movedim(0, 2)].split(counts), rows)
 
 
 def pack(trajectory: Trajectory) -> Batch:
     """Return the valid steps of a trajectory as a batch. The caller must set returns and advantages, which are 0."""
     counts = trajectory.valid.sum((0, 2)).tolist()  # [T, M, E] -> [M]
-    num_chunks = -(-max(counts) // CHUNK)  # rounded up
-    rows = num_chunks * CHUNK
+    rows = -(-max(counts) // CHUNK) * CHUNK  # rounded up to whole chunks
     obs = table(trajectory.obs, trajectory.valid, rows)
     action = table(trajectory.action, trajectory.valid, rows)
     mean_weight = stack_padded([torch.full((count,), 1 / count) for count in counts], rows)
@@ -322,9 +310,8 @@ def pack(trajectory: Trajectory) -> Batch:
 def unpack(values: Tensor, valid: Tensor) -> Tensor:
     """Return ``values [M, N]`` of experiences, in the order of `table`, as numbers of steps ``[T, M, E]``: at the
     ``valid [T, M, E]`` steps, and zeros elsewhere."""
-    out = values.new_zeros(valid.shape)
-    for m, row in enumerate(values):
-        member_valid = valid[:, m].T  # [E, T], so that the mask selects one episode after another
-        member_out = out[:, m].T  # a view of ``out``
-        member_out[member_valid] = row[: int(member_valid.sum())]
-    return out
+    counts = valid.sum((0, 2)).tolist()  # [M]
+    valid_by_episode = valid.movedim(0, 2)  # [M, E, T], so that the mask selects one episode after another
+    out = values.new_zeros(valid_by_episode.shape)
+    out[valid_by_episode] = torch.cat([row[:count] for row, count in zip(values, counts, strict=True)])
+    return out.movedim(2, 0)

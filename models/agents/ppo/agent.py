@@ -83,7 +83,11 @@ class Agent(InnerAgent):
         self.optimizer = LockstepAdam(self.flat_parameters, lrs, eps=config.adam_eps, separate_steps=separate_steps)
         self.rollout_steps = config.rollout_steps
         self.rollout_size = self.rollout_steps * self.envs  # steps of a member in a rollout, over all environments
-        self.rollout = ReplayBuffer(rollout_columns(spaces), self.rollout_size, members)
+        self.batch_size = min(self.rollout_size, self.member_configs[0].batch_size)  # equal for all members
+        obs, number = (spaces.obs_shape, spaces.obs_dtype), ((), torch.float32)  # shape and dtype of a column
+        columns = {"obs": obs, "next_obs": obs, "action": ((self.network.actions.width,), torch.float32)}
+        columns |= {"reward": number, "discount": number, "done": number}
+        self.rollout = ReplayBuffer(columns, self.rollout_size, members)
         self.noise = noise_of(self.network.actions, Streams.from_name(seeds, "actions"), self.envs)
         self.shuffling = Streams.from_name(seeds, "minibatches")
         self.obs_moments = Moments(members, spaces.obs_shape, _INITIAL_COUNT) if config.normalize_obs else None
@@ -98,8 +102,7 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and update the moments of observations. Return sampled actions for ``obs [M, E, O]``,
-        clipped to the bounds: ``[M, E]`` or ``[M, E, A]``."""
+        """Update the moments of observations. Return sampled actions for ``obs [M, E, O]``, clipped to the bounds."""
         self.steps += 1
         parts = self.network.parts(self.flat_parameters)
         if self.obs_moments is not None:
@@ -128,9 +131,8 @@ class Agent(InnerAgent):
         self.episodes += done.sum(1)
 
     def learn(self) -> Tensor:
-        """Make all passes over the rollout if the current step completed it. Return the loss ``[M]`` of the latest
-        rollout, NaN before the first. With ``target_kl``, the updates of a member end before the first minibatch with a
-        KL divergence above 1.5 ``target_kl``."""
+        """Make all passes over the rollout if the current step completed it. With ``target_kl``, the updates of a
+        member end before the first minibatch with a KL divergence above 1.5 ``target_kl``."""
         if self.steps % self.rollout_steps:
             return self.loss
         config, batch = self.config, self.rollout_batch()
@@ -154,8 +156,8 @@ class Agent(InnerAgent):
 
     @torch.no_grad()
     def rollout_batch(self) -> Batch:
-        """Return the rollout with values, log-probabilities, advantages and returns, which are computed with the
-        current weights. Also write the explained variance to ``logged``."""
+        """Return the rollout with values, log-probabilities, advantages and returns of the current weights. Also write
+        the explained variance to ``logged``."""
         # [N, M, ...] -> [M, N, ...], N = T E for T steps in E environments
         columns = {name: column.transpose(0, 1).contiguous() for name, column in self.rollout.rows().items()}
         obs, next_obs, action, reward = columns["obs"], columns["next_obs"], columns["action"], columns["reward"]
@@ -215,12 +217,12 @@ class Agent(InnerAgent):
     def _minibatches(self, batch: Batch) -> Iterator[Batch]:
         """Yield the minibatches of one pass over the rollout, shuffled for each member separately. A single minibatch
         is not shuffled."""
-        if self._batch_size() == self.rollout_size:
+        if self.batch_size == self.rollout_size:
             yield batch
             return
         members = torch.arange(self.members).unsqueeze(1)
         order = self.shuffling.permutations(self.rollout_size)
-        for rows in order.split(self._batch_size(), 1):  # [M, B]
+        for rows in order.split(self.batch_size, 1):  # [M, B]
             yield Batch(*(tensor[members, rows] for tensor in batch))
 
     def _log_means(self, statistics: list[dict[str, Tensor]], evaluated: Tensor) -> None:
@@ -234,11 +236,11 @@ class Agent(InnerAgent):
             self.logged[name] = torch.where(counts > 0, total / counts, self.logged[name])
 
     def _novelty(self, *columns: Tensor) -> Tensor:
-        """Return intrinsic rewards ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
+        """Return rewards for novelty ``[M, N]`` of a rollout of N steps. ``columns`` are its observations, actions and
         next observations, ``[M, N, ...]`` each. Minibatches, not shuffled, train the networks behind the rewards."""
         assert self.curiosity is not None
         bonuses = []
-        split_columns = [column.split(self._batch_size(), 1) for column in columns]
+        split_columns = [column.split(self.batch_size, 1) for column in columns]
         for obs, action_vector, next_obs in zip(*split_columns, strict=True):  # one minibatch, [M, B, ...] each
             action = action_vector[..., 0] if isinstance(self.spaces.actions, Discrete) else action_vector
             bonuses.append(self.curiosity.rewards(obs, action, next_obs))
@@ -250,26 +252,21 @@ class Agent(InnerAgent):
         return self.rollout_size
 
     def learning(self) -> Tensor:
-        """Return whether the first rollout is full, ``[M]`` bool, equal for all members."""
         return torch.full((self.members,), self.steps >= self.rollout_steps)
 
     def _count_minibatches(self, steps: int) -> int:
         """Return the number of minibatches in all passes over the rollouts that the latest ``steps`` completed."""
         previous_steps = self.steps - steps
         num_rollouts = self.steps // self.rollout_steps - previous_steps // self.rollout_steps
-        minibatches_per_pass = -(-self.rollout_size // self._batch_size())  # rounded up
+        minibatches_per_pass = -(-self.rollout_size // self.batch_size)  # rounded up
         return num_rollouts * self.config.ppo_epochs * minibatches_per_pass
 
     def updates(self, steps: int, learned: Tensor) -> Tensor:
-        """Return the number of gradient steps in the latest ``steps`` steps, ``[M]`` int64: all minibatches except
-        skipped ones (``target_kl``), whose count is reset. Only the shape of ``learned [M]`` is used."""
+        """Return the number of minibatches in the latest ``steps`` steps without skipped ones (``target_kl``), whose
+        count is reset. Only the shape of ``learned [M]`` is used."""
         update_count = torch.full_like(learned, self._count_minibatches(steps)) - self._skipped_updates
         self._skipped_updates = torch.zeros_like(self._skipped_updates)
         return update_count
-
-    def _batch_size(self) -> int:
-        """Return the number of steps in a minibatch: ``batch_size``, at most the whole rollout."""
-        return min(self.rollout_size, self.member_configs[0].batch_size)  # equal for all members
 
     @property
     def lr_factor(self) -> float:
@@ -284,8 +281,7 @@ class Agent(InnerAgent):
         return max(0.0, 1 - steps * self.envs / self.budget)
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return statistics of the latest rollout, ``{tag: [M]}``, NaN before the first. The explained variance is also
-        NaN if all targets are equal."""
+        """Return statistics of the latest rollout, NaN before the first."""
         return {f"train/{name}": values for name, values in self.logged.items()}
 
     def values(self, obs: Tensor) -> Tensor:
@@ -297,7 +293,6 @@ class Agent(InnerAgent):
         return value.unsqueeze(2)
 
     def greedy_network(self, member: int, command: Command) -> GreedyNetwork:
-        """Return the network of a member's greedy policy, for an exported file."""
         parts = self.network.parts(self.flat_parameters.detach())
         layers, activations = self.network.actor.of_member(parts.actor, member)
         head = "argmax"
@@ -307,25 +302,14 @@ class Agent(InnerAgent):
         return GreedyNetwork(layers, activations, head, moments)
 
     def begin(self, envs: int, streams: Streams, **_: Any) -> Play:
-        """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``. The other
-        arguments of `Agent.begin` have no effect."""
+        """Return the greedy policy or, with ``test_noise``, one that samples actions by ``streams``."""
         return Play(self.network, self.flat_parameters, streams if self.config.test_noise else None)
 
     def with_weights(self, flat_parameters: Tensor) -> Play:
-        """Return an evaluation policy. With ``test_noise``, all members use the same random numbers, from seed 0."""
+        # With ``test_noise``, all members use the same random numbers.
         return Play(self.network, flat_parameters, Streams([0]) if self.config.test_noise else None)
 
     def count_steps(self, steps: int) -> None:
-        """Count ``steps`` steps in each environment, and their updates, after compiled code has made them."""
         super().count_steps(steps)
         self.rollout.advance(steps * self.envs)
         self.optimizer.count += self._count_minibatches(steps)
-
-
-def rollout_columns(spaces: Spaces) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return name -> shape and dtype of the rollout's columns. A discrete action is one float."""
-    action_width = 1 if isinstance(spaces.actions, Discrete) else spaces.actions.size
-    obs = (spaces.obs_shape, spaces.obs_dtype)
-    number = ((), torch.float32)
-    columns = {"obs": obs, "next_obs": obs, "action": ((action_width,), torch.float32)}
-    return columns | {"reward": number, "discount": number, "done": number}

@@ -93,9 +93,8 @@ def can_compile(agent: Agent) -> bool:
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``. Also samples the permutations for the rollouts that
-    end in the block."""
+    """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
+    writes into ``loss [M]``. Also samples the permutations for the rollouts that end in the block."""
     network, config = agent.network, agent.config
     (table,) = agent.rollout.reserve(steps * agent.envs)  # a single table, because all columns are float32
     first_rollout = agent.steps // agent.rollout_steps
@@ -125,7 +124,6 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
         raw_action=np.empty((agent.members, agent.envs, action_size), np.float32),
         orders=_sample_orders(agent, num_rollouts),
         lr_factors=np.array(lr_factors, np.float64),
-        batch_size=agent._batch_size(),
         obs_size=agent.spaces.obs_shape[0],
         num_actions=network.actions.num_outputs,
         action_size=action_size,
@@ -135,9 +133,8 @@ def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: i
 
 
 def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
-    """Sample the field ``orders`` of `Members`: permutations of the rows of ``num_rollouts`` rollouts. They are empty
-    if a minibatch is a whole rollout."""
-    is_shuffled = agent._batch_size() < agent.rollout_size
+    """Sample the field ``orders`` of `Members`, which is empty if a minibatch is a whole rollout."""
+    is_shuffled = agent.batch_size < agent.rollout_size
     num_rows, passes = agent.rollout_size if is_shuffled else 0, agent.config.ppo_epochs
     orders = np.empty((agent.members, num_rollouts, passes, num_rows), np.int64)
     if is_shuffled:
@@ -148,7 +145,7 @@ def _sample_orders(agent: Agent, num_rollouts: int) -> Array:
 
 
 def make_work(agent: Members) -> Work:
-    """Allocate the memory in which one thread computes the updates of a member."""
+    """Allocate scratch memory for one thread."""
     scratch, action = np.empty((2, agent.actor.widest), np.float32), np.empty(agent.action_size, np.float32)
     layers = [nets.make_layers(net, agent.batch_size) for net in (agent.actor, agent.critic)]
     rollout_arrays = [np.empty(len(agent.table), np.float32) for _ in range(5)]  # the fields from value to returns
@@ -160,8 +157,8 @@ def make_work(agent: Members) -> Work:
 
 
 def make_player(policy: Play) -> nets.Player | None:
-    """Return a greedy policy for compiled code. Return None if the policy samples actions, scales actions or normalises
-    observations, which compiled code does not support."""
+    """Return a greedy policy for compiled code. Return None if the policy samples or scales actions or normalises
+    observations."""
     network, actions = policy.network, policy.network.actions
     is_scaled = isinstance(actions, Gaussian) and actions.scaled
     if policy.streams is not None or policy.parts.mean.shape[1] or is_scaled:
@@ -170,9 +167,8 @@ def make_player(policy: Play) -> nets.Player | None:
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Sample the action for ``obs [O]`` (`Agent.act`) and return its number if actions are discrete. A continuous
-    action is written to ``work.continuous_action [A]``, and its numbers before clipping to ``agent.raw_action[m, e]``.
-    In its place return 0."""
+    """Sample the action for ``obs [O]`` (`Agent.act`). A continuous action is written to ``work.continuous_action``,
+    and its numbers before clipping to ``agent.raw_action[m, e]``."""
     params = agent.flat_parameters[m]
     row = nets.outputs_row(agent.actor, params, obs, work.scratch)  # the outputs are in ``work.scratch[row]``
     if agent.action_size:
@@ -187,28 +183,23 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Write the step into the rollout (`Agent.observe`). Its row is ``obs, next_obs``, the action, ``reward, discount,
-    done``. A continuous action is not ``action``, but the numbers before clipping in ``agent.raw_action[m, e]``."""
-    envs, obs_size, action_at = agent.action.shape[2], agent.obs_size, 2 * agent.obs_size
-    row = ((agent.steps + t) % agent.rollout_steps) * envs + e
-    for i in range(obs_size):
-        agent.table[row, m, i] = obs[i]
-        agent.table[row, m, obs_size + i] = next_obs[i]
-    for i in range(agent.action_size):
-        agent.table[row, m, action_at + i] = agent.raw_action[m, e, i]
-    if not agent.action_size:
-        agent.table[row, m, action_at] = np.float32(action)
-    reward_at = action_at + max(agent.action_size, 1)
-    agent.table[row, m, reward_at] = reward
-    agent.table[row, m, reward_at + 1] = discount
-    agent.table[row, m, reward_at + 2] = np.float32(done)
+    """Write the step into the rollout (`Agent.observe`), with a continuous action before clipping."""
+    envs = agent.action.shape[2]
+    row = agent.table[(agent.steps + t) % agent.rollout_steps * envs + e, m]
+    position = nets.write_values(row, 0, obs)
+    position = nets.write_values(row, position, next_obs)
+    if agent.action_size:
+        position = nets.write_values(row, position, agent.raw_action[m, e])
+    else:
+        row[position] = np.float32(action)
+        position += 1
+    row[position], row[position + 1], row[position + 2] = reward, discount, np.float32(done)
 
 
 @compiled
 def _run(agent, net, layers, m, minibatch, count, obs_at):
-    """Run the network ``net`` of member ``m`` on the observations in the rows ``minibatch[:count]`` of the rollout, one
-    in each column of ``layers``, and on 0 in the remaining columns. ``obs_at`` is the first column of the observation
-    in a row of the table: 0, or O for the next observation."""
+    """Run the network ``net`` of member ``m`` on the observations in the rows ``minibatch[:count]`` of the rollout, and
+    on 0 in the remaining columns of ``layers``. ``obs_at`` is 0, or O for the next observations."""
     for i in range(agent.obs_size):
         for column in range(count):
             layers.acts[0, i, column] = agent.table[minibatch[column], m, obs_at + i]
@@ -219,9 +210,9 @@ def _run(agent, net, layers, m, minibatch, count, obs_at):
 
 @compiled
 def _log_prob(agent, work, params, row, m, column):
-    """Return the log-probability of the action in ``row`` of the rollout, for member ``m`` with parameters ``params
-    [D]`` (`Categorical.log_prob`, `Gaussian.log_prob`). The actor's outputs for this row are in ``column`` of the last
-    layer of ``work.actor.acts``: means of continuous actions, or logits. Replace logits by log-probabilities."""
+    """Return the log-probability of the action in ``row`` of the rollout (`Categorical.log_prob`, `Gaussian.log_prob`).
+    The actor's outputs for this row are in ``column`` of the last layer of ``work.actor.acts``. Logits are replaced by
+    log-probabilities."""
     outputs, action_at = work.actor.acts[len(agent.actor.sizes) - 1], 2 * agent.obs_size
     if agent.action_size:
         log_prob = np.float32(0)
@@ -244,8 +235,8 @@ def _log_prob(agent, work, params, row, m, column):
 
 @compiled
 def _evaluate_rollout(agent, work, m):
-    """Compute log-probabilities, values, and values of the next observations of all N rows of the rollout of member
-    ``m``, with its weights before the updates (`Agent.rollout_batch`). Write them to the arrays ``[N]`` of ``work``."""
+    """Write log-probabilities, values, and values of the next observations of all N rows of the rollout to ``work``,
+    with the weights before the updates (`Agent.rollout_batch`)."""
     params, num_rows, value_layer = agent.flat_parameters[m], len(work.value), len(agent.critic.sizes) - 1
     for first in range(0, num_rows, agent.batch_size):  # in pieces of ``count`` rows, in the memory for minibatches
         count = min(agent.batch_size, num_rows - first)
@@ -263,8 +254,7 @@ def _evaluate_rollout(agent, work, m):
 
 @compiled
 def _write_advantages(agent, work, m):
-    """Compute advantages and returns of all rows of the rollout of member ``m`` from the values in ``work`` (`gae`).
-    Write them to ``work.advantage`` and ``work.returns``."""
+    """Write advantages and returns of all rows of the rollout to ``work`` (`gae`)."""
     num_rows, envs = len(work.value), agent.action.shape[2]
     reward_at = 2 * agent.obs_size + max(agent.action_size, 1)  # a row: obs, next_obs, action, reward, discount, done
     for row in range(num_rows - 1, -1, -1):  # backwards; the next step of an environment is ``envs`` rows later
@@ -330,11 +320,10 @@ def _categorical_gradient(agent, log_probs, gradient, column, taken_action, log_
 
 @compiled
 def _policy_loss(agent, work, m, count, row_weight):
-    """Return the clipped loss of member ``m``'s policy minus the weighted entropy (`clipped_surrogate`), as a mean over
-    the first ``count`` columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to
-    the actor's outputs to the last layer of ``work.actor.grads``, 0 in the other columns. Write its gradient with
-    respect to the logarithms of standard deviations to ``work.grad``. Replace logits in ``work.actor.acts`` by
-    log-probabilities. Add means over the minibatch to ``work.statistics``."""
+    """Return the clipped loss of the policy minus the weighted entropy (`clipped_surrogate`), as a mean over the first
+    ``count`` columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the actor's
+    outputs to the last layer of ``work.actor.grads``, and with respect to the logarithms of standard deviations to
+    ``work.grad``. Replace logits in ``work.actor.acts`` by log-probabilities."""
     params, last = agent.flat_parameters[m], len(agent.actor.sizes) - 1
     action_at = 2 * agent.obs_size  # a row of the rollout: obs, next_obs, action, ...
     outputs, gradient, loss, entropy = work.actor.acts[last], work.actor.grads[last], np.float32(0), np.float32(0)
@@ -374,9 +363,8 @@ def _policy_loss(agent, work, m, count, row_weight):
 
 @compiled
 def _value_loss(agent, work, count, row_weight):
-    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as a mean over the first ``count``
-    columns of the minibatch; ``row_weight`` is 1 / ``count``. Write its gradient with respect to the values to the last
-    layer of ``work.critic.grads``, 0 in the other columns. Add the mean squared error to ``work.statistics``."""
+    """Return the squared error of values times ``vf_coef`` (`clipped_value_loss`), as in `_policy_loss`. Write its
+    gradient with respect to the values to the last layer of ``work.critic.grads``."""
     last, loss = len(agent.critic.sizes) - 1, np.float32(0)
     gradient = work.critic.grads[last]
     gradient[:] = np.float32(0)
@@ -399,8 +387,8 @@ def _value_loss(agent, work, count, row_weight):
 
 @compiled
 def _clip_and_step(agent, work, m, update_number, lr_factor):
-    """Clip the norm of the gradient ``work.grad [D]`` in place (`clip_gradients`). Then make step ``update_number``
-    (from 1) of `LockstepAdam` on weights and moments of member ``m``, with the learning rate times ``lr_factor``."""
+    """Clip the norm of the gradient ``work.grad [D]`` (`clip_gradients`). Then make step ``update_number`` (from 1) of
+    `LockstepAdam`, with the learning rate times ``lr_factor``."""
     grad = work.grad
     if agent.max_grad_norm >= 0:  # -1: no limit
         square_sum = np.float32(0)
@@ -424,9 +412,7 @@ def _clip_and_step(agent, work, m, update_number, lr_factor):
 
 
 def improve(agent, work, m, t):
-    """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`). Update the member's weights and
-    Adam's moments in ``agent``. Write the mean loss of the last pass to ``agent.loss[m]``, and its other statistics and
-    the explained variance to ``agent.statistics[m]``."""
+    """Make all passes over the rollout if step ``t`` completes it (`Agent.learn`)."""
     if (agent.steps + t + 1) % agent.rollout_steps:  # ``agent.steps`` counts the steps before this block
         return
     # Index of this rollout among those that end in this block.

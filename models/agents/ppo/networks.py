@@ -80,8 +80,8 @@ class ActorCritic:
         return torch.cat([actor, critic, log_std, *trunk_weights, means, scales, padding], 1)
 
     def _initial_network(self, network: MLP, gain: float, streams: Streams) -> Tensor:
-        """Sample initial weights of the policy or value network, ``[M, size]``. If ``orthogonal`` is on, the weight of
-        the last layer has this ``gain``."""
+        """Sample initial weights ``[M, size]``. If ``orthogonal`` is on, the weight of the last layer has this
+        ``gain``."""
         flat = network.initial(streams)
         if self.orthogonal:
             output_weight, _ = network.layers(flat)[network.depth - 1]  # a view, so ``flat`` changes with it
@@ -94,8 +94,7 @@ class ActorCritic:
         return Parts(*parts)
 
     def features(self, parts: Parts, obs: Tensor) -> Tensor:
-        """Return the inputs ``[M, B, F]`` of the policy and value networks: normalised ``obs [M, B, *O]`` themselves,
-        or the features that convolutions compute from images."""
+        """Return the inputs of both networks: normalised ``obs [M, B, *O]``, or features of images."""
         return self.trunk(obs, parts.trunk) if parts.trunk.shape[1] else obs  # type: ignore[no-any-return]
 
     def sample(self, flat: Tensor, obs: Tensor, noise: Tensor) -> Tensor:
@@ -132,7 +131,6 @@ class Play(Policy):
 
     @torch.no_grad()
     def act(self, obs: Tensor) -> Tensor:
-        """Return actions ``[M, E]`` or ``[M, E, A]`` for ``obs [M, E, O]``."""
         actions = self.network.actions
         normalised_obs = self.parts.normalised(obs)
         if self.streams is None:

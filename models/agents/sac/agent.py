@@ -10,7 +10,7 @@ from torch import Tensor
 from models.agents.sac.config import Config
 from models.layers import exp, softplus
 from models.losses import gaussian_nll, temperature_loss
-from models.off_policy import TwinCriticAgent, min_values
+from models.off_policy import TwinCriticAgent
 from models.spaces import Spaces
 from models.streams import Draw, Streams
 
@@ -32,8 +32,7 @@ class Agent(TwinCriticAgent):
         self.target_entropy = -float(self.action_size) if config.target_entropy is None else config.target_entropy
 
     def _num_outputs(self, action_size: int) -> int:
-        """Return the number of outputs of the actor: a mean and a ``log_std`` for each number of an action."""
-        return 2 * action_size
+        return 2 * action_size  # a mean and a ``log_std`` for each number of an action
 
     def _initial_weights(self, streams: Streams) -> Tensor:
         """Return initial weights of the actor, then log alpha: ``[M, D]``."""
@@ -41,9 +40,8 @@ class Agent(TwinCriticAgent):
         return torch.cat([self.network.initial(streams), log_alpha.expand(len(streams), 1)], 1)
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the draws of a step for `NoiseBlocks`: the random numbers of the base class, and normal numbers
-        ``now`` for the actor's actions in the minibatch. They have the shape of ``next``, for the actions in
-        the next states."""
+        """Return the random numbers of the base class, and normal numbers ``now`` for the actor's actions in the
+        minibatch."""
         uniform_draw, normal_draw = super()._noise_draws()
         _, shapes = normal_draw
         return [uniform_draw, (Streams.normal, {**shapes, "now": shapes["next"]})]
@@ -58,8 +56,7 @@ class Agent(TwinCriticAgent):
         return action
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, 2 A]``: samples by the random generators
-        ``streams`` or, if it is None, tanh of the means."""
+        """Return tanh of the means or, with ``streams``, samples (`TwinCriticAgent.evaluation_vectors`)."""
         if streams is None:
             return outputs[:, :, : self.action_size].tanh()
         noise = streams.normal(self.action_size, outputs.shape[1])  # [M, A, E]
@@ -76,7 +73,6 @@ class Agent(TwinCriticAgent):
         return sample(self.actor(self.flat_parameters, obs), noise.transpose(1, 2))
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor, temperature and target networks of members ``learning`` (None: all) on ``obs [M, B, O]``."""
         self.optimizer.zero_grad()
         loss, log_prob = self.actor_loss(obs, random_numbers)
         if self.config.learn_temperature:
@@ -89,7 +85,7 @@ class Agent(TwinCriticAgent):
         """Return ``mean(alpha log pi(a|s) - min Q(s, a))`` over ``obs [M, B, O]`` for sampled actions a, ``[M]``, and
         their log-probabilities ``[M, B]``. No gradient flows into alpha."""
         action, log_prob = self._sample_action(obs, random_numbers["now"])
-        q = min_values(self.critics(obs, action))
+        q = self.critics(obs, action).amin(1)  # the smaller value
         return (self.alpha().detach() * log_prob - q).mean(1), log_prob
 
     def actor_metrics(self, obs: Tensor, random_numbers: dict[str, Tensor]) -> dict[str, Tensor]:

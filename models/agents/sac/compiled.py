@@ -13,10 +13,11 @@ from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.sac.agent import LOG_STD_BOUNDS
 from models.agents.sac.agent import Agent as Agent
-from models.compiled import adam, backward, clip, follow, forward
+from models.compiled import Replay, adam, backward, clip, follow, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.losses import HALF_LOG_TWO_PI
 from models.machine import FAST, compiled, exact_inlined
+from models.tiles import copy
 
 Array = np.ndarray[Any, Any]
 IMPROVES = FAST  # how `improve` is compiled
@@ -31,6 +32,7 @@ class Members(NamedTuple):
     weight of the actor is log alpha; it has no target weights."""
 
     ac: ActorCritic
+    replay: Replay
     episodes: Array  # [M], finished
     loss: Array  # [M]
     now: Array  # [M, T, U, A, B], normal numbers that sample actions in the minibatch's states
@@ -50,9 +52,8 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _sample_actions(ac, work, noise):
-    """Sample actions by standard normal ``noise [A, B]`` (`agent.sample`) from the actor's outputs in the last layer of
-    ``work.actor.acts``. Write them to the inputs of both critics, after the place of the observations. Write standard
-    deviations to ``work.std [A, B]``, and log-probabilities to ``work.log_prob [B]``."""
+    """Sample actions by standard normal ``noise [A, B]`` (`agent.sample`) from the actor's outputs. Write them to the
+    first critic's inputs, and to ``work`` standard deviations and log-probabilities."""
     outputs = work.actor.acts[len(ac.actor.sizes) - 1]
     for column in range(len(work.log_prob)):
         work.log_prob[column] = np.float32(0)
@@ -65,18 +66,15 @@ def _sample_actions(ac, work, noise):
             # log(1 - tanh(x)^2), computed as 2 (log 2 - |x| - log(1 + e^(-2 |x|))): no x overflows.
             magnitude = abs(pre_tanh)
             log_tanh_derivative = -_TWO * (np.log1p(np.exp(-_TWO * magnitude)) + magnitude - _LOG_2)
-            action = np.tanh(pre_tanh)
             work.log_prob[column] += normal_log_prob - log_tanh_derivative
             work.std[i, column] = std
-            work.critic1.acts[0, ac.obs_size + i, column] = action
-            work.critic2.acts[0, ac.obs_size + i, column] = action
+            work.critic1.acts[0, ac.obs_size + i, column] = np.tanh(pre_tanh)
 
 
 @compiled
 def _min_q_gradient(ac, work, m):
-    """Compute the gradient of the mean over the batch of the smaller value of both critics, with respect to the inputs
-    of the critics. The inputs are pairs of observation and action, the same for both. The gradient is the sum of two
-    arrays that this function writes, ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``."""
+    """Compute the gradient of the mean of the smaller value of both critics with respect to their inputs. It is the sum
+    of ``work.critic1.grads[0]`` and ``work.critic2.grads[0]``, which this function writes."""
     depth, params = len(ac.critic1.sizes) - 1, ac.learner.flat_parameters[m]
     batch_size = len(work.td_target)
     forward(ac.critic1, params, work.critic1)
@@ -92,13 +90,13 @@ def _min_q_gradient(ac, work, m):
 
 @compiled
 def _write_actor_gradient(agent, work, m, noise):
-    """Write the gradient of the losses of actor and temperature of member ``m`` to ``work.actor_grad [D]``
-    (`Agent.update_actor`, `Agent.actor_loss`). The actor's loss is the mean of ``alpha log pi(a|s) - min Q(s, a)``. Its
-    actions a are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
+    """Write the gradient of the losses of actor and temperature to ``work.actor_grad [D]`` (`Agent.update_actor`).
+    Actions are sampled by ``noise [A, B]``, and overwrite the actions in the inputs of both critics."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, action_size, batch_size = ac.obs_size, ac.action_size, len(work.log_prob)
     critics.run_actor(ac, work, m)  # writes the outputs from which actions are sampled
     _sample_actions(ac, work, noise)
+    copy(work.critic1.acts[0], obs_size, work.critic2.acts[0], obs_size, action_size)
     _min_q_gradient(ac, work, m)
     log_alpha_at = len(params) - 1  # after the network's weights
     log_prob_grad = np.exp(params[log_alpha_at]) / np.float32(batch_size)
@@ -126,9 +124,7 @@ def _write_actor_gradient(agent, work, m, noise):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states, which include their entropy, to ``work.td_target [B]`` (`Agent.next_q`). The
-    next observations must already be in the actor's inputs, ``work.actor.acts[0]``. The sampled actions are written to
-    the inputs of both critics."""
+    """Write the values of the next states, which include their entropy, to ``work.td_target [B]`` (`Agent.next_q`)."""
     ac, params = agent.ac, agent.ac.actor_learner.flat_parameters[m]
     forward(ac.actor, params, work.actor)
     _sample_actions(ac, work, ac.next[m, t, update])

@@ -84,8 +84,8 @@ class Agent(EpsilonGreedy, InnerAgent):
         self._transition: tuple[Tensor, ...] = ()
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the draws of a step for `NoiseBlocks`: the random numbers of epsilon-greedy actions. SARSA
-        also samples them for the next actions, by names that begin with "next "."""
+        """Return the random numbers of epsilon-greedy actions. For the next actions of SARSA, their names begin with
+        "next "."""
         prefixes = ("",) if self.config.backup == "max" else ("", "next ")
         explore_shapes = {f"{prefix}explore": (self.envs,) for prefix in prefixes}
         action_shapes = {f"{prefix}action": (self.envs,) for prefix in prefixes}
@@ -96,8 +96,8 @@ class Agent(EpsilonGreedy, InnerAgent):
         return draws
 
     def act(self, obs: Tensor) -> Tensor:
-        """Begin a step: count it and sample its random numbers. Return actions ``[M, E]`` for ``obs [M, E, S]``. They
-        are epsilon-greedy, unless the latest update has ``planned`` an action."""
+        """Return actions ``[M, E]`` for ``obs [M, E, S]``. They are epsilon-greedy, unless the latest update has
+        ``planned`` an action."""
         self.steps += 1
         self.random_numbers = self.noise.next()
         action = self._epsilon_greedy(self.values(obs), self.random_numbers)
@@ -129,18 +129,16 @@ class Agent(EpsilonGreedy, InnerAgent):
         self._transition = entries, next_obs, reward, discount, done
 
     def learning(self) -> Tensor:
-        """Return whether members have played ``init_episodes`` episodes, ``[M]`` bool."""
         return self.episodes >= self.config.init_episodes
 
     def learn(self) -> Tensor:
-        """Update one value for each environment, one after another. Return the loss ``[M]`` in the last environment."""
         for env in range(self.envs):
             loss = self._update(env)
         return loss
 
     def _update(self, env: int) -> Tensor:
-        """Update one value of each member, ``Q(s, a)`` of the step of environment ``env``. Return squared TD errors
-        ``[M]`` before the update, NaN until a member learns."""
+        """Update ``Q(s, a)`` of the step of environment ``env``. Return squared TD errors ``[M]``, NaN until a member
+        learns."""
         only_env = slice(env, env + 1)  # keeps the axis of environments, which then has length 1
         entry, next_obs, reward, discount, done = (tensor[:, only_env] for tensor in self._transition)
         next_values = self.values(next_obs)  # [M, 1, A]
@@ -178,7 +176,6 @@ class Agent(EpsilonGreedy, InnerAgent):
         return Greedy(flat_parameters, self.num_states)
 
     def load_training_state(self, state: dict[str, Any]) -> None:
-        """Restore the state. Raises StateError if it does not fit, or if an action in ``planned`` does not exist."""
         super().load_training_state(state)
         if self.planned is not None:
             largest = int(self.planned.max())  # the number of actions means that none is planned

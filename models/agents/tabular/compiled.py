@@ -61,8 +61,8 @@ class Work(NamedTuple):
 
 
 def make_members(agent: Agent, random_numbers: dict[str, torch.Tensor], steps: int, loss: torch.Tensor) -> Members:
-    """Return the record of M members for compiled code, before a block of T = ``steps`` steps with ``random_numbers``,
-    ``[M, T, ...]`` each. Compiled code writes into ``loss [M]``."""
+    """Return `Members` for a block of T = ``steps`` steps with ``random_numbers``, ``[M, T, ...]`` each. Compiled code
+    writes into ``loss [M]``."""
     unused_array, unused_ties = np.empty((0, 0), np.int64), torch.empty(0, 0, 0, 0)
     by_episode, by_step = agent.upcoming_epsilon(steps)
     # Q-learning samples no next action, and maybe no ties. Their fields are then placeholders of the same type, which
@@ -104,7 +104,6 @@ class Player(NamedTuple):
 
 
 def make_player(policy: Greedy) -> Player:
-    """Return the policy for compiled code. Its values share the policy's memory."""
     rows = policy.flat_parameters.detach().numpy().reshape(policy.members * policy.num_states, -1)
     return Player(rows, np.arange(policy.num_states, dtype=np.float32), widest=1, action_size=0)
 
@@ -128,9 +127,8 @@ def _cell(state, obs, cell_indices):
 
 @exact
 def _greedy_action(values, num_actions, ties, m, t, e, cell):
-    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]``
-    (`tabular.agent.best_actions`). If several are equal, it is the one with the largest of ``ties[m, t, e]``, or the
-    first one if ``ties [M, T, E, A]`` is empty."""
+    """Return the best action of member ``m`` in ``cell`` according to ``values [M, S * A]`` (`best_actions`). ``ties
+    [M, T, E, A]`` is empty if the first of equal actions counts."""
     cell_values = values[m, cell * num_actions : (cell + 1) * num_actions]
     best = argmax(cell_values, num_actions)
     for action in range(ties.shape[3]):
@@ -140,8 +138,7 @@ def _greedy_action(values, num_actions, ties, m, t, e, cell):
 
 
 def choose(agent, work, m, t, e, obs, state):
-    """Return the epsilon-greedy action (`Agent.act`). With backup ``executed``, it is the planned action if there is
-    one. Write the cell to ``agent.cell[m, e]``."""
+    """Return the epsilon-greedy or the planned action (`Agent.act`). Write the cell to ``agent.cell[m, e]``."""
     agent.cell[m, e] = _cell(state, obs, work.cell_indices)
     if agent.backup == EXECUTED and agent.planned[m, e] < agent.num_actions:  # ``num_actions``: none is planned
         return agent.planned[m, e]
@@ -151,8 +148,7 @@ def choose(agent, work, m, t, e, obs, state):
 
 
 def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discount, done):
-    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`). ``agent.cell[m, e]`` is the cell
-    before the step. Store a discount of 0 after termination and, with ``truncation_ends``, after truncation."""
+    """Store the step at index ``e`` of the arrays of ``work`` (`Agent.observe`)."""
     work.entries[e] = agent.cell[m, e] * agent.num_actions + action
     work.next_cells[e] = _cell(state, next_obs, work.cell_indices)
     work.reward[e] = reward
@@ -161,10 +157,8 @@ def remember(agent, work, m, t, e, obs, action, next_obs, state, reward, discoun
 
 
 def improve(agent, work, m, t):
-    """Update one action value for each environment, from the step in ``work`` (`Agent.learn`). Write to
-    ``agent.flat_parameters[m]``; with a count bonus, also to ``agent.visits[m]``; with backup ``executed``, also the
-    next actions to ``agent.planned[m]``. Until the member has finished ``init_episodes`` episodes, no value changes.
-    ``agent.loss[m]`` is the squared error in the last environment, or NaN if no value changed."""
+    """Update one action value for each environment, from the step in ``work`` (`Agent.learn`). Until the member has
+    finished ``init_episodes`` episodes, no value changes, and ``agent.loss[m]`` is NaN."""
     envs = len(work.entries)
     if len(agent.visits):
         for e in range(envs):
@@ -194,7 +188,5 @@ def improve(agent, work, m, t):
 
 
 def decide(player, m, obs, state, scratch, continuous_action):
-    """Return the greedy action, the first one if several are equal (`Greedy.act`). In a grid world the cell is in
-    ``state``, otherwise in the one-hot ``obs``."""
     row = m * len(player.cell_indices) + _cell(state, obs, player.cell_indices)
     return argmax(player.rows[row], player.rows.shape[1])

@@ -16,7 +16,7 @@ class Agent(TwinCriticAgent):
     1."""
 
     def _initial_weights(self, streams: Streams) -> Tensor:
-        """Return initial weights of the actor, ``[M, D]``. Also create the target actor, with the same weights."""
+        """Return initial weights of the actor. Also create the target actor, with the same weights."""
         weights = super()._initial_weights(streams)
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
@@ -26,8 +26,6 @@ class Agent(TwinCriticAgent):
         return torch.add(outputs.tanh(), random_numbers["explore"], alpha=self.config.action_std).clamp(-1, 1)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return action vectors ``[M, E, A]`` for the actor's ``outputs [M, E, A]``: with noise from the random
-        generators ``streams`` or, if it is None, greedy."""
         if streams is None:
             return outputs.tanh()
         return self._explore(outputs, {"explore": streams.normal(*outputs.shape[1:])})
@@ -38,8 +36,7 @@ class Agent(TwinCriticAgent):
         return self.critics.target_values(next_obs, self._target_action(outputs, random_numbers))
 
     def _target_action(self, outputs: Tensor, random_numbers: dict[str, Tensor]) -> Tensor:
-        """Return the target actor's actions with clipped noise, ``[M, B, A]``, for the ``outputs [M, B, A]`` of its
-        network."""
+        """Return the target actor's actions with clipped noise, ``[M, B, A]``, for ``outputs [M, B, A]``."""
         return (outputs.tanh() + self._target_noise(random_numbers)).clamp(-1, 1)
 
     def _target_noise(self, random_numbers: dict[str, Tensor]) -> Tensor:
@@ -49,8 +46,8 @@ class Agent(TwinCriticAgent):
         return noise.clamp(-max_noise, max_noise)
 
     def update_actor(self, obs: Tensor, random_numbers: dict[str, Tensor], learning: Tensor | None) -> None:
-        """Update actor and target networks on ``obs [M, B, O]``, in the members ``learning [M]`` bool (None: all). Only
-        members whose critics have made a multiple of ``policy_delay`` updates are changed."""
+        """Update actor and target networks of members whose critics have made a multiple of ``policy_delay``
+        updates."""
         is_due = self.critics.optimizer.count % self.config.policy_delay == 0
         if learning is not None:
             is_due = is_due & learning

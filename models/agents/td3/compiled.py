@@ -11,7 +11,7 @@ import numpy as np
 from models import compiled as nets
 from models import compiled_critics as critics
 from models.agents.td3.agent import Agent as Agent
-from models.compiled import adam, clip, follow, forward
+from models.compiled import Replay, adam, clip, follow, forward
 from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled, exact_inlined
 
@@ -25,6 +25,7 @@ class Members(NamedTuple):
     """M members before a block of T steps in E environments. Arrays share the memory of the agent's tensors."""
 
     ac: ActorCritic
+    replay: Replay
     episodes: Array  # [M], finished
     loss: Array  # [M]
     action_std: np.float32
@@ -45,10 +46,7 @@ def _exploring_action(agent, outputs, m, t, e, i):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The value of a state is the
-    smaller one of both target critics, for the action of the target actor plus clipped noise. The next observations
-    must already be in the actor's inputs, ``work.actor.acts[0]``. The actions are written to the inputs of both
-    critics."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
     ac = agent.ac
     # The outputs of the target actor are then in the last layer of ``work.actor.acts``.
     forward(ac.actor, ac.actor_learner.target_parameters[m], work.actor)
@@ -56,18 +54,15 @@ def _write_next_values(agent, work, m, t, update):
     for i in range(ac.action_size):
         for column in range(len(work.td_target)):
             noise = clip(ac.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
-            target_action = clip(np.tanh(outputs[i, column]) + noise, -ONE, ONE)
-            work.critic1.acts[0, ac.obs_size + i, column] = target_action
-            work.critic2.acts[0, ac.obs_size + i, column] = target_action
+            work.critic1.acts[0, ac.obs_size + i, column] = clip(np.tanh(outputs[i, column]) + noise, -ONE, ONE)
     critics.write_next_values(ac, work, m)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]`` (`Agent.actor_loss`). The loss
-    is minus the mean value of the actor's actions according to the first critic. These actions overwrite the actions in
-    ``work.critic1.acts[0]``, the inputs of this critic. ``t`` and ``update`` are not used: TD3 for discrete actions,
-    which shares the caller, needs them."""
+    """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). The actor's actions
+    overwrite the actions in the first critic's inputs. Discrete TD3, which shares the caller, needs ``t`` and
+    ``update``."""
     ac, batch_size, depth = agent.ac, len(work.td_target), len(agent.ac.actor.sizes) - 1
     critics.run_actor(ac, work, m)
     for i in range(ac.action_size):

@@ -31,17 +31,15 @@ class Agent(td3.Agent):
     metric_names = (*td3.Agent.metric_names, "entropy")
 
     def _initial_weights(self, streams: Streams) -> Tensor:
-        """Return initial weights of the actor, then the logarithm of the temperature: ``[M, D]``. Also create the
-        target actor, with the same weights."""
+        """Return initial weights of the actor, then the logarithm of the temperature. Also create the target actor."""
         log_temperature = torch.tensor(self.config.gumbel_softmax_temp).log()
         weights = torch.cat([self.network.initial(streams), log_temperature.expand(len(streams), 1)], 1)
         self.target_parameters = nn.Parameter(weights.clone(), requires_grad=False)
         return weights
 
     def _noise_draws(self) -> list[Draw]:
-        """Return the draws of a step for `NoiseBlocks`: the random numbers of TD3, then Gumbel noise, which is
-        added to logits. ``act_gumbel`` is for the action in the environment. The other two are for each update:
-        ``next_gumbel`` for the actions of the target actor, and ``gumbel`` for the actions of the actor."""
+        """Return the random numbers of TD3 and Gumbel noise, which is added to logits: ``act_gumbel`` in the
+        environment and, in each update, ``next_gumbel`` for the target actor and ``gumbel`` for the actor."""
         act_shape = (self.action_size, self.envs)
         update_shape = (self.updates_per_step, self.action_size, self.batch)
         gumbel_shapes = {"act_gumbel": act_shape, "next_gumbel": update_shape, "gumbel": update_shape}
@@ -65,8 +63,8 @@ class Agent(td3.Agent):
 
     def _sample_vectors(self, logits: Tensor, gumbel: Tensor, weights: Tensor) -> Tensor:
         """Sample action vectors ``[M, B, A]`` of the Gumbel-softmax for ``logits [M, B, A]`` by Gumbel noise ``gumbel
-        [M, A, B]``. The temperature is from the actors' ``weights [M, D]``. With ``gumbel_softmax_hard``, vectors are
-        one-hot, but have the gradient of soft vectors (straight-through)."""
+        [M, A, B]``. With ``gumbel_softmax_hard``, vectors are one-hot, but have the gradient of soft vectors
+        (straight-through)."""
         probs = gumbel_softmax(logits, gumbel.transpose(1, 2), self.temperature(weights))
         if not self.config.gumbel_softmax_hard:
             return probs
@@ -81,8 +79,8 @@ class Agent(td3.Agent):
         return vectors.argmax(2)
 
     def evaluation_vectors(self, outputs: Tensor, streams: Streams | None) -> Tensor:
-        """Return vectors ``[M, E, A]`` whose largest numbers are the actions (`clip`), from logits ``outputs [M, E,
-        A]``: the logits themselves (greedy) or, with the random generators ``streams``, samples as in training."""
+        """Return vectors ``[M, E, A]`` whose largest numbers are the actions: the logits ``outputs`` themselves or,
+        with ``streams``, samples as in training."""
         if streams is None:
             return outputs
         gumbel = streams.gumbel(self.action_size, outputs.shape[1])  # [M, A, E]

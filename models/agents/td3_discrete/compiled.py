@@ -14,7 +14,7 @@ from models import compiled_critics as critics
 from models.agents.td3.compiled import make_update_actor
 from models.agents.td3_discrete.agent import ANNEALING_UPDATES, FINAL_SHARE
 from models.agents.td3_discrete.agent import Agent as Agent
-from models.compiled import better, clip, forward, nan_to_zero, outputs_row
+from models.compiled import Replay, better, clip, forward, nan_to_zero, outputs_row
 from models.compiled_critics import ONE, ActorCritic
 from models.machine import FAST, compiled
 
@@ -31,6 +31,7 @@ class Members(NamedTuple):
     weight of the actor is the logarithm of the temperature."""
 
     ac: ActorCritic
+    replay: Replay
     episodes: Array  # [M], finished
     loss: Array  # [M]
     act_gumbel: Array  # [M, T, A, E], Gumbel noise on logits
@@ -83,12 +84,11 @@ def _gumbel_softmax(logits, gumbel, column, temperature, probs):
 
 def choose(agent, work, m, t, e, obs, state):
     """Return the exploring action for ``obs [O]`` (`TwinCriticAgent.act`): the index of the largest number in an action
-    vector. The vector is a sample of the Gumbel-softmax plus normal noise or, until the member learns, a random one-hot
-    vector. It is written to ``ac.action_vector[m, e]``."""
+    vector, which is written to ``ac.action_vector[m, e]``."""
     ac = agent.ac
     num_actions, params = ac.action_size, ac.actor_learner.flat_parameters[m]
     vector, best = ac.action_vector[m, e], 0
-    if nets.is_learning(ac.replay, agent.episodes[m], nets.count_rows(ac.replay, t)):
+    if nets.is_learning(agent.replay, agent.episodes[m], nets.count_rows(agent.replay, t)):
         row = outputs_row(ac.actor, params, obs, work.scratch)
         # The noise is ``[A, 1]``, so the sample is written to column 0 of ``work.action_probs``.
         gumbel, temperature = agent.act_gumbel[m, t, :, e : e + 1], _temperature(agent, m, params)
@@ -107,10 +107,7 @@ def choose(agent, work, m, t, e, obs, state):
 
 @compiled
 def _write_next_values(agent, work, m, t, update):
-    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`). The value of a state is the
-    smaller one of both target critics, for the action vector of the target actor plus clipped noise. The next
-    observations must already be in the actor's inputs, ``work.actor.acts[0]``. The action vectors are written to the
-    inputs of both critics."""
+    """Write the values of the next states to ``work.td_target [B]`` (`Agent.next_q`)."""
     ac, params = agent.ac, agent.ac.actor_learner.target_parameters[m]
     forward(ac.actor, params, work.actor)  # the logits are then in the last layer of ``work.actor.acts``
     logits, gumbel = work.actor.acts[len(ac.actor.sizes) - 1], agent.next_gumbel[m, t, update]
@@ -122,15 +119,13 @@ def _write_next_values(agent, work, m, t, update):
             sampled = np.float32(i == largest) if agent.gumbel_softmax_hard else work.probs[i, column]
             noise = clip(ac.next[m, t, update, i, column] * agent.policy_std, -max_noise, max_noise)
             work.critic1.acts[0, ac.obs_size + i, column] = sampled + noise
-            work.critic2.acts[0, ac.obs_size + i, column] = sampled + noise
     critics.write_next_values(ac, work, m)
 
 
 @compiled
 def _write_actor_gradient(agent, work, m, t, update):
-    """Write the gradient of the actor's loss of member ``m`` to ``work.actor_grad [D]``, for its weights and the
-    logarithm of the temperature (`Agent.actor_loss`). The loss is minus the mean value of sampled action vectors
-    according to the first critic. These vectors overwrite the actions in the inputs of this critic."""
+    """Write the gradient of the actor's loss to ``work.actor_grad [D]`` (`Agent.actor_loss`). Sampled action vectors
+    overwrite the actions in the first critic's inputs."""
     ac, params, depth = agent.ac, agent.ac.actor_learner.flat_parameters[m], len(agent.ac.actor.sizes) - 1
     obs_size, num_actions, batch_size = ac.obs_size, ac.action_size, len(work.td_target)
     temperature, logits = _temperature(agent, m, params), work.actor.acts[depth]
