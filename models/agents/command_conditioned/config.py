@@ -207,25 +207,44 @@ class Config:
 
 
 _RCP = {
-    "network": "gated", "hidden_sizes": (64, 64), "lr": 1e-3, "batch_size": 256, "num_grad_steps": 1000,
-    "discount": 0.99, "buffer_order": "recent", "command_source": "latest", "expo_weighting": True,
+    "network": "gated",
+    "hidden_sizes": (64, 64),
+    "lr": 1e-3,
+    "batch_size": 256,
+    "num_grad_steps": 1000,
+    "discount": 0.99,
+    "buffer_order": "recent",
+    "command_source": "latest",
+    "expo_weighting": True,
     "desire_horizon": False,
-}  # fmt: skip
+}
 _RCP_A = _RCP | {
-    "desire_rtg": False, "desire_advantage": True, "use_lambda_td": True, "advantage_target": "lambda",
-    "advantage_command": "quantile", "advantage_spread": 0.0,
-}  # fmt: skip
+    "desire_rtg": False,
+    "desire_advantage": True,
+    "use_lambda_td": True,
+    "advantage_target": "lambda",
+    "advantage_command": "quantile",
+    "advantage_spread": 0.0,
+}
 _IMAGES = {"conv_channels": (16, 32, 32, 64), "batch_size": 256, "num_grad_steps": 60}
 _RANKS = {
-    "desire_rtg": False, "desire_horizon": False, "desire_rank": True, "discount": 0.99, "buffer_order": "recent",
-    "lr": 1e-3, "average_decay": 0.99, "value_hidden_sizes": (64, 64), "val_func_update_interval": 1,
-}  # fmt: skip
+    "desire_rtg": False,
+    "desire_horizon": False,
+    "desire_rank": True,
+    "discount": 0.99,
+    "buffer_order": "recent",
+    "lr": 1e-3,
+    "average_decay": 0.99,
+    "value_hidden_sizes": (64, 64),
+    "val_func_update_interval": 1,
+}
 # RCP-R learns from fewer, larger batches than in its published form, because the quantile network needs as many.
 _RCP_R_RANKS = _RANKS | {"num_grad_steps": 100, "batch_size": 768}
 _OBEDIENT = _RANKS | {
-    "rank_low_share": 0.25, "quantile_levels": (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
+    "rank_low_share": 0.25,
+    "quantile_levels": (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
     "sample_by": "episode",
-}  # fmt: skip
+}
 _SPARSE = {"reward_scale": 0.015, "horizon_scale": 0.015, "batch_size": 512, "lr": 5e-4, "last_few": 25}
 
 _RANK_RANGE = ("rank_min", "rank_max", "rank_low_share")

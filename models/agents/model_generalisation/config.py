@@ -200,9 +200,13 @@ _AGENT_SETTINGS: dict[str, dict[str, object]] = {
     "SimpleModel": {"model": "simple", "batch_size": 32},
     "CategoricalLatent": {"model": "latent", "batch_size": 32},
     "GaussianLatent": {
-        "model": "latent", "batch_size": 32, "latent_type": "gaussian", "min_std": 0.1, "std_act": "sigmoid2",
+        "model": "latent",
+        "batch_size": 32,
+        "latent_type": "gaussian",
+        "min_std": 0.1,
+        "std_act": "sigmoid2",
     },
-}  # fmt: skip
+}
 IMPLEMENTATIONS = {name: overrides | _DEFAULT_PRESET[name] for name, overrides in _AGENT_SETTINGS.items()}
 
 LEARNED_MODEL_SETTINGS = names_with(Config, "part", "learned model")
@@ -224,7 +228,8 @@ def ineffective(config: Config) -> dict[str, str]:
     model = f"model is {config.model!r}, so "
     latent_type = f"latent_type is {config.latent_type!r}"
     strategy = f"exploration_strat is {config.exploration_strat!r}"
-    learns_model, target_settings = config.model in ("simple", "latent"), ("target_update_frequency", "double_DQN")
+    learns_model = config.model in ("simple", "latent")
+    target_settings = ("target_update_frequency", "double_DQN")
     return reasons_by_setting(
         (config.model == "none", ("rollout_length",), f"{model}nothing is imagined"),
         (not learns_model, (*LEARNED_MODEL_SETTINGS, "rollout_batch_size"), f"{model}no model is learned"),
