@@ -34,8 +34,6 @@ train -> 'train' is not a flag; flags start with --
 --seed 99999999999999999999 -> seed is 99999999999999999999; allowed: integer, at least 0, at most 4611686018427387904
 --lr 1e400 -> lr is '1e400'; allowed: number, greater than 0
 --lr 1e-320 -> lr is 1e-320; allowed: number, greater than 0, at least 1.17549435e-38 in size unless it is 0
---gamename FrozenLake-v1,render_mode=human
-    -> gamename is 'FrozenLake-v1,render_mode=human': training draws nothing; allowed: --record, for a film
 --command.return 1e308
     -> command.return is 1e+308; allowed: number, at least -1000000000, at most 1000000000; or null
 --epochs 1e-3 -> epochs is '1e-3'; allowed: integer, at least 1; or null
@@ -76,11 +74,11 @@ train -> 'train' is not a flag; flags start with --
 --preset ranks --last_few 9 -> --last_few has no effect: only a rank is commanded
 --eval_rank 0.9 -> --eval_rank has no effect: desire_rank is off
 --td_lambda 0.9 -> --td_lambda has no effect: desire_advantage and desire_rank are off
---gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?
+--gamename procmaze,grid_sise=5 -> gamename is 'procmaze,grid_sise=5': 'grid_sise' is unknown; did you mean 'grid_size'?...
 --gamename procmaze,grid_size=1
     -> gamename is 'procmaze,grid_size=1': grid_size is 1; allowed: integer, at least 2, at most 100
---gamename procmaze,grid_size=5,grid_size=6 -> gamename is 'procmaze,grid_size=5,grid_size=6': grid_size is given twice
---gamename acrobot,grid_size=4 -> gamename is 'acrobot,grid_size=4'; allowed: acrobot, which has no parameters
+--gamename acrobot,grid_size=4
+    -> gamename is 'acrobot,grid_size=4': 'grid_size' is unknown; allowed: acrobot, which has no parameters
 --gamename procmaze --grid_sise 5 -> --grid_sise is unknown; did you mean '--grid_size'?
 --gamename buttongrid,grid_size=3 --num_buttons 10 -> num_buttons is 10; allowed: integer, at least 1, at most 9
 --gamename procmaze,grid_size=5 --num_pipes 3

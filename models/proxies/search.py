@@ -9,6 +9,7 @@ Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig
 
 import functools
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from models.family import reasons_by_setting
@@ -241,6 +242,21 @@ class SearchConfig:
         assert first_limit is not None and last_limit is not None
         growing_generations = min(max(generation, begin), end) - begin
         return first_limit + (last_limit - first_limit) * growing_generations // (end - begin)
+
+
+@functools.cache
+def load_presets(kind: str) -> Any:
+    """Return the content of ``presets.yaml`` in the folder of a ``kind`` of proxy: nested dictionaries, whose innermost
+    ones are settings. Lists are tuples."""
+    import yaml
+
+    class Loader(yaml.CSafeLoader):
+        def construct_tuple(self, node: Any) -> Any:
+            return tuple(self.construct_sequence(node))
+
+    Loader.add_constructor("tag:yaml.org,2002:seq", Loader.construct_tuple)
+    text = (Path(__file__).parent / kind / "presets.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader)
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
