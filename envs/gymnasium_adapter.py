@@ -27,8 +27,6 @@ warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning
 _NUM_FRAMES = 8  # also from Srivastava et al. 2019, see `envs.wrappers.FRAME_SIZE`
 # Name in the message of an ImportError -> the extra of this project that installs the package.
 _EXTRAS = {"vizdoom": "[doom]", "mujoco": "[mujoco]", "imageio": "[mujoco]", "box2d": "[train]", "pygame": "[train]"}
-# Ids of the environments that were made in this process. Their warnings, such as of old versions, were shown.
-_made_ids: set[str] = set()
 
 
 class GymnasiumEnvironment(ReplayedEnvironment):
@@ -193,28 +191,14 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return EnvironmentFault(f"{place}: {promises.error_reason(error)}")
 
 
-def _make_quietly(gym_id: str, kwargs: dict[str, Any], hide_warnings: bool) -> gym.Env:
-    """Return ``gym.make(gym_id, **kwargs)``. Warnings are printed only for the first environment of an id, and not if
-    ``hide_warnings``."""
-    hide_warnings = hide_warnings or gym_id in _made_ids
-    _made_ids.add(gym_id)
-    _quiet_mujoco(gym.registry.get(gym_id))
-    with warnings.catch_warnings(action="ignore") if hide_warnings else contextlib.nullcontext():
-        return gym.make(gym_id, disable_env_checker=True, **kwargs)
-
-
-def _quiet_mujoco(spec: gym.envs.registration.EnvSpec | None) -> None:
+def _quiet_mujoco(gym_id: str) -> None:
     """Suppress a deprecation warning that MuJoCo 4 would print about Gymnasium's models for each new instance."""
-    if spec is None or not str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
-        return
-    with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
-        import mujoco
+    spec = gym.registry.get(gym_id)
+    if spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco"):
+        with contextlib.suppress(ImportError, AttributeError):  # no MuJoCo, reported by `gym.make`; MuJoCo before 4
+            import mujoco
 
-        def warn(text: str) -> None:
-            if "settotalmass" not in text:  # the deprecated attribute of Gymnasium's models
-                warnings.warn(text, stacklevel=2)
-
-        mujoco.set_mju_user_warning(warn)
+            mujoco.set_mju_user_warning(lambda text: "settotalmass" in text or warnings.warn(text, stacklevel=2))
 
 
 def _environment_repeats_actions(game: Game) -> bool:
@@ -224,9 +208,8 @@ def _environment_repeats_actions(game: Game) -> bool:
 
 
 def _make_instance(game: Game, render: bool) -> gym.Env:
-    """Make one instance with its wrappers. Also set environment variables for SDL and MuJoCo. Raises SettingError if it
-    cannot be made, if agents cannot use its spaces, or if ``render`` is on but it cannot be drawn."""
-    _set_drivers(render)
+    """Make one instance with its wrappers. Raises SettingError if it cannot be made, if agents cannot use its spaces,
+    or if it cannot be drawn with ``render``."""
     kwargs = dict(game.kwargs)
     # Arguments of wrappers: how often to repeat each action, and the physics of CartPole.
     action_repeat = kwargs.pop("action_repeat", 1)
@@ -235,6 +218,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
         names = kwargs.keys() & CartPoleParameters.__dataclass_fields__.keys()
         physics = {name: kwargs.pop(name) for name in names}
     if render:
+        _set_drivers()
         kwargs["render_mode"] = "rgb_array"
     limit = kwargs.get("max_episode_steps", 0)  # 0 means the limit of the id, None no limit
     if action_repeat > 1 and _environment_repeats_actions(game):
@@ -245,8 +229,10 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
     if limit is None:
         kwargs["max_episode_steps"] = -1  # for Gymnasium, None would mean the limit of the id
     try:
+        _quiet_mujoco(game.gym_id)
         # With ``render``, Gymnasium would warn about a missing render mode, which is an error below.
-        env = _make_quietly(game.gym_id, kwargs, hide_warnings=render)
+        with warnings.catch_warnings(action="ignore") if render else contextlib.nullcontext():
+            env = gym.make(game.gym_id, disable_env_checker=True, **kwargs)
         images = wrappers.image_space(env.observation_space)
         problem = promises.spaces_problem(env, images)
         raw_env = env.unwrapped
@@ -296,14 +282,10 @@ def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
     return gym.wrappers.FlattenObservation(env)
 
 
-def _set_drivers(render: bool) -> None:
-    """Set environment variables so that SDL and MuJoCo need no display. Keep variables that the user has set."""
-    if os.environ.get("SDL_VIDEODRIVER") == "":
-        os.environ["SDL_VIDEODRIVER"] = "dummy"  # SDL would fail with an empty name
-    if not render:
-        return
-    # Without a desktop, SDL would print errors that look like ours.
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+def _set_drivers() -> None:
+    """Set environment variables so that SDL and MuJoCo draw without a display. Keep variables that the user has set."""
+    # Without a desktop, SDL would print errors that look like ours, and fail with an empty name.
+    os.environ["SDL_VIDEODRIVER"] = os.environ.get("SDL_VIDEODRIVER") or "dummy"
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     if sys.platform == "linux" and not os.environ.get("DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo's default needs a display

@@ -1,7 +1,7 @@
 """Checks that a Gymnasium environment keeps its contract: usable spaces, and results of steps that match them.
 
-NumPy would convert nearly everything to numbers: it broadcasts one number to a whole observation, parses text, and
-drops imaginary parts. Each function accepts the usual results by a fast comparison first.
+NumPy would convert nearly everything to numbers: it broadcasts one number to a whole observation, and parses text. Each
+function accepts the usual results by a fast comparison first.
 """
 
 import math
@@ -29,22 +29,19 @@ def checked_step(result: Any, space: Box, info_names: tuple[str, ...]) -> tuple[
     """Return the ``result`` of a step: observation, reward, terminated, truncated, and the numbers ``info_names`` of
     its info. Raises `BrokenContract` if it is not as expected of an environment with observations of ``space``."""
     if len(result) != 5:
-        raise BrokenContract(
-            f"step gave {len(result)} values; expected observation, reward, terminated, truncated, info"
-        )
+        line = f"step gave {len(result)} values; expected observation, reward, terminated, truncated, info"
+        raise BrokenContract(line)
     obs, reward, terminated, truncated, info = result
     check_observation(space, obs)
     check_info(info, info_names)
-    # Numbers may take the place of True and False ("b"): signed and unsigned integers ("i", "u").
-    terminated = as_number(terminated, "terminated", "biu", "True or False")
-    truncated = as_number(truncated, "truncated", "biu", "True or False")
+    terminated, truncated = as_number(terminated, "terminated"), as_number(truncated, "truncated")
     numbers = [as_number(info[name], f"info[{name!r}]") for name in info_names]
     return obs, as_number(reward), bool(terminated), bool(truncated), numbers
 
 
 def check_observation(space: Box, obs: Any) -> None:
-    """Raise `BrokenContract` unless ``obs`` has the shape of ``space`` and numbers that its dtype can represent. Bounds
-    are not checked: many environments exceed them a little."""
+    """Raise `BrokenContract` unless ``obs`` consists of numbers and has the shape of ``space``. Bounds are not checked:
+    many environments exceed them a little."""
     if type(obs) is np.ndarray and obs.dtype is space.dtype and obs.shape == space.shape:  # as usual
         return
     try:
@@ -54,23 +51,16 @@ def check_observation(space: Box, obs: Any) -> None:
     if numbers.dtype.kind not in _NUMBERS or numbers.shape != space.shape:
         description = _describe_value(obs if numbers.dtype.kind == "O" else numbers)
         raise BrokenContract(f"observation is {description}; expected an array of {space.dtype} {list(space.shape)}")
-    if space.dtype.kind != "f" and numbers.dtype != space.dtype:
-        with np.errstate(invalid="ignore"):
-            is_changed = numbers.astype(space.dtype) != numbers  # by the conversion, because the dtype cannot hold them
-        if is_changed.any():
-            first_number = numbers[is_changed].flat[0]
-            raise BrokenContract(f"observation holds {first_number}; expected numbers of {space.dtype}")
 
 
-def as_number(result: Any, name: str = "reward", kinds: str = _NUMBERS, expected: str = "a number") -> Any:
-    """Return ``result``, a number or an array of one number, as a plain number. ``kinds`` are NumPy's letters for the
-    allowed kinds of dtypes. Raises `BrokenContract` for anything else, such as text, None or complex numbers: the
-    message calls the result ``name`` and says what was ``expected``."""
-    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results; their kind is not checked
+def as_number(result: Any, name: str = "reward") -> Any:
+    """Return ``result``, a number or an array of one number, as a plain number. Raises `BrokenContract` for anything
+    else, such as text, None or complex numbers. The message calls it ``name``."""
+    if type(result) in (float, bool, np.float64, np.bool_):  # the usual results
         return result
     value = np.asarray(result)
-    if value.size != 1 or value.dtype.kind not in kinds:
-        raise BrokenContract(f"{name} is {_describe_value(result)}; expected {expected}")
+    if value.size != 1 or value.dtype.kind not in _NUMBERS:
+        raise BrokenContract(f"{name} is {_describe_value(result)}; expected a number")
     return value.item()
 
 
@@ -93,15 +83,13 @@ def error_reason(error: BaseException) -> str:
 
 
 def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
-    """Return the reason why agents cannot use an environment's spaces or time limit, None if they can. Agents observe
-    images of the space ``screen`` or, if it is None, flattened observations."""
+    """Return the reason why agents cannot use an environment's spaces, None if they can. Agents observe images of the
+    space ``screen`` or, if it is None, flattened observations."""
     obs_space, action_space = env.observation_space, env.action_space
-    limit = None if env.spec is None else env.spec.max_episode_steps
     try:
         count = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
-        part = _unflattened_part(obs_space)
-        return f"its observation space{part} cannot be flattened to numbers; allowed: a wrapper that does it"
+        return f"its observation space {describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
     if not 1 <= count <= MAX_SIZE:
         return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
     if isinstance(action_space, COMBINED):
@@ -114,21 +102,7 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
             f"its action space {describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete, "
             f"MultiBinary, or Box with finite bounds, each low below its high; at most {MAX_SIZE} actions"
         )
-    if limit is not None and (type(limit) is not int or limit < 1):
-        return f"its time limit is {_describe_value(limit)}; allowed: integer, at least 1, or None"
     return None
-
-
-def _unflattened_part(space: Any) -> str:
-    """Return the words that follow "its observation space" in the message that it cannot be flattened to numbers. They
-    name the first such part of a Dict (" has the part 'graph', and Graph"), otherwise the space itself."""
-    if isinstance(space, gym.spaces.Dict):
-        for name, part in space.spaces.items():
-            try:
-                gym.spaces.flatdim(part)
-            except Exception:
-                return f" has the part {name!r}, and {type(part).__name__}"
-    return f" {describe(space)}"
 
 
 def _is_supported(space: Any) -> bool:
