@@ -57,11 +57,10 @@ class Environment(Protocol):
         """Advance the environments in ``active [M, E]`` (all by default) with ``actions [M, E(, A)]``."""
 
     def prepare_resets(self, seeds: Tensor) -> Tensor:
-        """Prepare B resets at once from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E,
-        ...]``, of which `reset_prepared` takes one row ``[M, E, ...]``."""
+        """Prepare B resets from ``seeds [B, M, E]``, which is cheaper than one by one. Return ``[B, M, E, ...]``."""
 
     def reset_prepared(self, prepared: Tensor, where: Tensor | None = None) -> Tensor:
-        """Reset environments like `reset`, from one row of `prepare_resets` instead of seeds."""
+        """Reset environments like `reset`, from a row ``[M, E, ...]`` of `prepare_resets` instead of seeds."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the current episodes, as plain values and tensors."""

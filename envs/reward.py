@@ -74,8 +74,7 @@ class RewardedEnvironment:
         return self._remember_obs(self.real.reset_prepared(prepared, where))
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`. The reward in the result is the learned one: ``mode`` says how it follows
-        from the values of the reward network phi before and after the step."""
+        """Return the step of the real environment with the learned reward."""
         step = self.real.step(actions, active)
         potential = self._potential  # phi before the step
         if self.mode.potential and self.mode.info:  # phi also reads the info of this step
@@ -136,7 +135,7 @@ def termination_values(reward: Tensor, terminated: Tensor) -> Tensor:
 
 
 class Stages(BaseStages):
-    """Makes environments in which agents train with a learned reward (see the base class, `envs.make.Stages`)."""
+    """Makes environments in which agents train with a learned reward."""
 
     parameters: Networks
 
@@ -173,7 +172,7 @@ class Stages(BaseStages):
         return self.parameters.fit(flat, states, targets)
 
     def check_policy(self, source: str) -> bool:
-        """See `envs.make.Stages`. Phi must be a potential of the state alone, because it is fitted to returns."""
+        """Raise SettingError unless phi is a potential of the state alone, which can be fitted to returns."""
         if not (self.parameters.mode.potential and self._is_of_state_alone):
             line = f"start_from is {source!r}, a policy, but mode is {self.config.mode}"
             raise SettingError(f"{line}; allowed with a policy: 1, 2, potentials of the state", "mode")
@@ -181,8 +180,7 @@ class Stages(BaseStages):
 
     def cloned_from_policy(self, policy: Callable[[Tensor], Tensor], episodes: Any, streams: Streams) -> Tensor:
         """Return parameters ``[M, D]`` of a potential that predicts the discounted returns of a policy from the state.
-        It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``. The
-        episodes are the policy's, so ``policy`` itself is not used. See `envs.make.Stages` for the arguments."""
+        It is fitted to nine tenths of the ``rn_episodes`` episodes; the others give ``explained_variance``."""
         count, discount = self.config.rn_episodes, self.config.rn_discount
         states, returns = episodes.returns(discount, math.ceil(count * 9 / 10))
         flat = self.parameters.fit_scaled(self.parameters.initial(streams), states, returns)
@@ -203,10 +201,9 @@ class Stages(BaseStages):
         discount: float = 0.99,
         info: Tensor | None = None,
     ) -> Tensor:
-        """Return the learned rewards ``[B]`` of B steps, for an agent with this ``discount``. ``flat [1, D]`` are the
-        weights of the reward network phi. ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and
-        ``terminated`` ``[B]``. ``info [B, I]`` are numbers from the environment's info, which are only needed if they
-        are an input of phi (``mode.info``)."""
+        """Return the learned rewards ``[B]`` of B steps with the weights ``flat [1, D]``, for an agent with this
+        ``discount``. ``obs`` and ``next_obs`` are ``[B, S]``, the environment's ``reward`` and ``terminated`` ``[B]``.
+        ``info [B, I]`` are numbers from the environment's info, only needed if they are an input of phi."""
         phi = self.parameters.with_weights(flat)
         info_batch = None if info is None else info[None]
         potential = phi(obs[None], info_batch)  # [1, B], for one member

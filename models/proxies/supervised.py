@@ -20,10 +20,10 @@ from models.proxies.fitting import fit, undo_scaling
 from models.proxies.synthetic.networks import Networks
 from models.spaces import Discrete
 from models.streams import Streams
+from understudy.program import ENDS_ABOVE
 
 PARTS = ("state", "reward", "done")
 PIECE = 50  # largest number of steps in a piece of an episode
-ENDS_ABOVE = 0.5  # the done network predicts termination by an output above this, which is a logit of 0 in the fit
 _WIDE_STD = 0.5  # standard deviation of wide initial states, divided by the largest absolute value in the data
 _START_SAMPLES = 4096  # pairs of noise and initial state to which the initial-state network is fitted
 
