@@ -76,9 +76,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             if env is None:
                 env = self._envs[row] = _make_instance(self.game, self._render)
             try:
-                obs, info = env.reset(seed=row_seeds[row])
+                obs, _ = env.reset(seed=row_seeds[row])
                 promises.check_observation(self._space, obs)
-                promises.check_info(info)
                 self._obs[row] = obs
             except BaseException as error:
                 raise self._fault(error) from error
@@ -100,8 +99,10 @@ class GymnasiumEnvironment(ReplayedEnvironment):
             for row in rows:
                 self._row = row  # for `_fault`
                 self._ages[row] += 1
-                result = promises.checked_step(envs[row].step(native_actions[row]), self._space, names)
-                self._obs[row], reward[row], terminated[row], truncated[row], info_values[row] = result
+                obs, reward_of_row, terminated[row], truncated[row], info = envs[row].step(native_actions[row])
+                promises.check_observation(self._space, obs)
+                self._obs[row], reward[row] = obs, promises.as_number(reward_of_row)
+                info_values[row] = [promises.as_number(info[name]) for name in names]
         except BaseException as error:
             raise self._fault(error) from error
         self._check_finite("reward", reward)

@@ -40,7 +40,7 @@ class SparseReward(gym.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        self._sum += float(as_number(reward))
+        self._sum += as_number(reward)
         ends = terminated or truncated
         return obs, self._sum if ends else 0.0, ends, False, info
 
@@ -58,7 +58,7 @@ class RepeatAction(gym.Wrapper):
         total = 0.0
         for _ in range(self._times):
             obs, reward, terminated, truncated, info = self.env.step(action)
-            total += float(as_number(reward))
+            total += as_number(reward)
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
