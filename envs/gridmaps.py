@@ -33,9 +33,8 @@ _MOVES = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 
 
 class CellTable(Dynamics):
-    """Base class of dynamics on a map. The state ``[..., 1]`` int64 is the cell of the player. A subclass defines the
-    effect of a move in `move_outcome`. Action a in cell s has index ``s * A + a`` in the tables ``next_cell``,
-    ``reward`` and ``terminated``, ``[S * A]`` each."""
+    """Base class of dynamics on a map. The state ``[..., 1]`` int64 is the cell of the player. Action a in cell s has
+    index ``s * A + a`` in the tables ``next_cell``, ``reward`` and ``terminated``, ``[S * A]`` each."""
 
     actions: tuple[str, ...]  # names of moves
 
@@ -72,8 +71,7 @@ class CellTable(Dynamics):
 
     def play(self, moves: Tensor, limit: int) -> tuple[Tensor, Tensor]:
         """Return the returns and the lengths, ``[M]`` each, of one episode of at most ``limit`` steps of each of M
-        members (agents), without stepping through the episodes. Member m takes action ``moves[m, s]`` in cell s. The
-        results equal the sums over calls of `step`, up to rounding.
+        members (agents). Member m takes action ``moves[m, s]`` in cell s. They equal sums over `step`, up to rounding.
 
         Two tables have the outcome of k steps from each cell: the next cell, and the sum of rewards. Applied twice,
         they give the tables of 2 k steps. ``limit`` is a sum of powers of two, and the tables of these numbers of steps
@@ -103,8 +101,8 @@ class CellTable(Dynamics):
         return totals[:, 0], totals[:, 1].long()
 
     def values(self, reward: Tensor, discount: float) -> tuple[Tensor, Tensor]:
-        """Compute the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
-        moves, by 2,000 sweeps of value iteration. The results have the dtype of ``reward``."""
+        """Return the optimal values of cells ``[S]`` and of moves ``[S, A]`` for the rewards ``reward [S, A]`` of
+        moves, by 2,000 sweeps of value iteration."""
         shape = reward.shape
         next_cells = self.next_cell.view(shape)
         factor = (~self.terminated.view(shape)).to(reward.dtype) * discount  # 0 at termination
@@ -131,10 +129,8 @@ class CellTable(Dynamics):
 
 
 class GridMap(CellTable):
-    """A map of `MAPS` by its name, with the actions right, left, down, up. The border and walls stop a move. Entering
-    the goal or a hole ends the episode. The reward depends on the cell after the step: 1 for the goal, -1 for a hole,
-    -0.01 for any other. On the map ``cliff`` these rewards are 0, -100 and -1. Raises SettingError for an unknown
-    name."""
+    """A map of `MAPS` by its name. The border and walls stop a move. Entering the goal or a hole ends the episode. The
+    reward depends on the cell after the step."""
 
     actions = ("right", "left", "down", "up")
 

@@ -56,8 +56,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         self._ages = np.zeros(rows, np.int64)  # number of steps of each current episode
 
     def sample_observations(self, streams: Streams, count: int) -> Tensor | None:
-        """Sample observations ``[M, count, O]`` that are uniform within their bounds, from M random streams. Return
-        None if observations are no vectors, or if the absolute value of a bound is above 1e6."""
+        """Sample observations ``[M, count, O]`` that are uniform within their bounds. Return None if observations are
+        no vectors, or if the absolute value of a bound is above 1e6."""
         space = self._space
         if len(space.shape) != 1 or np.abs([space.low, space.high]).max() > 1e6:
             return None
@@ -85,7 +85,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return self._member_tensor(self._obs.copy())
 
     def step(self, actions: Tensor, active: Tensor | None = None) -> Step:
-        """See `envs.base.Environment.step`."""
         self._record_step(actions, active)
         rows = self._rows(active)
         native_actions = self._native_actions(actions)
@@ -119,15 +118,14 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     @property
     def frames_per_second(self) -> float:
-        """Number of frames of a film that show one second of the environment: its ``render_fps`` (30 if missing),
-        divided by the action repeat and clipped to [1, 240]."""
+        """Frames per second of the environment, ``render_fps`` (30 if missing), divided by the action repeat."""
         metadata = getattr(self._envs[0], "metadata", None) or {}
         rate = float(metadata.get("render_fps") or 30)
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
 
     def frame(self, member: int, env: int) -> np.ndarray:
         """Return a picture ``[H, W, 3]`` uint8 of environment ``env`` of ``member``. Raises EnvironmentFault if there
-        is none, for example without ``render=True`` or before the first reset."""
+        is none."""
         instance = self._envs[member * self.envs + env]
         try:
             picture: Any = None if instance is None else instance.render()
@@ -157,8 +155,8 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return range(len(self._envs)) if mask is None else np.flatnonzero(mask.numpy()).tolist()
 
     def _native_actions(self, actions: Tensor) -> Any:
-        """Return ``actions [M, E, ...]`` in the format of the environment's action space: a list or array with an item
-        for each instance. It shares no memory with ``actions``, because an environment may change its action."""
+        """Return ``actions [M, E, ...]`` in the format of the environment's action space, an item for each instance. It
+        shares no memory with ``actions``, because an environment may change its action."""
         space, numbers = self._action_space, actions.detach().numpy()
         if isinstance(space, gym.spaces.Discrete):
             return (numbers.reshape(-1) + space.start).tolist()  # NumPy integers make `Discrete.contains` slow
@@ -183,8 +181,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         raise self._fault(BrokenContract(f"{name} is {number}; it must be finite"))
 
     def _fault(self, error: BaseException) -> EnvironmentFault:
-        """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset, with the
-        number of the step and the seed of the episode. KeyboardInterrupt and StopNow are raised again."""
+        """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset."""
         place = f"environment {self.game.name}"
         if self._row is not None:
             seed = 0 if self._seeds is None else int(self._seeds.flatten()[self._row])
@@ -258,8 +255,7 @@ def _make_instance(game: Game, render: bool) -> gym.Env:
 
 
 def _cause_of(error: BaseException) -> str:
-    """Return in words why an instance could not be made: a missing package, with the command that installs it if that
-    is known, or the ``error`` itself. KeyboardInterrupt and StopNow are raised again."""
+    """Return in words why an instance could not be made. KeyboardInterrupt and StopNow are raised again."""
     if not isinstance(error, ImportError | gym.error.DependencyNotInstalled):
         return f"it cannot be made ({promises.error_reason(error)})"
     for package, extra in _EXTRAS.items():
@@ -269,9 +265,8 @@ def _cause_of(error: BaseException) -> str:
 
 
 def _wrap(env: gym.Env, game: Game, observes_images: bool) -> gym.Env:
-    """Apply the wrappers of ``game``, and number actions with several parts. Then convert observations to stacks of
-    grey frames if ``observes_images`` (the newest frame is last; at a reset, the first one fills the stack), else to
-    vectors."""
+    """Apply the wrappers of ``game``, and number actions with several parts. Convert images to stacks of grey frames,
+    the newest one last, and other observations to vectors."""
     for name in game.wrappers:
         env = getattr(wrappers, name)(env)
     if isinstance(env.action_space, promises.COMBINED):

@@ -32,8 +32,7 @@ from models.settings import (
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base class for the parameters of an environment: a frozen dataclass of `models.settings.setting` fields. Raises
-    SettingError for a value that is out of range."""
+    """Base class for the parameters of an environment. Raises SettingError for a value that is out of range."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -120,7 +119,6 @@ class Game:
 
     @property
     def base_name(self) -> str:
-        """The name without parameters."""
         return self.name.partition(",")[0]
 
     @property
@@ -136,7 +134,7 @@ class Game:
 
 def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters], **kwargs: Any) -> Game:
     """Return the `Game` of a tensor program ``module:class`` of this folder, such as ``procmaze:ProcMaze``, with a time
-    limit of 100 steps and the arguments ``kwargs`` of the class. The program is also registered with Gymnasium."""
+    limit of 100 steps. The program is also registered with Gymnasium."""
     kwargs["max_episode_steps"] = 100
     name = dynamics.partition(":")[2]
     return Game(
@@ -145,15 +143,13 @@ def _tensor_game(dynamics: str, max_return: float, parameters: type[Parameters],
 
 
 def _map_game(name: str, max_return: float, steps: int) -> Game:
-    """Return the `Game` of a map with a time limit of ``steps``. ``name`` in lower case is a key of
-    `envs.gridmaps.MAPS`. The map is also registered with Gymnasium."""
+    """Return the `Game` of the map of `envs.gridmaps.MAPS`, which is also registered with Gymnasium."""
     kwargs = {"map_name": name.lower(), "max_episode_steps": steps}
     return Game(name.lower(), f"understudy/{name}-v0", max_return, kwargs, dynamics="envs.gridmaps:GridMap")
 
 
 def _repeatable_game(name: str, dynamics: str, gym_id: str, steps: int, max_return: float | None = None) -> Game:
-    """Return the `Game` of a tensor program ``module:class`` of this folder, with a time limit of ``steps`` and the
-    parameter ``action_repeat``."""
+    """Return the `Game` of a tensor program ``module:class`` of this folder with the parameter ``action_repeat``."""
     kwargs = {"max_episode_steps": steps}
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
 
@@ -263,9 +259,9 @@ def _name_error(name: str, reason: str) -> SettingError:
 
 
 def import_module(setting: str, value: str) -> None:
-    """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``. A
-    gamename without a module imports nothing. ``value`` must be from a flag or keyword of this process or its parent,
-    never from a file, because an import runs code. Raises SettingError if the import fails."""
+    """Import the module that ``value`` names: ``module:Env-v0`` if ``setting`` is gamename, otherwise ``module``.
+    ``value`` must be from a flag or keyword of this process or its parent, because an import runs code. Raises
+    SettingError if the import fails."""
     module = value
     if setting == "gamename":
         module = value.rpartition(":")[0]
@@ -309,10 +305,9 @@ def split_name(name: str) -> tuple[Game, dict[str, Any]]:
 
 
 def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
-    """Return ``game`` with the parameters ``values``, ``{name: value}``, in its ``kwargs`` and appended to its name.
-    ``game`` has no parameters in its name yet. Values that it already has are left out. Without ``values`` it is
-    returned as it is. Raises SettingError for a value that is out of range. Arguments of a Gymnasium environment are
-    not checked, and make its largest return unknown."""
+    """Return ``game``, whose name has no parameters, with the parameters ``values`` in its ``kwargs`` and appended to
+    its name, without values that it already has. Raises SettingError for a value that is out of range. Arguments of a
+    Gymnasium environment are not checked, and make its largest return unknown."""
     changes = dict(sorted(values.items()))
     if game.parameters is not None:
         parameters = game.parameter_values()
@@ -331,8 +326,7 @@ def with_parameters(game: Game, values: Mapping[str, Any]) -> Game:
 
 @functools.cache
 def is_continuous(name: str) -> bool:
-    """Return whether the environment of this ``name``, which may contain parameters, takes continuous actions. Return
-    False if it cannot be made."""
+    """Return whether the environment of this ``name`` takes continuous actions. False if it cannot be made."""
     base_name, _, arguments = name.partition(",")
     if base_name in GAMES:
         arguments_may_matter = arguments and GAMES[base_name].takes_arguments

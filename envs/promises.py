@@ -10,7 +10,6 @@ from gymnasium.spaces import Box
 from envs.names import first_line
 from models.settings import StopNow, UserError, shorten
 
-MAX_SIZE = 2**24  # largest number of numbers in an observation, and of actions
 MAX_COMBINATIONS = 4096  # of the parts of an action; each has an output of the policy
 COMBINED = gym.spaces.MultiDiscrete | gym.spaces.MultiBinary  # spaces of actions with several discrete parts
 
@@ -49,32 +48,25 @@ def spaces_problem(env: gym.Env, screen: Box | None) -> str | None:
     space ``screen`` or, if it is None, flattened observations."""
     obs_space, action_space = env.observation_space, env.action_space
     try:
-        count = gym.spaces.flatdim(obs_space if screen is None else screen)
+        size = gym.spaces.flatdim(obs_space if screen is None else screen)
     except Exception:  # usually NotImplementedError or ValueError, but an invalid space may raise any error
-        return f"its observation space {describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
-    if not 1 <= count <= MAX_SIZE:
-        return f"its observation space {describe(obs_space)} holds {count} numbers; allowed: 1 to {MAX_SIZE}"
-    if isinstance(action_space, COMBINED):
-        count = math.prod(choices(action_space))
-        if count > MAX_COMBINATIONS:
-            text = f"its action space {describe(action_space)} has {count} combinations"
-            return f"{text}; allowed: at most {MAX_COMBINATIONS}"
+        size = 0
+    if size < 1:
+        return f"its observation space {_describe(obs_space)} cannot be flattened to numbers; allowed: a wrapper for it"
     if not _is_supported(action_space):
         return (
-            f"its action space {describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete, "
-            f"MultiBinary, or Box with finite bounds, each low below its high; at most {MAX_SIZE} actions"
+            f"its action space {_describe(action_space)} is not supported; allowed: Discrete, MultiDiscrete or "
+            f"MultiBinary with at most {MAX_COMBINATIONS} combinations, or Box with finite bounds, low below high"
         )
     return None
 
 
 def _is_supported(space: Any) -> bool:
     """Return whether agents can choose actions of ``space``: discrete actions, or vectors with finite bounds."""
-    if isinstance(space, gym.spaces.Discrete):
-        return 1 <= space.n <= MAX_SIZE
     if isinstance(space, COMBINED):
-        return True
-    if not isinstance(space, Box) or space.dtype.kind not in "fiu" or not 1 <= space.low.size <= MAX_SIZE:
-        return False
+        return math.prod(choices(space)) <= MAX_COMBINATIONS
+    if not isinstance(space, Box) or not space.low.size:
+        return isinstance(space, gym.spaces.Discrete)
     # Agents compute with bounds in float32, in which even the length of the range must be finite.
     with np.errstate(all="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
@@ -89,6 +81,6 @@ def choices(space: gym.spaces.MultiDiscrete | gym.spaces.MultiBinary) -> list[in
     return space.nvec.ravel().tolist()
 
 
-def describe(space: Any) -> str:
+def _describe(space: Any) -> str:
     """Return a space in words, on one line of at most 200 characters."""
     return shorten(" ".join(str(space).split()), 200)

@@ -29,9 +29,9 @@ _JOIN_SECONDS = 5.0
 
 class ParallelEnvironment(ReplayedEnvironment):
     """``members * envs`` environments over ``num_workers`` processes. Interface: `envs.base.Environment`. Raises
-    EnvironmentFault if an environment faults or a worker dies. If a worker dies, all workers are closed. Raises
-    ProcessDied if the server process that starts the workers dies while starting one. Workers end with `close`, or when
-    this process ends for any reason. Scripts that use this class need the usual ``if __name__ == "__main__"`` guard."""
+    EnvironmentFault if an environment faults or a worker dies, and ProcessDied if the server process dies that starts
+    the workers. Workers end with `close`, or when this process ends for any reason. Scripts need the usual ``if
+    __name__ == "__main__"`` guard."""
 
     def __init__(self, game: Game, members: int, envs: int, num_workers: int) -> None:
         self.game, self.members, self.envs = game, members, envs
@@ -78,8 +78,7 @@ class ParallelEnvironment(ReplayedEnvironment):
 
     def _command_workers(self, order: str, values: Tensor, where: Tensor | None) -> dict[str, Tensor]:
         """Send ``order``, "reset" or "step", with seeds or actions ``values [M, E, ...]`` to the workers, for the
-        environments in ``where [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``.
-        Raises EnvironmentFault about the first fault. If a worker has died, close all workers."""
+        environments in ``where [M, E]`` (None: all). Return the fields of their answers, ``{name: [M, E, ...]}``."""
         if not self._workers:
             raise EnvironmentFault(f"environment {self.game.name}: its workers are closed")
         if where is None:
@@ -101,8 +100,8 @@ class ParallelEnvironment(ReplayedEnvironment):
         return fields
 
     def _receive(self, index: int) -> Any:
-        """Wait for the answer of the worker with this ``index`` and return it: an error message, or the fields of its
-        result. If the worker has died, close all workers and raise EnvironmentFault."""
+        """Return the answer of the worker with this ``index``: an error message, or the fields of its result. If the
+        worker has died, close all workers and raise EnvironmentFault."""
         process, pipe = self._workers[index]
         try:
             # `wait` returns what is ready: the pipe if there is an answer, the sentinel if the process has ended. The

@@ -174,16 +174,6 @@ class MLP:
             parts.append(gradient.new_zeros(len(gradient), self.padding))
         return torch.cat(parts, 1), gradient if need_input_gradient else None
 
-    def input_gradient(self, layers: list[Layer], activations: list[Tensor], gradient: Tensor) -> Tensor:
-        """Return d loss / d x for ``gradient``, d loss / d output. It needs half as many products as `backward`.
-        ``activations`` is the trace of `forward`."""
-        for i in reversed(range(self.depth)):
-            weight, _ = layers[i]
-            gradient = self.products.input_gradient(weight, gradient)
-            if i > 0:  # through the activation before layer i
-                gradient = self._activation_gradient(layers, gradient, activations[i - 1])
-        return gradient
-
     def _activation_gradient(self, layers: list[Layer], gradient: Tensor, traced: Tensor) -> Tensor:
         """Return ``gradient`` times the activation's derivative. ``traced`` is an entry of the trace from `forward`:
         the activation's output, or its input for prelu and silu."""
@@ -244,11 +234,9 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """Return the gradients of ``x`` and ``flat``, the arguments of `forward`, from the gradient of the outputs."""
+        """Return the gradients of ``x`` and ``flat`` from the gradient of the outputs."""
         (gradient,) = gradients
-        need_input_gradient, need_parameter_gradient, *_ = ctx.needs_input_grad
-        if not need_parameter_gradient:
-            return ctx.mlp.input_gradient(ctx.layers, ctx.activations, gradient), None, None, None
+        need_input_gradient = ctx.needs_input_grad[0]
         parameter_gradient, input_gradient = ctx.mlp.backward(
             ctx.layers, ctx.x, ctx.activations, gradient, need_input_gradient
         )
