@@ -49,14 +49,11 @@ class ButtonGrid(ChanceDynamics):
         self._next_row, self._next_col = self._next_cell // grid_size, self._next_cell % grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with a uniform cell for the player, uniform cells without replacement for the buttons, and all
-        buttons off."""
         seeds = seeds.to(torch.int64)
         counters = torch.stack((seeds, torch.zeros_like(seeds)), -1)
         return self._new_arrangement(counters, self._random_numbers(counters[..., :1], counters[..., 1:]))
 
     def observe(self, state: Tensor) -> Tensor:
-        """Return observations ``[..., 3 * size**2]``, three numbers per cell: player, button on, button off."""
         _, row, col, cells, on = self._parts(state)
         player_index = (row * self._size + col) * 3
         button_indices = cells * 3 + 2 - on  # the cell's second number if on, its third if off
@@ -101,8 +98,7 @@ class ButtonGrid(ChanceDynamics):
         return as_lines(characters, self._size)
 
     def _parts(self, state: Tensor) -> tuple[Tensor, ...]:
-        """Split a state into five parts: seed and number of steps ``[..., 2]``, row ``[..., 1]``, column ``[..., 1]``,
-        cells of the buttons ``[..., K]``, states of the buttons ``[..., K]``."""
+        """Split a state: seed and number of steps, row, column, cells of the buttons, states of the buttons."""
         return state.split((2, 1, 1, self._buttons, self._buttons), -1)
 
     def _random_numbers(self, seed: Tensor, number: Tensor) -> Tensor:

@@ -44,7 +44,6 @@ class CartPole(Dynamics):
         self._bounds = _BOUNDS
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states whose first four numbers are uniform on [-0.05, 0.05). Sampled physics are log-uniform."""
         if not self.random_physics:
             return (uniform(seeds, 4) * 2 - 1) * _START
         num_physics = len(_SAMPLED_PHYSICS)
@@ -57,7 +56,6 @@ class CartPole(Dynamics):
         return state[..., :4].float()
 
     def step(self, state: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Advance by one explicit Euler step, with the physics of the episode if they are sampled."""
         if self.random_physics:
             motion, episode_physics = state.split([4, len(_SAMPLED_PHYSICS)], -1)
             gravity, cart_mass, pole_mass, half_length = episode_physics.unbind(-1)

@@ -73,7 +73,6 @@ class OpenGrid(ChanceDynamics):
         return 0.1 / grid_size
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with a uniform cell for the player, and the goal in the last cell."""
         seeds = seeds.to(torch.int64)
         time = torch.zeros_like(seeds)
         position = integers(seeds, self.cells)
@@ -85,8 +84,8 @@ class OpenGrid(ChanceDynamics):
         return obs.scatter_(-1, state[..., POSITION : POSITION + 1], 1.0)
 
     def cell_after_move(self, extra_columns: Tensor, position: Tensor, cell: Tensor) -> Tensor:
-        """Return the player's cell ``[..., 1]`` after a move from ``position [..., 1]`` to ``cell [..., 1]``, which may
-        be a wall in a subclass. ``extra_columns [..., K - 4]`` are the columns that a subclass adds to the state."""
+        """Return the player's cell ``[..., 1]`` after a move from ``position`` to ``cell``, which may be a wall in a
+        subclass. ``extra_columns [..., K - 4]`` are the columns that a subclass adds to the state."""
         return cell
 
     def text(self, state: Tensor) -> str:
@@ -103,7 +102,6 @@ class OpenGrid(ChanceDynamics):
         return "." * self.cells
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         seed, time, old_position, goal, extra_columns = state.split((1, 1, 1, 1, state.shape[-1] - EXTRA), -1)
         terminated = (old_position == goal)[..., 0]
         # The table has a row for each cell and a column for each action.

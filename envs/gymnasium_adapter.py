@@ -173,12 +173,9 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         """Raise EnvironmentFault about the first number of ``values [M * E, ...]`` that is not finite."""
         if values.dtype == np.uint8 or np.isfinite(values).all():
             return
-        row, *indices = np.argwhere(~np.isfinite(values))[0].tolist()
-        self._row = row  # for `_fault`
-        number = float(values[(row, *indices)])
-        if name == "observation":
-            name += "".join(f"[{i}]" for i in indices)
-        raise self._fault(BrokenContract(f"{name} is {number}; it must be finite"))
+        is_finite = np.isfinite(values).reshape(len(values), -1).all(1)
+        self._row = int(is_finite.argmin())  # for `_fault`
+        raise self._fault(BrokenContract(f"{name} is {values[self._row]}; it must be finite"))
 
     def _fault(self, error: BaseException) -> EnvironmentFault:
         """Return the EnvironmentFault about an error that the instance ``_row`` raised in a step or reset."""

@@ -154,6 +154,11 @@ def _repeatable_game(name: str, dynamics: str, gym_id: str, steps: int, max_retu
     return Game(name, gym_id, max_return, kwargs, dynamics=f"envs.{dynamics}", parameters=RepeatParameters)
 
 
+def _mujoco_game(name: str, info: str) -> Game:
+    """Return the `Game` of version 5 of a robot, with entries of a step's info, separated by spaces."""
+    return Game(name.lower(), f"{name}-v5", info=tuple(info.split()))
+
+
 _DOOM = {"max_episode_steps": 2100, "action_repeat": 4, "screen_resolution": "RES_160X120"}
 _TABLE = (
     # 320 is the cap on commanded returns of the published Upside-Down RL runs.
@@ -182,24 +187,11 @@ _TABLE = (
     Game("cliffwalking", "CliffWalking-v1", -13.0, {"max_episode_steps": 200}, dynamics="envs.gridmaps:CliffWalking"),
     # Entries of a step's info. The published reward networks used HalfCheetah-v3, in which reward_forward was called
     # reward_run.
-    Game("halfcheetah", "HalfCheetah-v5", info=("x_position", "x_velocity", "reward_forward", "reward_ctrl")),
-    Game(
-        "hopper",
-        "Hopper-v5",
-        info=("x_position", "z_distance_from_origin", "x_velocity", "reward_forward", "reward_ctrl", "reward_survive"),
-    ),
-    Game(
-        "swimmer",
-        "Swimmer-v5",
-        info=(
-            "x_position",
-            "y_position",
-            "distance_from_origin",
-            "x_velocity",
-            "y_velocity",
-            "reward_forward",
-            "reward_ctrl",
-        ),
+    _mujoco_game("HalfCheetah", "x_position x_velocity reward_forward reward_ctrl"),
+    _mujoco_game("Hopper", "x_position z_distance_from_origin x_velocity reward_forward reward_ctrl reward_survive"),
+    _mujoco_game(
+        "Swimmer",
+        "x_position y_position distance_from_origin x_velocity y_velocity reward_forward reward_ctrl",
     ),
     # Time limits as published with reward networks (Ferreira et al. 2022). A room's goal pays 1, and steps cost.
     _map_game("Cliff", -12.0, 50),

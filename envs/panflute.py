@@ -43,7 +43,6 @@ class PanFlute(ChanceDynamics):
         self._event_probability = 1 / num_pipes**2 if spontaneous_reward else 0.0
 
     def initial(self, seeds: Tensor) -> Tensor:
-        """Return states with empty pipes. Seeds determine only the events."""
         empty = torch.zeros(*seeds.shape, 1 + len(self._is_end), dtype=torch.int64)
         return torch.cat((seeds.to(torch.int64)[..., None], empty), -1)
 
@@ -54,7 +53,6 @@ class PanFlute(ChanceDynamics):
         return uniform_at(seed, time + 1)  # the column of the time after the step
 
     def advance(self, state: Tensor, actions: Tensor, chance: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """See `envs.tensor.ChanceDynamics.advance`. ``chance`` is ``[..., 1]``, or ``[..., 0]`` without events."""
         counters, notes = state.split((2, len(self._is_end)), -1)
         success = notes.index_select(-1, self._ends).all(-1)
         # Every note moves one place on. Notes that leave the end of a pipe must not enter the mouth of the next pipe.

@@ -31,7 +31,6 @@ from understudy.program import ENDS_ABOVE
 
 _MIN_SCALING_OBS = 2048  # smallest number of observations by which the inputs of a target are scaled
 _DAGGER_UPDATES = 1000  # number of updates of a clone before it visits states
-_PAIRS_SCHEDULE = 300, 1e-2  # number of updates and learning rate when a target is trained on pairs
 
 Starts = Callable[[Tensor], Tensor]
 """A function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of the real environment."""
@@ -180,7 +179,8 @@ class Stages(BaseStages):
         # ``fixed`` (the table, center and spread) and ``target`` are views of ``flat``, which changes with them.
         fixed, target = networks.fixed(flat), networks.split(flat)["target"]
         fixed["states.table"].copy_(unscale_states(states, fixed))
-        target.copy_(fit(networks.parts["target"], target, states, target_actions, _PAIRS_SCHEDULE))
+        part = networks.parts["target"]
+        target.copy_(fit(part, target, states, target_actions, updates=300, lr=1e-2, batch_size=None))
         return flat
 
     def check_policy(self, source: str) -> bool:
@@ -228,7 +228,7 @@ class Stages(BaseStages):
         return lambda obs: target.act(obs[None])[0]
 
     def _fit_to_policy(
-        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
+        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int = 4000
     ) -> Tensor:
         """Fit the target network, or without one the reward network, to the results of the policy in ``states
         [N, S]``, from the parameters ``flat [1, D]``. Return the new parameters, with a table of the first states."""

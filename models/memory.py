@@ -1,5 +1,4 @@
-"""Replay buffer of whole episodes, the best or the latest of each member, from which single steps are sampled. A
-member is one of M independent agents that are trained together."""
+"""Replay buffer of whole episodes of M members (independent agents), from which single steps are sampled."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,9 +117,8 @@ class EpisodeMemory:
         """Sample ``updates`` minibatches of B = ``batch`` steps with replacement. Return the slots of these steps
         (positions in ``fields``), ``[updates, M, B]``.
 
-        ``by`` "step" samples all steps with equal probability, so that long episodes have more weight, as in the public
-        code of Srivastava et al. 2019 (arXiv 1912.02877). "episode" first samples an episode, then one of its steps, as
-        in algorithm 2 of that paper.
+        ``by`` "step" samples all steps with equal probability, as in the public code of Srivastava et al. 2019 (arXiv
+        1912.02877). "episode" first samples an episode, then one of its steps, as in algorithm 2 of that paper.
         """
         indices = [self.index(m) for m in range(self.members)]
         if by == "step":
@@ -153,8 +151,7 @@ class EpisodeMemory:
         return [field.index_select(0, flat_slots).unflatten(0, slots.shape) for field in fields]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all episodes as plain tensors and lists. Slots are left out, because their order does not affect
-        results. The list ``members`` is empty before the first episodes."""
+        """Return all episodes as plain tensors and lists, without slots. ``members`` is empty before the first ones."""
         members = []
         for m, episodes in enumerate(self.episodes):
             if episodes:

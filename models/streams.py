@@ -132,14 +132,6 @@ class SharedStreams(Streams):
     def map_generators(self, sample: Callable[[torch.Generator], Tensor]) -> Tensor:
         return super().map_generators(sample).index_select(0, self._generator_index)
 
-    def get_state(self) -> Tensor:
-        return super().get_state().index_select(0, self._generator_index)
-
-    def set_state(self, state: Tensor) -> None:
-        check_like(self.get_state(), state, "random generators")
-        for index, generator_state in zip(self._generator_index.tolist(), state, strict=True):
-            self.generators[index].set_state(generator_state.clone())
-
 
 def lockstep_streams(seeds: Sequence[int], name: str) -> Streams:
     """Return the streams ``name`` for members that always sample together: `SharedStreams` if seeds repeat."""

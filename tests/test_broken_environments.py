@@ -41,7 +41,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
     "one number": ({"obs": 0.5}, "observation is an array of float64 []; expected an array of float32 [2]"),
     "ragged": ({"obs": [[1.0], 2.0]}, "inhomogeneous shape"),
     "a mapping": ({"obs": {"a": 1}}, "observation is an array of object []; expected an array of float32 [2]"),
-    "NaN": ({"obs": np.float32([0, np.nan])}, "observation[1] is nan; it must be finite"),
+    "NaN": ({"obs": np.float32([0, np.nan])}, "observation is [ 0. nan]; it must be finite"),
     "lacks a part": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"b": [0, 0]}), "KeyError: 'a'"),
     "not a mapping": (gives(PARTS, {"a": 0, "b": [0, 0]}, (0, 1)), "TypeError: tuple indices must be"),
     "beyond the last": (gives(PARTS, {"a": 0, "b": [0, 0]}, {"a": 3, "b": [0, 0]}), "IndexError: index 3"),
@@ -57,7 +57,7 @@ STEPS: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 RESETS: dict[str, tuple[dict[str, Any], str]] = {
     "no pair": ({"reset": lambda env: ZEROS}, "observation is an array of float32 []; expected"),
-    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation[0] is inf; it must be finite"),
+    "infinite": ({"reset": lambda env: (ZEROS + np.inf, {})}, "observation is [inf inf]; it must be finite"),
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ FAULTS = STEPS | RESETS | SPACES | {
     "interrupts": ({"step": lambda env: raising(KeyboardInterrupt())}, "environment broken: KeyboardInterrupt: Key"),
     "never ends": ({"terminated": False}, ""),
     "lacks a number": ({"info": {"a": 1}}, "KeyError: 'b'"),
-    "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is nan; it must be finite"),
+    "tells NaN": ({"info": {"a": 1, "b": np.nan}}, "info is [ 1. nan]; it must be finite"),
     "cannot close": ({"close": lambda env: sys.exit(1)}, ""),
     "cannot draw": ({"render": lambda env: sys.exit(1)}, "broken cannot be drawn: SystemExit: 1"),
     "draws nothing": ({"render": lambda env: np.zeros((1, 0, 3), np.uint8)}, "broken drew no picture"),

@@ -85,10 +85,9 @@ def _read_learning_environments(content: Any) -> Original:
 
 def _renamed_tensors(model: Any) -> tuple[Arrays, dict[str, int]]:
     """Return the weights and biases of the state dict ``model`` by their names in `understudy`, and the index of the
-    last layer of each network (-1 if there is no such network). Raises ValueError for tensors of other networks.
-
-    Keys of the state dict are such as ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear
-    network. The slope of a PReLU after a layer is also called ``weight``."""
+    last layer of each network (-1 if there is none). Raises ValueError for tensors of other networks. Keys are such as
+    ``env.state_net.0.weight``, or ``env.reward_net`` for the only weight of a linear network. The slope of a PReLU
+    after a layer is also called ``weight``."""
     tensors: Arrays = {}
     last_layers = {"state": -1, "reward": -1, "done": -1}
     for key, tensor in model.items():

@@ -255,8 +255,7 @@ def load_presets(kind: str) -> Any:
 
 
 def ineffective(config: SearchConfig) -> dict[str, str]:
-    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
-    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
+    """Return setting without effect in ``config`` -> the reason."""
     plateau = ("early_out_virtual_diff", "plateau_floor")
     kinds_by_name = kinds(type(config))
     second_phase = tuple(name for name in kinds_by_name if name.startswith("second_") and name != "second_phase")

@@ -122,8 +122,7 @@ def proxy_defaults(values: Mapping[str, Any], game: str) -> dict[str, object]:
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
-    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
+    """Return setting without effect in ``config`` -> the reason."""
     info_weights = "its network is a weight for each number in info"
     proxy_scale = "rn_evolve_scale goes on from the factor of start_from"
     starts_from_proxy = config.start_from is not None

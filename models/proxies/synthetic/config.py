@@ -170,9 +170,8 @@ _PREPARED = frozenset({*SOLVED, *_BY_DEFAULT})  # games for which presets have s
 
 
 def usual_agents(values: Mapping[str, Any], continuous: bool) -> str:
-    """Return the default of the setting ``agent``, the agents that a search trains, such as "PPO,DDQN". It depends on
-    whether actions are continuous, and on the preset in ``values``, the settings that the user has chosen. In preset
-    "published" several agents take turns, as in Liesen et al. 2024."""
+    """Return the default of the setting ``agent``, such as "PPO,DDQN", for ``values``, the settings that the user has
+    chosen. In preset "published" several agents take turns, as in Liesen et al. 2024."""
     if values.get("preset") == "published":
         return "PPO,SAC,DDPG,TD3" if continuous else "PPO,DDQN"
     return "TD3" if continuous else "DDQN"
@@ -239,10 +238,9 @@ def _check_preset(preset: str, proxy: str, agents: list[str]) -> None:
 
 
 def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: bool) -> dict[str, object]:
-    """Return the default settings of ``agents`` that train on a bandit (an environment with episodes of one step) of
-    ``game``. They differ if the bandit is a clone of a policy (``is_clone``), and if its first states are cells of a
-    grid (``has_cells``). With several agents, the names of settings have the name of the agent as a prefix
-    (``PPO_lr``)."""
+    """Return the default settings of ``agents`` that train on a bandit of ``game``, which may be a clone of a policy
+    (``is_clone``) whose first states are cells of a grid (``has_cells``). With several agents, the names of settings
+    have the name of the agent as a prefix (``PPO_lr``)."""
     tables = load_presets("synthetic")
     changes = [tables["agents_by_game"].get(game, {})]  # dictionaries, agent -> settings; later ones override
     if is_clone:
@@ -260,8 +258,7 @@ def _agent_defaults(agents: list[str], game: str, is_clone: bool, has_cells: boo
 
 
 def ineffective(config: Config) -> dict[str, str]:
-    """Return a dictionary, setting without effect in ``config`` -> the reason. A rule below is a condition, the
-    settings that have no effect if it holds, and the reason (`reasons_by_setting`)."""
+    """Return setting without effect in ``config`` -> the reason."""
     supervised, bandit = config.preset == "supervised", config.proxy == "bandit"
     preset, first_states = f"preset is {config.preset!r}", f"first_states is {config.first_states!r}"
     episode_settings = ("learned_reset", "max_steps", "done_bias", "raw_done")
@@ -310,8 +307,7 @@ def validate(config: Config) -> str | None:
 
 
 def advice(config: Config) -> str:
-    """Return the flags that may help after a search with the settings ``config`` has failed, as text for a message.
-    More generations are suggested only for preset two_stage, and if there were fewer than by default."""
+    """Return the flags that may help after a search with the settings ``config`` has failed, as text for a message."""
     if config.preset == "two_stage":
         return "another --seed or more --generations"
     flags = "--proxy bandit --preset two_stage"
