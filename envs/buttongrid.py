@@ -6,6 +6,8 @@ on by themselves, so that even an agent that never earns a reward sees one. The 
 because every arrangement is new. All arrangements of an episode depend on its seed alone.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,19 +27,14 @@ class ButtonGrid(ChanceDynamics):
     event turns all buttons on or, without ``activate_on_reset``, starts a new arrangement. Raises SettingError.
     """
 
-    def __init__(
-        self,
-        grid_size: int = ButtonParameters.grid_size,
-        num_buttons: int = ButtonParameters.num_buttons,
-        spontaneous_reset: bool = ButtonParameters.spontaneous_reset,
-        activate_on_reset: bool = ButtonParameters.activate_on_reset,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        ButtonParameters(grid_size, num_buttons, spontaneous_reset, activate_on_reset)  # only to check the values
+    def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
+        """``values`` and ``parameters`` are fields of `ButtonParameters`."""
+        grid = ButtonParameters(*values, **parameters)
+        grid_size, num_buttons = grid.grid_size, grid.num_buttons
         cells = grid_size**2
         super().__init__(3 * cells, len(MOVES), max_episode_steps)
-        self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, activate_on_reset
-        self._event_probability = 1 / (10 * cells) if spontaneous_reset else 0.0
+        self._size, self._buttons, self._event_activates_all = grid_size, num_buttons, grid.activate_on_reset
+        self._event_probability = 1 / (10 * cells) if grid.spontaneous_reset else 0.0
         # Every step has this many random numbers, used or not: for the event, the row, the column, each button's cell.
         self.chances = 3 + num_buttons
         self.state_size = 4 + 2 * num_buttons

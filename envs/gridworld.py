@@ -6,6 +6,7 @@ Learning". Cells are numbered row by row, ``row * grid_size + column``.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,16 +51,12 @@ class OpenGrid(ChanceDynamics):
     channels = 1  # numbers per cell in the observation
     remembers_cells = False  # whether states have one column per cell, after the four columns above
 
-    def __init__(
-        self,
-        grid_size: int = GridParameters.grid_size,
-        spontaneous_termination: bool = GridParameters.spontaneous_termination,
-        teleport_on_termination: bool = GridParameters.teleport_on_termination,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        GridParameters(grid_size, spontaneous_termination, teleport_on_termination)  # only to check the values
+    def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
+        """``values`` and ``parameters`` are fields of `GridParameters`."""
+        grid = GridParameters(*values, **parameters)
+        grid_size, spontaneous_termination = grid.grid_size, grid.spontaneous_termination
         super().__init__(self.channels * grid_size * grid_size, len(MOVES), max_episode_steps, BEST_RETURN)
-        self.grid_size, self.teleports = grid_size, teleport_on_termination
+        self.grid_size, self.teleports = grid_size, grid.teleport_on_termination
         self.event_probability = self.event_chance(grid_size) if spontaneous_termination else 0.0
         self.chances = int(spontaneous_termination)  # number of random numbers in a step
         self.cells = grid_size * grid_size

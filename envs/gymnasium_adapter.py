@@ -130,8 +130,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         try:
             picture: Any = None if instance is None else instance.render()
         except BaseException as error:
-            text = promises.error_reason(error)
-            raise EnvironmentFault(f"environment {self.game.name} cannot be drawn: {text}") from error
+            raise EnvironmentFault(f"{self.game.name} cannot be drawn: {promises.error_reason(error)}") from error
         is_image = isinstance(picture, np.ndarray) and picture.dtype == np.uint8 and picture.shape[2:] == (3,)
         if not is_image or min(picture.shape) < 2:
             raise EnvironmentFault(f"environment {self.game.name} drew no picture: it was not made to render, or reset")
@@ -139,7 +138,6 @@ class GymnasiumEnvironment(ReplayedEnvironment):
 
     def close(self) -> None:
         """Close all instances. If that fails, print a warning, because they are not needed any more."""
-        reason = ""
         for row, env in enumerate(self._envs):
             self._envs[row] = None
             try:
@@ -147,8 +145,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
                     env.close()
             except BaseException as error:
                 reason = promises.error_reason(error)
-        if reason:
-            print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
+                print(f"warning: environment {self.game.name} could not be closed: {reason}", file=sys.stderr)
 
     def _rows(self, mask: Tensor | None) -> Any:
         """Return the indices in ``_envs`` (member * E + environment) at which ``mask [M, E]`` is True (None: all)."""

@@ -44,7 +44,7 @@ def make_environment(
         game = replace(game, kwargs={**game.kwargs, "max_episode_steps": time_limit or None})
     if time_limit == 0:  # without a limit, returns may exceed the bound of the game
         game = replace(game, max_return=None)
-    dynamics = None if render else _make_dynamics(game)
+    dynamics = None if render else make_dynamics(game)
     if device != CPU and dynamics is None:
         raise SettingError(f"gamename is {name!r}: it is played on the CPU only, not on {device}", "gamename")
     if dynamics is not None:
@@ -54,23 +54,16 @@ def make_environment(
     return GymnasiumEnvironment(game, members, envs, render)
 
 
-def make_dynamics(name: str) -> Dynamics | None:
-    """Return the tensor program of the game of that name, None if it has none. Results are cached. Raises SettingError
+def make_dynamics(game: Game | str) -> Dynamics | None:
+    """Return the tensor program of a game or of its name, None if it has none. Results are cached. Raises SettingError
     for an unknown name."""
-    return _make_dynamics(resolve(name))
-
-
-def _make_dynamics(game: Game) -> Dynamics | None:
-    """Return the tensor program of a game, None if it has none."""
-    if not game.dynamics:
-        return None
-    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items()))
+    game = resolve(game) if isinstance(game, str) else game
+    return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 
 
 @functools.lru_cache(32)
 def _cached_dynamics(class_path: str, arguments: tuple[tuple[str, Any], ...]) -> Dynamics:
-    """Make the dynamics ``module:class`` with the pairs ``(name, value)`` of ``arguments``. They can be cached, because
-    they have no state, and a search makes several environments in each generation."""
+    """Make the dynamics ``module:class``, which have no state, with the pairs ``(name, value)`` of ``arguments``."""
     module, _, class_name = class_path.partition(":")
     dynamics_class = getattr(importlib.import_module(module), class_name)
     dynamics: Dynamics = dynamics_class(**dict(arguments))

@@ -5,6 +5,8 @@ a note at their ends before the step. To earn it, play the pipes n - 1, n - 2, .
 ends, so that even an agent that never earns a reward sees one. There are no episodes.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,13 +24,10 @@ class PanFlute(ChanceDynamics):
     event with probability 1 / n**2. Raises SettingError.
     """
 
-    def __init__(
-        self,
-        num_pipes: int = FluteParameters.num_pipes,
-        spontaneous_reward: bool = FluteParameters.spontaneous_reward,
-        max_episode_steps: int | None = None,
-    ) -> None:
-        FluteParameters(num_pipes, spontaneous_reward)  # only to check the values
+    def __init__(self, *values: Any, max_episode_steps: int | None = None, **parameters: Any) -> None:
+        """``values`` and ``parameters`` are fields of `FluteParameters`."""
+        flute = FluteParameters(*values, **parameters)
+        num_pipes, spontaneous_reward = flute.num_pipes, flute.spontaneous_reward
         places = num_pipes * (num_pipes + 1) // 2
         super().__init__(places, num_pipes, max_episode_steps)
         pipes = torch.arange(num_pipes)

@@ -172,8 +172,8 @@ class EpisodeMemory:
         for member, saved in enumerate(state["members"]):
             lengths, name = saved["lengths"], f"memory of member {member}"
             require(min(lengths) > 0, name, f"has lengths {lengths}", "1 and above")
-            total = sum(lengths)
             # A state with this member's lengths, and with the names, shapes and dtypes that the fields must have.
+            total = sum(lengths)
             template = {
                 "steps": {key: values[0].expand(total, *values.shape[1:]) for key, values in example.steps.items()},
                 "lengths": lengths,
@@ -183,8 +183,7 @@ class EpisodeMemory:
             check_like(template, saved, name)
             values_by_episode = {field: values.split(lengths) for field, values in saved["steps"].items()}
             batch = []
-            for i in range(len(lengths)):
+            for i in reversed(range(len(lengths))):  # `add` takes the oldest episode first
                 steps = {field: values[i] for field, values in values_by_episode.items()}
                 batch.append(Episode(steps, saved["scores"][i], saved["extras"][i]))
-            batch.reverse()  # `add` reverses it again, so that episodes of equal score keep their order
             self.add(member, batch)
