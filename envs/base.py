@@ -37,9 +37,9 @@ class Step:
 
 
 class Environment(Protocol):
-    """M members with E environments each. Environments do not reset themselves: after the end of an episode, `reset`
-    must be called to start the next one. So the final observation is never lost. The caller samples a seed for each
-    episode from the member's random stream. An episode depends only on its seed and its actions."""
+    """M members with E environments each. Environments do not reset themselves, so the final observation of an episode
+    is never lost. The caller samples a seed for each episode from the member's random stream. An episode depends only
+    on its seed and its actions."""
 
     spaces: Spaces
     members: int

@@ -1,9 +1,8 @@
 """ButtonGrid as a tensor program: switch all buttons of a grid on, over and over, without episodes.
 
-The player moves on a grid with buttons on some of its cells. Stepping onto a button's cell toggles the button. When all
-buttons are on, the next step pays 1 and starts a new arrangement of player and buttons. In rare events all buttons turn
-on by themselves, so that even an agent that never earns a reward sees one. The task tests model-based generalisation,
-because every arrangement is new. All arrangements of an episode depend on its seed alone.
+Stepping onto a button's cell toggles the button. When all buttons are on, the next step pays 1 and starts a new
+arrangement of player and buttons, which depends on the episode's seed alone. In rare events all buttons turn on by
+themselves, so that even an agent that never earns a reward sees one.
 """
 
 from typing import Any

@@ -31,8 +31,7 @@ class CartPole(Dynamics):
     observation is the same in float32. ``max_episode_steps`` is 500 in CartPole-v1, 200 in CartPole-v0.
 
     ``physics`` are fields of `CartPoleParameters`. With a ``physics_spread`` above 1 the state is ``[..., 8]``. The
-    last four numbers are gravity, both masses and half length, which differ between episodes and are not observed.
-    Raises SettingError."""
+    last four numbers are gravity, both masses and half length, which differ between episodes and are not observed."""
 
     def __init__(self, max_episode_steps: int | None = 500, **physics: float) -> None:
         max_return = None if max_episode_steps is None else float(max_episode_steps)

@@ -1,8 +1,7 @@
 """Environments as compiled functions of one episode: the steps of `TensorEnvironment` and `RewardedEnvironment`.
 
-A `World` describes an environment for all members. Each function names the method that it mirrors;
-tests/test_compiled.py compares the two. In compiled functions, ``m`` is a member, ``state [K]`` float64 the state of
-one of its episodes. Importing this requires Numba.
+Each function names the method that it mirrors; tests/test_compiled.py compares the two. In compiled functions, ``m`` is
+a member, ``state [K]`` float64 the state of one of its episodes. Importing this requires Numba.
 """
 
 import math
@@ -259,8 +258,7 @@ def observe(world, state, obs):
 @exact
 def _cartpole_step(physics, state, action):
     """Advance ``state`` (position, speed, angle, angular speed) in place by one step and return terminated
-    (`CartPole.step`). If the state has more numbers, gravity, both masses and half length follow and replace
-    ``physics``."""
+    (`CartPole.step`). Gravity, both masses and half length, if they follow in the state, replace ``physics``."""
     gravity, cart_mass, pole_mass, half_length, force = physics
     if len(state) > 4:
         gravity, cart_mass, pole_mass, half_length = state[4], state[5], state[6], state[7]
@@ -294,8 +292,7 @@ def _acrobot_accelerations(angle1, angle2, speed1, speed2, torque):
 @exact
 def _acrobot_step(state, action):
     """Advance ``state`` (two angles, two angular speeds) in place by one step of the Runge-Kutta method and return
-    terminated (`Acrobot.step`). ``speed1_k3`` and ``acc1_k3`` are speed and acceleration of joint 1 at its third
-    evaluation."""
+    terminated (`Acrobot.step`). ``speed1_k3`` and ``acc1_k3`` are those of joint 1 at the third evaluation."""
     torque = action - 1.0
     h = 0.2  # seconds
     half = h / 2

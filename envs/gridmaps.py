@@ -1,8 +1,7 @@
 """Small maps as tensor programs: the grids of Ferreira et al. 2022, and Gymnasium's CliffWalking.
 
-They are deterministic, and every episode starts in the same cell, so tables with an entry for each of S cells and A
-actions define them. Cells are numbered row by row, ``row * columns + column``. An observation is the cell of the
-player, one-hot ``[S]``.
+They are deterministic, and every episode starts in the same cell. Cells are numbered row by row, ``row * columns +
+column``. An observation is the cell of the player, one-hot ``[S]``.
 """
 
 import torch

@@ -124,8 +124,7 @@ class GymnasiumEnvironment(ReplayedEnvironment):
         return min(max(rate / self.game.kwargs.get("action_repeat", 1), 1.0), 240.0)
 
     def frame(self, member: int, env: int) -> np.ndarray:
-        """Return a picture ``[H, W, 3]`` uint8 of environment ``env`` of ``member``. Raises EnvironmentFault if there
-        is none."""
+        """Return a picture ``[H, W, 3]`` uint8 of environment ``env`` of ``member``, or raise EnvironmentFault."""
         instance = self._envs[member * self.envs + env]
         try:
             picture: Any = None if instance is None else instance.render()
@@ -194,8 +193,7 @@ def _quiet_mujoco(gym_id: str) -> None:
 
 
 def _environment_repeats_actions(game: Game) -> bool:
-    """Return whether the environment itself repeats actions, as VizDoom does, which is faster because it draws only the
-    last frame. Its time limit then counts actions, not repetitions."""
+    """Return whether the environment itself repeats actions, as VizDoom does. Its time limit then counts actions."""
     return game.gym_id.startswith("vizdoom")
 
 

@@ -55,8 +55,7 @@ def make_environment(
 
 
 def make_dynamics(game: Game | str) -> Dynamics | None:
-    """Return the tensor program of a game or of its name, None if it has none. Results are cached. Raises SettingError
-    for an unknown name."""
+    """Return the cached tensor program of a game, None if it has none. Raises SettingError for an unknown name."""
     game = resolve(game) if isinstance(game, str) else game
     return _cached_dynamics(game.dynamics, tuple(game.kwargs.items())) if game.dynamics else None
 

@@ -1,8 +1,8 @@
 """The names for ``--gamename``: a table of games, and every registered Gymnasium id. Imports no torch.
 
-A name may contain parameters of the environment: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of
-a `Game` they are sorted and written as in YAML, and parameters with the table's values are left out. The parameters of
-a Gymnasium environment are arguments of its constructor: ``FrozenLake-v1,is_slippery=false``.
+A name may contain parameters: ``procmaze,grid_size=5,teleport_on_termination=false``. In the name of a `Game` they are
+sorted and written as in YAML, without the table's values. The parameters of a Gymnasium environment are arguments of
+its constructor: ``FrozenLake-v1,is_slippery=false``.
 """
 
 import contextlib
@@ -78,8 +78,7 @@ class RepeatParameters(Parameters):
     )
 
 
-def _physics_setting(default: float, help: str) -> Any:
-    return setting(default, help, above=0, maximum=1000.0)
+_physics_setting = functools.partial(setting, above=0, maximum=1000.0)
 
 
 @dataclass(frozen=True)

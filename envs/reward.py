@@ -1,9 +1,8 @@
 """Real environments with learned rewards, which a reward network phi computes. Each member has a separate network.
 
-M is the number of members (independent agents), E the number of environments of each, S the size of an observation, I
-the number of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks, the D
-weights of each in one row. A mode (`understudy.kinds.Mode`) determines the inputs of phi, whether phi is a potential,
-and whether the learned reward is added to the environment's reward.
+M is the number of members (independent agents), E of environments of each, S the size of an observation, I the number
+of values that phi reads from the info of a step. ``flat [M, D]`` are the weights of M networks. A mode
+(`understudy.kinds.Mode`) determines the inputs of phi, and how rewards follow from it.
 """
 
 import math
@@ -37,11 +36,9 @@ class RewardedEnvironment:
     """A real environment with the reward that ``mode`` computes from ``phi``. Interface: `envs.base.Environment`.
 
     ``phi`` are the reward networks of M members (`models.proxies.reward.networks.Phi`): ``obs [M, E, S]`` and ``info
-    [M, E, I]`` -> values ``[M, E]``.
-
-    Potentials use the agents' ``discounts [M]``. If phi reads the info of a step, it reads this info for both the state
-    before and the state after the step, as in the published code. With ``zero_at_end`` phi is 0 at termination. The
-    real reward is multiplied by ``weight``.
+    [M, E, I]`` -> values ``[M, E]``. If it reads the info of a step, it reads this info for both the state before and
+    the state after the step, as in the published code. Potentials use the agents' ``discounts [M]``. With
+    ``zero_at_end`` phi is 0 at termination. The real reward is multiplied by ``weight``.
     """
 
     def __init__(

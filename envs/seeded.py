@@ -39,8 +39,7 @@ def uniform_at(seeds: Tensor, columns: Tensor | int) -> Tensor:
 
 
 def normal(seeds: Tensor, n: int) -> Tensor:
-    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958). All are below
-    8.6 in size."""
+    """Return standard normal numbers ``[..., n]`` float64 for ``seeds [...]`` int64 (Box & Muller 1958)."""
 
     def draw_normal(seeds: Tensor) -> Tensor:
         columns = torch.arange(n, device=seeds.device)

@@ -41,8 +41,7 @@ class SyntheticDynamics(Dynamics):
     environment are one-hot, so is the observation, with the 1 at the largest number of the state, as published.
 
     Episodes terminate if the output d of the done network is above `ENDS_ABOVE`. With ``raw_done`` the discount of an
-    MDP is 1 - d, as published. Otherwise it is 0 at termination and 1 before. Nothing is clipped, so states may become
-    infinite."""
+    MDP is 1 - d, as published. Otherwise it is 0 at termination and 1 before. Nothing is clipped."""
 
     def __init__(self, program: Program, spaces: Spaces, starts: Starts, scale: Mapping[str, Tensor] | None = None):
         """``starts`` gives initial states of the real environment. If ``program`` takes scaled observations, ``scale``
@@ -107,8 +106,7 @@ class Stages(BaseStages):
 
     @property
     def num_scaling_obs(self) -> int:
-        """Number of observations by which the inputs of a target are scaled. The first ones are the rows of the table
-        of initial states."""
+        """Number of observations by which the inputs of a target are scaled. The first ones are rows of the table."""
         return max(self.parameters.num_table_rows, _MIN_SCALING_OBS)
 
     @functools.cached_property
@@ -144,8 +142,7 @@ class Stages(BaseStages):
 
     def searched_part(self, flat: Tensor) -> Tensor:
         """Return the weights of the networks or, with the setting ``pairs``, a pair ``[S + A]`` for each row of the
-        table of initial states: the state, scaled as an input of the target network, and the output of the target
-        network."""
+        table of initial states: the state, scaled as an input of the target network, and the network's output."""
         networks = self.parameters
         if networks.config.pairs is None:
             return flat[: networks.searched]
@@ -255,9 +252,9 @@ class Stages(BaseStages):
         return flat
 
     def _clone_outputs(self, results: Tensor) -> Tensor:
-        """Return the outputs ``[N, A]`` to which a clone is fitted, from the ``results`` of a policy in N states:
-        action values ``[N, A]`` (then return them standardised), discrete actions ``[N]`` (one-hot) or continuous
-        actions ``[N, A]`` (relative to the middle of their range, in units of half the range)."""
+        """Return the outputs ``[N, A]`` of a clone for the ``results`` of a policy in N states: standardised action
+        values ``[N, A]``, one-hot discrete actions ``[N]``, or continuous actions ``[N, A]`` in units of half their
+        range."""
         actions = self.spaces.actions
         if self._clones_values:
             return (results - results.mean()) / results.std()
@@ -307,9 +304,8 @@ def sample_observations(game: str, streams: Streams, count: int) -> Tensor | Non
 
 
 def starts_of(environment: Environment, draws: int = 4096) -> Starts:
-    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment. If
-    the environment is no tensor program, the function picks observations among at least ``draws``, which this call
-    collects by resets."""
+    """Return a function from seeds ``[..., M, E]`` to initial observations ``[..., M, E, S]`` of a real environment,
+    for other environments than tensor programs among at least ``draws``, which this call collects by resets."""
     if isinstance(environment, TensorEnvironment):
         dynamics = environment.dynamics
         return lambda seeds: dynamics.observe(dynamics.initial(seeds))

@@ -108,8 +108,7 @@ class TensorEnvironment:
         return self.set_state(self.prepare_resets(seeds), where)
 
     def set_state(self, state: Tensor, where: Tensor | None = None) -> Tensor:
-        """Start episodes as `reset` does, but from ``state [M, E, K]``, which without ``where`` is stored, not
-        copied."""
+        """Start episodes as `reset` does, but from ``state [M, E, K]``, which is not copied without ``where``."""
         self._started = True
         state = state.to(self.device)
         if where is None:

@@ -2,8 +2,7 @@
 
     gymnasium.make("understudy/ProcMaze-v0", grid_size=4, render_mode="rgb_array")
 
-The dynamics (`envs.tensor.Dynamics`) need a method ``text(state [K]) -> str``, which writes a state as lines of
-characters. A picture has a coloured square for each character.
+The dynamics need a method ``text(state [K]) -> str``. A picture has a coloured square for each character.
 """
 
 import importlib

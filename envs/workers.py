@@ -1,7 +1,7 @@
 """Gymnasium environments stepped by several processes in lock-step, with the same results as in one process.
 
-Each worker steps a contiguous part of the ``M * E`` environments in a separate `GymnasiumEnvironment`. Pipes carry the
-orders ("reset" or "step") with seeds or actions, and the answers. A round trip takes tens of microseconds.
+Each worker steps a contiguous part of the ``M * E`` environments. Pipes carry the orders ("reset" or "step") with seeds
+or actions, and the answers. A round trip takes tens of microseconds.
 """
 
 import contextlib
@@ -62,8 +62,7 @@ class ParallelEnvironment(ReplayedEnvironment):
         return Step(**self._command_workers("step", actions.detach(), active))
 
     def close(self) -> None:
-        """Close the pipes, which ends the workers. After five seconds, kill workers that have not ended or have
-        crashed."""
+        """Close the pipes, which ends the workers. After five seconds, kill workers that have not ended."""
         for _, pipe in self._workers:
             pipe.close()
         deadline = time.monotonic() + _JOIN_SECONDS

@@ -33,8 +33,8 @@ Command = Mapping[str, float]
 
 
 class Policy(Protocol):
-    """Chooses the actions in E episodes of each of M ``members``. All episodes begin at the first call of `act`. Calls
-    are for all E episodes until the last one has ended, and actions in finished episodes are ignored."""
+    """Chooses the actions in E episodes of each of M ``members``, which begin at the first call of `act`. Actions in
+    finished episodes are ignored."""
 
     members: int
 
@@ -42,8 +42,7 @@ class Policy(Protocol):
         """Return actions ``[M, E]`` int64 or ``[M, E, A]`` float32 for ``obs [M, E, *O]``."""
 
     def moves(self) -> Tensor | None:
-        """Return the actions in all S cells of a grid world, ``[M, S]``. None if actions depend on more than the
-        cell."""
+        """Return the actions in all S cells of a grid world, ``[M, S]``; None if they depend on more than that."""
         return None
 
     def current_command(self) -> Mapping[str, Tensor]:
@@ -76,7 +75,7 @@ class GreedyNetwork(NamedTuple):
 
 
 class Agent(nn.Module, Stateful, ABC):
-    """Base class of all agents. Trained weights are parameters ``[M, ...]``, with ``requires_grad=False`` if the agent
+    """Base class of all agents. Trained weights are parameters ``[M, ...]``, without ``requires_grad`` if the agent
     does not use autograd. Other tensors that `state_dict` saves are buffers ``[M, ...]``."""
 
     action_kinds: ClassVar[tuple[type[Discrete] | type[Continuous], ...]]
@@ -188,8 +187,7 @@ class StepAgent(Agent):
 
     @abstractmethod
     def learn(self) -> Tensor:
-        """Make the updates of this step. Return the loss of the last one, ``[M]``, NaN for members that do not
-        learn."""
+        """Make the updates of this step. Return the loss of the last one, ``[M]``, NaN for members without one."""
 
     @property
     def first_update(self) -> int:

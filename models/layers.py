@@ -140,8 +140,7 @@ def allocate_blocks(shape: tuple[int, ...], reference: Tensor) -> tuple[Tensor, 
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the elementwise ``function`` of ``x``, padded so that all elements are rounded alike, also in the
-    gradient."""
+    """Return the elementwise ``function`` of ``x``, rounded alike for all elements, also in the gradient."""
     padded = F.pad(x.reshape(-1), (0, -x.numel() % BLOCK))
     return function(padded)[: x.numel()].view(x.shape)
 
@@ -173,8 +172,7 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) ->
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Return 1 / (1 + e^-x). It is computed by tanh, which rounds all elements of an array alike, unlike
-    `torch.sigmoid`."""
+    """Return 1 / (1 + e^-x), by tanh, which rounds all elements of an array alike, unlike `torch.sigmoid`."""
     return (0.5 * x).tanh() * 0.5 + 0.5
 
 
@@ -217,8 +215,7 @@ class ConvolutionalTrunk(Network):
         super().__init__(layers, streams)
 
     def forward(self, images: Tensor, flat: Tensor | None = None) -> Tensor:
-        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``, by default with the module's
-        weights."""
+        """Return the features ``[M, B, F]`` of uint8 ``images [M, B, C, H, W]``, by default with its weights."""
         x = images.float() / 255.0
         weights = self.weights() if flat is None else self._split(flat)  # weights and biases alternate
         for weight, bias in zip(weights[::2], weights[1::2], strict=True):

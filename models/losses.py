@@ -84,8 +84,7 @@ def _max_entropy(logits: Tensor) -> float:
 
 def explained_variance(values: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
     """Return ``1 - Var(returns - values) / Var(returns)`` over the last axis, ``[..., B] -> [...]``, NaN if all returns
-    are equal. ``weight [..., B]`` are the weights of the experiences (None: equal), such as 0 for padding. The first
-    one must be above 0."""
+    are equal. ``weight [..., B]`` are weights (None: equal), 0 for padding, the first one above 0."""
     total_variance = _variance(returns, weight)
     unexplained_part = _variance(returns - values, weight) / total_variance
     return (1 - unexplained_part).masked_fill(total_variance == 0, torch.nan)
@@ -115,7 +114,7 @@ def td_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
 
 
 def td_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``. No gradient flows into the
+    """Return the mean squared TD error ``mean((Q - target)^2)``, ``[..., B] -> [...]``, without gradient of the
     target."""
     return (q - target.detach()).square().mean(-1)
 
@@ -170,8 +169,7 @@ def _check_shape(name: str, value: Tensor, reference: Tensor) -> None:
 
 
 def bit_nll(logits: Tensor, bits: Tensor) -> Tensor:
-    """Return ``-log p(bit)`` of each bit in nats, with p(1) = sigmoid(logit). ``bits`` are floats, 0 or 1, of the shape
-    of ``logits``."""
+    """Return ``-log p(bit)`` in nats, with p(1) = sigmoid(logit), for ``bits``, floats 0 or 1, and ``logits``."""
     # The formula max(l, 0) - l b + log(1 + e^-|l|) for logit l and bit b cannot overflow. max(l, 0) is computed as
     # (l + |l|) / 2, because the gradient of a clamp at l = 0 would be 1 - b, not the correct 1/2 - b.
     abs_logits = logits.abs()

@@ -16,8 +16,7 @@ _FIRST_SLOTS = 4096  # slots of a member when the first episode is stored
 @dataclass(eq=False)
 class Episode:
     """An episode of L steps: ``steps {name: [L, ...]}``, the ``score`` that ranks episodes, and ``extras``, tensors
-    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are the positions of its
-    steps."""
+    about the whole episode. In `EpisodeMemory`, ``steps`` is empty, and ``slots [L]`` int64 are their positions."""
 
     steps: Mapping[str, Tensor]
     score: float
@@ -98,8 +97,7 @@ class EpisodeMemory:
         self._free_slots = [torch.cat([slots, new_slots]) for slots in self._free_slots]
 
     def index(self, member: int) -> Tensor:
-        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, in the order of
-        ``episodes``."""
+        """Return the slots (positions in ``fields``) of all steps of a member, ``[steps]``, ordered as ``episodes``."""
         return torch.cat([episode.slots for episode in self.episodes[member]])
 
     def column(self, name: str) -> list[Tensor]:

@@ -1,8 +1,7 @@
 """The fully connected network of M members (independent agents), with all D weights of a member in a row ``[M, D]``.
 
-For autograd, a whole network is one operation with the backward pass `MLP.backward`. The rounding of autograd's
-products would depend on the number of members, and its bookkeeping for each layer would cost more than small products.
-Tests compare both. There are two layouts of activations, which differ only in their products (models/products.py):
+For autograd, a whole network is one operation with the backward pass `MLP.backward`, whose rounding does not depend on
+the number of members. There are two layouts of activations, which differ only in their products (models/products.py):
 
 - ``columns``, ``[M, features, B]``: the batch is the last, contiguous axis of every product. This is five times faster
   for a network with two outputs. Used by DDQN and synthetic environments.
@@ -86,8 +85,7 @@ class MLP:
         return streams.map_generators(self._initial_of_member)
 
     def _initial_of_member(self, generator: torch.Generator) -> Tensor:
-        """Sample the initial parameters of one member, ``[size]``: weight and bias of each layer, then prelu's slope
-        and the padding."""
+        """Sample the parameters of a member, ``[size]``: weight and bias of each layer, prelu's slope, padding."""
         parts: list[Tensor] = []
         for layer, transposed in zip(self.dense, self._transposed, strict=True):
             weight, bias = layer.initial(generator)  # [in, out], [out]
@@ -147,8 +145,7 @@ class MLP:
         need_input_gradient: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Backpropagate ``gradient``, d loss / d output. Return d loss / d parameters ``[M, size]``, summed over the
-        batch, and d loss / d x, None unless ``need_input_gradient``. ``activations`` is the trace of `forward` for
-        ``x``."""
+        batch, and d loss / d x, None unless ``need_input_gradient``. ``activations`` is the trace of `forward`."""
         parts: list[Tensor] = []  # from the last layer to the first: bias, weight
         slope_gradients: list[Tensor] = []
         for i in reversed(range(self.depth)):

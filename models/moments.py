@@ -11,8 +11,7 @@ _EPS = 1e-8  # added to variances
 class Moments(Stateful):
     """Running mean and variance of each number in arrays of ``shape``, for each member: ``[M, *shape]`` float64.
     ``count [M, 1, ...]`` is the number of arrays so far. The initial state is as if ``prior`` arrays with mean 0 and
-    variance 1 had been added. Source: Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing
-    sample variances"."""
+    variance 1 had been added. Source: Chan et al. 1979, "Updating formulae [...] for computing sample variances"."""
 
     saved = ("count", "mean", "square")
 

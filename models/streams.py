@@ -117,8 +117,7 @@ class Streams:
 
 class SharedStreams(Streams):
     """Streams for members of which many have the same seed, which share a generator to save time. The numbers are the
-    same as with `Streams`. All members must sample together, so `subset`, and `integers` with a bound for each member,
-    cannot be used."""
+    same as with `Streams`. All members must sample together: no `subset`, and no `integers` with a bound per member."""
 
     def __init__(self, seeds: Sequence[int]):
         unique_seeds = list(dict.fromkeys(seeds))
@@ -187,8 +186,7 @@ class Blocks:
         self.number += 1
 
     def numbers_at(self, step: int) -> dict[str, Any]:
-        """Return the random numbers of a step of the current block, ``{name: [M, ...]}``. ``step`` counts from its
-        start."""
+        """Return the random numbers of a step of the current block, counted from its start, ``{name: [M, ...]}``."""
         if self._by_step is None:
             self._by_step = self._split()
         return {name: numbers[step] for name, numbers in self._by_step.items()}
@@ -263,8 +261,7 @@ class NoiseBlocks(Blocks):
             self.prepare()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the streams before the current block, and the number of its used steps (None: no
-        block)."""
+        """Return the state of the streams before the current block, and its used steps (None: no block)."""
         return {"streams": self.block_start, "used": self._used if self.block else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 @dataclass
 class Trajectory:
-    """T steps of M members in E environments. In rollouts of whole episodes, each environment has one episode, in its
-    first steps."""
+    """T steps of M members in E environments. In rollouts of whole episodes, each environment has one episode."""
 
     obs: Tensor  # [T, M, E, *O]
     action: Tensor  # [T, M, E] or [T, M, E, A]
@@ -57,8 +56,8 @@ def lambda_returns(
 ) -> Tensor:
     """Return TD(lambda) returns ``G_t = r_t + discount * [(1 - lambda) V_{t+1} + lambda G_{t+1}]`` along the first axis
     of ``reward [T, ...]``, 0 for steps that are not ``valid``. ``next_value [T, ...]`` is V_{t+1}: 0 after termination,
-    the value of the final observation after truncation. At the last valid step, G_{t+1} is V_{t+1}. Source: Sutton &
-    Barto 2018, eq. 12.20."""
+    the value of the final observation after truncation. At the last valid step, G_{t+1} is V_{t+1}. (Sutton & Barto
+    2018, eq. 12.20)"""
     returns: list[Tensor] = []  # from the last step to the first
     next_return, next_valid = torch.zeros_like(reward[0]), torch.zeros_like(valid[0])
     bootstrap_part = (1 - gae_lambda) * next_value

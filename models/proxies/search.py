@@ -1,8 +1,5 @@
 """Settings that all searches for proxies have: of the search itself, and of the choice of its winner.
 
-A proxy replaces the real environment in the training of agents. It is a learned environment, or the real one with a
-learned reward.
-
 Each kind of proxy adds more settings in its folder: ``class Config(SearchConfig, ...)``. Imports no torch.
 `models.proxies.synthetic.config` lists the sources [F] and [L].
 """

@@ -41,8 +41,8 @@ class Transitions(NamedTuple):
         return Transitions(*(column[rows] for column in self))
 
     def piece_starts(self) -> Tensor:
-        """Cut episodes into pieces of at most `PIECE` steps. Return the first row of each of the K pieces, ``[K]``. An
-        episode begins after a termination, or if ``obs`` differs from ``next_obs`` of the row before."""
+        """Return the first row of each of the K pieces of at most `PIECE` steps, ``[K]``. An episode begins after a
+        termination, or if ``obs`` differs from ``next_obs`` of the row before."""
         begins = torch.ones(len(self.obs), dtype=torch.bool)
         begins[1:] = (self.obs[1:] != self.next_obs[:-1]).any(1) | (self.terminated[:-1] > 0)
         rows = torch.arange(len(self.obs))
@@ -50,8 +50,7 @@ class Transitions(NamedTuple):
         return ((rows - first_rows) % PIECE == 0).nonzero()[:, 0]
 
     def split(self, fraction: float, streams: Streams) -> tuple["Transitions", "Transitions"]:
-        """Split into training and held-out transitions. ``streams`` sample a ``fraction`` of the pieces of
-        episodes (`piece_starts`), at least one, whose transitions are held out."""
+        """Split into training and held-out transitions: a ``fraction`` of the pieces of episodes, at least one."""
         starts = self.piece_starts()
         count = max(1, round(fraction * len(starts)))
         permutation = streams.uniform(len(starts))[0].argsort()  # from the stream of the only member
@@ -90,8 +89,7 @@ class Fit:
         return torch.cat([action.float(), rows.obs], 1)
 
     def losses(self, flat: Tensor, rows: Transitions) -> tuple[Tensor, Tensor]:
-        """Return the losses of state, reward and termination ``[3]`` on the transitions ``rows``, and the gradient
-        ``[1, D]`` of their sum."""
+        """Return the losses of state, reward and termination ``[3]``, and the gradient ``[1, D]`` of their sum."""
         inputs = ((self.inputs(rows) - self.input_center) / self.input_spread).T[None]  # [1, A + S, N]
         mlps = self.networks.parts
         layers = {name: mlps[name].layers(self.networks.split(flat)[name]) for name in PARTS}
@@ -109,8 +107,7 @@ class Fit:
         return losses.detach(), gradient
 
     def fit_targets(self, rows: Transitions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the targets of the outputs: standardised next states ``[N, S]``, standardised rewards ``[N, 1]``, and
-        ``terminated [N, 1]``."""
+        """Return the standardised next states ``[N, S]`` and rewards ``[N, 1]``, and ``terminated [N, 1]``."""
         state, reward = self.standardise("state", rows.next_obs), self.standardise("reward", rows.reward[:, None])
         return state, reward, rows.terminated[:, None]
 
@@ -120,8 +117,8 @@ class Fit:
         return (values - center) / spread.where(spread > 0, 1.0)
 
     def in_raw_units(self, flat: Tensor) -> Tensor:
-        """Return parameters ``[1, D]`` of networks with inputs and outputs in raw units, from the parameters ``flat [1,
-        D]`` of a fit. A logit of 0 of the done network becomes 0.5, above which episodes end."""
+        """Return the parameters ``flat [1, D]`` of a fit for inputs and outputs in raw units. A logit of 0 becomes
+        0.5."""
         flat = flat.clone()
         for name, output_scale in self.output_scales.items():
             layers = self.networks.parts[name].layers(self.networks.split(flat)[name])  # views of ``flat``

@@ -120,8 +120,7 @@ class Phi:
 
     @torch.no_grad()
     def __call__(self, obs: Tensor, info: Tensor | None = None) -> Tensor:
-        """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (numbers from the environment's info)
-        -> ``[M, E]``."""
+        """Evaluate the reward network: ``obs [M, E, S]`` and ``info [M, E, I]`` (the environment's) -> ``[M, E]``."""
         if self.table is not None:
             return (obs * self.table.unsqueeze(1)).sum(2)  # exact, because only the term of one cell is not 0
         return self._evaluate(obs, info)

@@ -2,8 +2,7 @@
 
 Sources: [F] Ferreira et al. 2022, "Learning Synthetic Environments and Reward Networks for Reinforcement Learning",
 arXiv 2202.02790, and its public code. [L] Liesen et al. 2024, "Discovering Minimal Reinforcement Learning
-Environments", arXiv 2406.12589. Other values were tuned in this project:
-docs/synthetic_environments.md.
+Environments", arXiv 2406.12589. Other values were tuned in this project: docs/synthetic_environments.md.
 """
 
 import functools

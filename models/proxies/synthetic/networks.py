@@ -36,10 +36,10 @@ class Networks:
     """Architecture of one kind of synthetic environment.
 
     An MDP has three networks, which map ``[action, state]`` to next state, reward and done. A discrete action is
-    one-hot. The state network predicts the next state itself, not a difference, and nothing is clipped. A bandit has a
-    reward network, or a target network, which maps a state to an action with which actions are compared
-    (`understudy.kinds.FORMS`). With learned resets there is an initial-state network, whose input is normal noise.
-    Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for the bandit."""
+    one-hot, and nothing is clipped. A bandit has a reward network, or a target network, which maps a state to an action
+    with which actions are compared (`understudy.kinds.FORMS`). With learned resets there is an initial-state network,
+    whose input is normal noise. Source: Ferreira et al. 2022, section 3, and its public code; Liesen et al. 2024 for
+    the bandit."""
 
     def __init__(self, config: Config, spaces: Spaces):
         self.config, self.spaces, self.state_size = config, spaces, spaces.obs_shape[0]
@@ -281,8 +281,7 @@ class Program:
         return middle + half * scaled_action.transpose(1, 2)
 
     def table_rows(self, rows: Tensor) -> Tensor:
-        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the table of each
-        member."""
+        """Return the initial states ``[..., M, E, S]`` with the row numbers ``rows [..., M, E]`` in the tables."""
         table = self.fixed["states.table"]  # [M, rows, S]
         members = torch.arange(len(table), device=table.device).unsqueeze(1)  # [M, 1]
         return table[members, rows]
