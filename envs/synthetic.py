@@ -225,7 +225,7 @@ class Stages(BaseStages):
         return lambda obs: target.act(obs[None])[0]
 
     def _fit_to_policy(
-        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int = 4000
+        self, flat: Tensor, policy: Callable[[Tensor], Tensor], states: Tensor, updates: int | None = None
     ) -> Tensor:
         """Fit the target network, or without one the reward network, to the results of the policy in ``states
         [N, S]``, from the parameters ``flat [1, D]``. Return the new parameters, with a table of the first states."""

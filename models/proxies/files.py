@@ -14,7 +14,7 @@ import understudy
 from models.proxies.contract import Parameters
 from models.proxies.search import SearchConfig
 from models.registry import implementations
-from models.settings import SettingError, check, kinds
+from models.settings import SettingError, check, kinds, nearest
 from models.spaces import Continuous, Discrete, Spaces
 from models.vocabulary import translate
 from understudy import ProxyError
@@ -144,7 +144,11 @@ def _config_of(file: understudy.Proxy) -> Any:
     except SettingError as error:
         raise ProxyError(f"proxy {str(file.path)!r}: {error}") from error
     if unknown := [name for name in values if name not in field_kinds]:
-        raise refused(file.path, f"its setting {unknown[0]!r} is unknown", "settings of a search")
+        raise refused(
+            file.path,
+            f"its setting {unknown[0]!r} is unknown{nearest(unknown[0], field_kinds)}",
+            "settings of a search",
+        )
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return family_spec.config(**values)
 

@@ -12,6 +12,8 @@ from models.mlp import LEAK, MLP, PRELU_SLOPE, Layer
 from models.optim import MemberAdam
 from models.proxies.search import NetworkConfig
 
+_UPDATES = 4000
+
 
 def make_mlp(config: NetworkConfig, inputs: int, outputs: int) -> MLP:
     """Return the architecture of a network with the hidden layers that ``config`` describes. A search does not change
@@ -52,7 +54,7 @@ def fit(
     parameters: Tensor,
     inputs: Tensor,
     targets: Tensor,
-    updates: int = 4000,
+    updates: int | None = None,
     lr: float = 3e-3,
     batch_size: int | None = 512,
     cross_entropy: bool = False,
@@ -61,9 +63,10 @@ def fit(
     new parameters ``[M, P]``.
 
     Adam minimises the squared error or, with ``cross_entropy``, the cross entropy between one-hot ``targets`` and the
-    softmax of the outputs, on random batches of ``batch_size`` rows (None: all N rows). The learning rate decays
-    linearly from ``lr`` to zero.
+    softmax of the outputs, in ``updates`` (None: 4000) on random batches of ``batch_size`` rows (None: all). The
+    learning rate decays linearly from ``lr`` to zero.
     """
+    updates = _UPDATES if updates is None else updates
     parameters = parameters.clone()
     members = len(parameters)
     adam = MemberAdam(parameters, torch.full((members,), lr))

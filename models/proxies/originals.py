@@ -20,14 +20,7 @@ from understudy.files import refused
 LARGEST = 2 * 10**6  # bytes; the largest files of both projects have less than one megabyte
 _ALLOWED = "a .pt of learning_environments, or a pickle of synthetic-gymnax"
 _LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"  # torch.save began with this number before it wrote archives
-_AGENTS = {
-    "ddqn": "DDQN",
-    "duelingddqn": "DuelingDDQN",
-    "td3": "TD3",
-    "ppo": "PPO",
-    "ql": "QLearning",
-    "sarsa": "SARSA",
-}
+_AGENTS = {name.lower(): name for name in ("DDQN", "DuelingDDQN", "TD3", "PPO", "SARSA")} | {"ql": "QLearning"}
 Arrays = dict[str, np.ndarray]
 
 
