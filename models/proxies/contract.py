@@ -37,7 +37,6 @@ class Parameters(Protocol):
     def target(self, flat: Tensor) -> Policy:
         """Return the policy of M members in which member m always takes the action with the highest reward of proxy m.
         ``flat [M, D]`` are the parameters of the proxies. Raises SettingError if their rewards define no policy."""
-        ...
 
 
 class Trainee(Protocol):
@@ -53,4 +52,3 @@ class Trainee(Protocol):
 
     def discounts(self) -> Tensor:
         """See `models.contract.InnerAgent.discounts`."""
-        ...

@@ -1,5 +1,4 @@
-"""Reading and writing proxies (learned environments and rewards): converts between files of `understudy` and settings
-with a vector ``[D]`` of all weights. `understudy.files` defines and checks the format."""
+"""Reading and writing proxies: converts between files of `understudy` and settings with a vector ``[D]`` of weights."""
 
 import importlib
 from collections.abc import Mapping
@@ -50,8 +49,7 @@ def networks_of(config: SearchConfig, spaces: Spaces) -> Any:
 
 
 def zero_parameters(config: SearchConfig, spaces: Spaces) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the parameters ``[D]`` of one proxy, all zero, and a dictionary, name in a file -> weight or bias. Weights
-    and biases are views, so writing to them changes the parameters."""
+    """Return the parameters ``[D]`` of one proxy, all zero, and their views by name in a file."""
     networks = networks_of(config, spaces)
     parameters = torch.zeros(networks.size)
     return parameters, networks.named_tensors(parameters)

@@ -1,8 +1,6 @@
-"""The networks of proxies (learned environments and rewards): their architecture, the names of their tensors, and fits
-by supervised learning.
+"""The networks of proxies (learned environments and rewards), and fits of M of them by supervised learning.
 
-M is the number of networks that are fitted together, P of parameters of each, N of rows of data, I of inputs, O of
-outputs.
+P is the number of parameters of each network, N of rows of data, I of inputs, O of outputs.
 """
 
 import torch
